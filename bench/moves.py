@@ -1,6 +1,6 @@
 """What does it cost that state moves? keylanes on one real Kafka, and Kafka Streams beside it.
 
-    state       a range goes to another member and back again under 12,000 records/s: how long it stands still, by its
+    state       a range goes to another member and back again under 20,000 records/s: how long it stands still, by its
                 state of 0.1, 0.3 and 1 GB, and once 4 GB
     curves      how late records are around a move of half of the state: all at once, in four steps, piece by piece, and
                 cold, as before copies: its owner stops and waits for nobody

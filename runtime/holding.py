@@ -31,7 +31,7 @@ from ..group.members import LEFT
 from ..keyrange.ranges import WHOLE, KeyRange
 from ..keyrange.steps import Steps
 from ..offsets.control_events import ReleaseAsked
-from ..offsets.ledger import Place
+from ..offsets.ledger import Ledger, Place
 from ..offsets.signals import ReleaseTold
 from ..state.restore import Writers
 from .engine.commit import CommitCycle
@@ -433,13 +433,16 @@ class _Restoring:
 
     async def run(self) -> None:
         """Each partition is taken up when its state is whole. Raises Expelled, StateError, LogError, BrokerError."""
-        standing = self.holding.standing
-        await standing.read_of(sorted({one.place for one in self.left}))
-        standing.check()
         ranges: dict[Place, list[KeyRange]] = {}
         for one in self.left:
             ranges.setdefault(one.place, []).append(one.within)
-        await self.holding.keeper.take_up(ranges, standing.ledger, standing.incarnation, self._is_whole)
+        await self.holding.keeper.take_up(ranges, self._read, self.holding.standing.incarnation, self._is_whole)
+
+    async def _read(self) -> Ledger:
+        standing = self.holding.standing
+        await standing.read_of(sorted({one.place for one in self.left}))
+        standing.check()
+        return standing.ledger
 
     def _is_whole(self, place: Place) -> None:
         own = [one for one in self.left if one.place == place]

@@ -58,7 +58,7 @@ SIZES = {
         watch_s=30.0, crashes=2, even_share=0.5, rounds=1,
     ),
     "full": StateSize(
-        state_gb=(0.1, 0.3, 1.0), large_gb=4.0, other_gb=0.3, per_second=12_000, four_per_second=10_000, moves=20,
+        state_gb=(0.1, 0.3, 1.0), large_gb=4.0, other_gb=0.3, per_second=20_000, four_per_second=10_000, moves=20,
         rest_s=4.0, watch_s=60.0, crashes=5, even_share=0.7, rounds=1,
     ),
 }  # fmt: skip

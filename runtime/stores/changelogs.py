@@ -102,14 +102,19 @@ class Fetches:
     def open(self) -> None:
         """Have the reader made meanwhile: it fetches ahead, and an error of it is told by ``fetch``."""
         if self._reader is None and self._opening is None:
-            self._opening = asyncio.ensure_future(self._open())
+            self._opening = asyncio.ensure_future(self._open_ahead())
 
-    async def _open(self) -> None:
+    async def _open_ahead(self) -> None:
+        reader = await self._open()
+        await reader.fetch((), records_max=1, wait_ms=0)  # nothing of it, but it begins with its positions
+
+    async def _open(self) -> Reader:
         self.opened_s = asyncio.get_running_loop().time()
         positions = self.positions
-        self._reader = await self.broker.reader(positions)
+        self._reader = reader = await self.broker.reader(positions)
         if self.positions is not positions:
-            self._reader.assign(self.positions)
+            reader.assign(self.positions)
+        return reader
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on with these from there, and with no others."""
@@ -126,11 +131,9 @@ class Fetches:
             opening, self._opening = self._opening, None
             if opening is not None:
                 await opening
-            if self._reader is None:
-                await self._open()
-            assert self._reader is not None, "that is what opening does"
+            reader = await self._open() if self._reader is None else self._reader
             try:
-                return await self._reader.fetch(self.positions, records_max=records_max, wait_ms=FETCH_WAIT_MS)
+                return await reader.fetch(self.positions, records_max=records_max, wait_ms=FETCH_WAIT_MS)
             except BrokerTimeout:
                 await self.close()
                 raise

@@ -6,7 +6,7 @@ How one partition's state is kept is in ``follower.py``; here is when which of t
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -173,7 +173,7 @@ class Keeper:
     async def take_up(
         self,
         granted: Mapping[Place, Sequence[KeyRange]],
-        ledger: Ledger,
+        logs: Callable[[], Awaitable[Ledger]],
         incarnation: int,
         on_whole: Callable[[Place], None] = lambda _: None,
     ) -> None:
@@ -181,15 +181,34 @@ class Keeper:
         their partitions may be worked on, or taken up by another call. ``on_whole`` is called on the loop for each
         partition as soon as it is.
 
-        ``ledger``: the offset log was read to its end after the grants were read. Raises StateError when a changelog is
-        not the one that the logs know, StoreError, BrokerError.
+        ``logs``: read the offset log to its end, the grants were read before. Raises what that raises, StateError when
+        a changelog is not the one that the logs know, StoreError, BrokerError.
         """
         storages = {place: self.storages[place] for place in granted if place in self.storages}
-        for place in storages:
-            await self.learner.let_go(place, granted[place])
-        living = frozenset(member.incarnation for member in ledger.control.unfenced())
-        known = {place: self._writers(ledger, place, living, incarnation) for place in storages}  # as they are now
+        restore = Restore(self.broker, self.settings, self._hear, self.wall_ms)
+        try:
+            for place, storage in storages.items():
+                await self.learner.let_go(place, granted[place])
+                if isinstance(storage, Follower):
+                    await restore.open(storage.changelog, storage.copy, granted[place])
+            writers = self._all_writers(storages, await logs(), incarnation)
+            await self._restore(restore, await self._wanted(granted, storages, writers, on_whole))
+        finally:
+            await restore.close()
+        if not self._marked_s:
+            self._marked_s = asyncio.get_running_loop().time()
 
+    def _all_writers(self, places: Iterable[Place], ledger: Ledger, incarnation: int) -> dict[Place, Writers]:
+        living = frozenset(member.incarnation for member in ledger.control.unfenced())
+        return {place: self._writers(ledger, place, living, incarnation) for place in places}  # as they are now
+
+    async def _wanted(
+        self,
+        granted: Mapping[Place, Sequence[KeyRange]],
+        storages: Mapping[Place, Storage],
+        known: Mapping[Place, Writers],
+        on_whole: Callable[[Place], None],
+    ) -> list[Restoring]:
         def is_whole(place: Place) -> None:
             fenced = tuple(i for i in sorted(known[place].required) if known[place].is_fenced(i))
             self._succeed(place, fenced)
@@ -202,9 +221,7 @@ class Keeper:
                 is_whole(place)
             else:
                 wanted.append(restoring._replace(on_ready=partial(_both, restoring.on_ready, partial(is_whole, place))))
-        await self._restore(wanted)
-        if not self._marked_s:
-            self._marked_s = asyncio.get_running_loop().time()
+        return wanted
 
     def _succeed(self, place: Place, fenced: Sequence[int]) -> None:
         """The beacons of these writers were found in order; they are deleted with the first change."""
@@ -230,8 +247,7 @@ class Keeper:
 
     def writers(self, ledger: Ledger, place: Place, own: int) -> Writers:
         """Who changed the state of a source partition, by the logs as they are now; ``own``: this process."""
-        living = frozenset(member.incarnation for member in ledger.control.unfenced())
-        return self._writers(ledger, place, living, own)
+        return self._all_writers([place], ledger, own)[place]
 
     def _writers(self, ledger: Ledger, place: Place, living: frozenset[int], own: int) -> Writers:
         """Who changed the state of a source partition, by the logs as they are now. Who is succeeded was looked at when
@@ -273,13 +289,13 @@ class Keeper:
         """
         self._in_office_ms = at_ms
 
-    async def _restore(self, restoring: Sequence[Restoring]) -> None:
+    async def _restore(self, restore: Restore, restoring: Sequence[Restoring]) -> None:
         if not restoring:
             return
         self._restores += 1
         self._threads.large_writes += 1
         try:
-            await Restore(self.broker, self.settings, self._hear, self.wall_ms).run(restoring)
+            await restore.run(restoring)
         finally:
             self._restores -= 1
             self._threads.large_writes -= 1

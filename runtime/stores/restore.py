@@ -6,6 +6,9 @@ What becomes of a record is decided in ``state.restore``; here is only the fetch
 
 A high watermark counts only when it is taken after whoever wrote the ranges' state before was fenced; ``run`` takes it.
 Others may go on writing other ranges of the partition.
+
+Who waits for a near copy waits for connections above all. So it has one reader, which ``open`` makes while the logs are
+still being read: it begins a little below the copy's marker, where the beacons are looked for, and goes on to the end.
 """
 
 import asyncio
@@ -26,7 +29,8 @@ from ...brokers.protocol import (
     UnknownTopic,
 )
 from ...keyrange.ranges import KeyRange
-from ...state.restore import Beacons, BeaconSearch, Plan, Writers, plan_restore
+from ...state.learning import least_position, points_of
+from ...state.restore import BEACON_STEP, Beacons, BeaconSearch, Plan, Writers, plan_restore
 from ...state.tables import Change, Copy
 from ..settings import Settings
 from ..watch.statistics import Progress
@@ -38,6 +42,8 @@ FETCH_RECORDS_MAX: Final = 4_000
 SAID_FROM_OFFSETS: Final = 10_000
 """A restore of fewer is over before anybody could read about it."""
 SAID_EVERY_S: Final = 5.0
+TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""So much of what was read for the beacons is kept until they were compared, and need not be read again."""
 
 
 class Restoring(NamedTuple):
@@ -67,6 +73,24 @@ class Restore:
     ) -> None:
         self.broker, self.settings, self.on_progress, self.now_ms = broker, settings, on_progress, now_ms
         self._threads = CopyThreads(settings.restore_partitions_max, "keylanes-restore", settings)
+        self._opened: dict[TopicPartition, Fetches] = {}
+
+    async def open(self, changelog: TopicPartition, copy: Copy, held: Sequence[KeyRange]) -> None:
+        """Have the reader of a copy made that will be restored. Whoever calls this calls ``close``. Raises StateError,
+        StoreError.
+        """
+        if len(self._opened) < self.settings.restore_partitions_max:
+            with errors_of(changelog):
+                markers = await self._threads.run(copy.markers)
+            first = max(0, least_position(points_of(held), markers) - BEACON_STEP)
+            self._opened[changelog] = fetches = self._fetches(changelog, first)
+            fetches.open()
+
+    async def close(self) -> None:
+        """Let go of readers and threads; a second call does nothing."""
+        opened, self._opened = self._opened, {}
+        await asyncio.gather(*[fetches.close() for fetches in opened.values()], return_exceptions=True)
+        self._threads.shutdown()
 
     async def run(self, sources: Sequence[Restoring]) -> None:
         """Make the copies whole. What it wrote stays when it ends early, and the next one goes on from there.
@@ -74,16 +98,15 @@ class Restore:
         Raises StateError (a changelog is missing, lost its head, holds what is no state, or has other beacons
         than the offset log names), StoreError (the copy can't be written), BrokerError.
         """
-        if not sources:
-            return
         try:
-            await self._run(sources)
+            if sources:
+                await self._run(sources)
         finally:
-            self._threads.shutdown()
+            await self.close()
 
     async def _run(self, sources: Sequence[Restoring]) -> None:
-        planned = sorted(await self._plan(sources), key=lambda pair: pair[1].offsets)
-        passes = [_Pass(source, plan, self._fetches(source, plan)) for source, plan in planned]
+        passes = [self._pass(source, plan) for source, plan in await self._plan(sources)]
+        passes.sort(key=lambda one: (not one.is_opened, one.plan.offsets))
         at_once = min(len(passes), self.settings.restore_partitions_max)
         progress = _Progress([one.plan for one in passes])
         lanes: list[asyncio.Future[None]] = []
@@ -91,7 +114,8 @@ class Restore:
             for one in passes[:at_once]:
                 if one.plan.offsets:
                     one.fetches.open()  # what was written since a copy was near is there when the beacons were read
-            await check_beacons_of(self.broker, self.settings, planned)
+            planned = [(one.source, one.plan) for one in passes]
+            await check_beacons_of(self.broker, self.settings, planned, passes)
             left = deque(passes)
             lanes += [asyncio.ensure_future(self._work(left, progress)) for _ in range(at_once)]
             await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
@@ -105,9 +129,16 @@ class Restore:
             await asyncio.gather(*[one.fetches.close() for one in passes], return_exceptions=True)
         progress.say_end()
 
-    def _fetches(self, source: Restoring, plan: Plan) -> Fetches:
-        positions = {source.changelog: plan.position}
-        return Fetches(self.broker, self.settings, positions, f"restoring from {label_of(source.changelog)}")
+    def _pass(self, source: Restoring, plan: Plan) -> "_Pass":
+        opened = self._opened.pop(source.changelog, None)
+        is_opened = opened is not None and opened.positions[source.changelog] <= plan.position
+        fetches = self._fetches(source.changelog, plan.position) if opened is None else opened
+        if not is_opened:
+            fetches.assign({source.changelog: plan.position})
+        return _Pass(source, plan, fetches, is_opened=is_opened)
+
+    def _fetches(self, changelog: TopicPartition, position: int) -> Fetches:
+        return Fetches(self.broker, self.settings, {changelog: position}, f"restoring from {label_of(changelog)}")
 
     async def _plan(self, sources: Sequence[Restoring]) -> list[tuple[Restoring, Plan]]:
         """What each copy lacks. The clock is read before the watermarks: what is above them is younger."""
@@ -140,15 +171,14 @@ class Restore:
 
     async def _restore(self, one: "_Pass", progress: "_Progress") -> None:
         """The reading pass. A batch is fetched while the one before it is written."""
-        source, plan, fetches = one
+        source, plan = one.source, one.plan
         if plan.position >= plan.high:
             await self._threads.run(source.copy.write, (), plan.marks(plan.high))
             return
         position = plan.position
-        ends = {source.changelog: plan.high}
         writing: asyncio.Future[int] | None = None
         try:
-            async with contextlib.aclosing(_read(fetches, ends)) as batches:
+            async with contextlib.aclosing(one.batches()) as batches:
                 async for batch in batches:
                     if writing is not None:
                         progress.bytes += await self._threads.settled(writing)
@@ -170,34 +200,86 @@ class Restore:
             self.on_progress(progress.told())
 
 
-class _Pass(NamedTuple):
-    """How a copy becomes whole, and by which reader."""
+class _Pass:
+    """How a copy becomes whole, and by which reader. ``is_opened``: that was made before there was a plan."""
 
-    source: Restoring
-    plan: Plan
-    fetches: Fetches
+    def __init__(self, source: Restoring, plan: Plan, fetches: Fetches, *, is_opened: bool) -> None:
+        self.source, self.plan, self.fetches, self.is_opened = source, plan, fetches, is_opened
+        self._kept: list[Batch] = []
+        """The first ones that ``tail`` has read."""
+        self._is_read = False
+
+    def has_all_of(self, span: tuple[int, int]) -> bool:
+        """Whether what its reader reads for the copy is a span that shall be read, and hardly more."""
+        begins = self.fetches.positions.get(self.source.changelog, span[1])
+        return self.is_opened and begins <= span[0] <= self.plan.position and span[1] == self.plan.high
+
+    async def tail(self) -> AsyncGenerator[Batch, None]:
+        """All from where the reader begins to the high watermark; what fits is kept for ``batches``."""
+        size, self._is_read = 0, True
+        async with contextlib.aclosing(self._read()) as batches:
+            async for batch in batches:
+                size += sum([len(record.key or b"") + len(record.value or b"") for record in batch.records])
+                if size <= TAIL_BYTES_MAX:  # it only grows: what is kept has no gaps
+                    self._kept.append(batch)
+                yield batch
+
+    async def batches(self) -> AsyncGenerator[Batch, None]:
+        """All from where the copy goes on to the high watermark."""
+        position, kept = self.plan.position, self._kept
+        self._kept = []
+        for batch in kept:
+            if batch.offset_next > position:
+                yield _from(batch, position)
+                position = batch.offset_next
+        if position >= self.plan.high:
+            return
+        if self._is_read:
+            self.fetches.assign({self.source.changelog: position})
+        async with contextlib.aclosing(self._read()) as batches:
+            async for batch in batches:
+                yield _from(batch, position)
+
+    def _read(self) -> AsyncGenerator[Batch, None]:
+        return _read(self.fetches, {self.source.changelog: self.plan.high})
 
 
-async def check_beacons_of(broker: Broker, settings: Settings, planned: Sequence[tuple[Restoring, Plan]]) -> None:
-    """Compare the beacons of all changelogs with the writers that the logs know, before anything is cleared. Raises
-    StateError, BrokerError.
+def _from(batch: Batch, position: int) -> Batch:
+    """What of a batch lies at a position or above."""
+    if not batch.records or batch.records[0].offset >= position:
+        return batch
+    return Batch(batch.source, [record for record in batch.records if record.offset >= position], batch.offset_next)
+
+
+async def check_beacons_of(
+    broker: Broker, settings: Settings, planned: Sequence[tuple[Restoring, Plan]], opened: Sequence[_Pass] = ()
+) -> None:
+    """Compare the beacons of all changelogs with the writers that the logs know, before anything is cleared. Those of
+    near copies are looked for by their own readers. Raises StateError, BrokerError.
     """
     left = {
         source.changelog: (source, BeaconSearch(source.writers, plan.high, plan.position))
         for source, plan in planned
         if source.writers is not None
     }
+    near = {one.source.changelog: one for one in opened}
     while left:
         to_read: dict[TopicPartition, tuple[int, int]] = {}
         for changelog, (source, search) in list(left.items()):
             with errors_of(changelog):
                 span = search.span()
-                if span is not None:
-                    to_read[changelog] = span
+                if span is None:
+                    search.check()
+                    source.on_found(search.beacons)
+                    del left[changelog]
                     continue
-                search.check()
-            source.on_found(search.beacons)
-            del left[changelog]
+            one = near.pop(changelog, None)
+            if one is None or not one.has_all_of(span):
+                to_read[changelog] = span
+                continue
+            async with contextlib.aclosing(one.tail()) as batches:
+                async for batch in batches:
+                    search.read(batch.records)
         positions = {changelog: first for changelog, (first, _) in to_read.items()}
         fetches = Fetches(broker, settings, positions, f"reading the beacons of {labels_of(positions)}")
         ends = {changelog: end for changelog, (_, end) in to_read.items()}

@@ -146,7 +146,7 @@ def beacon_of_another(patch: Planting) -> None:
     change(
         patch,
         Keeper,
-        "take_up",
+        "_all_writers",
         (
             "self._writers(ledger, place, living, incarnation)",
             "self._writers(ledger, (place[0], 0), living, incarnation)",
@@ -186,9 +186,9 @@ def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
     take_up = Keeper.take_up
 
-    async def trust(self: Keeper, granted: Any, ledger: Any, incarnation: int, on_whole: Any = lambda _: None) -> None:
+    async def trust(self: Keeper, granted: Any, logs: Any, incarnation: int, on_whole: Any = lambda _: None) -> None:
         known = {place for place in granted if getattr(self.storages.get(place), "position", None) is not None}
-        await take_up(self, {place: granted[place] for place in granted.keys() - known}, ledger, incarnation, on_whole)
+        await take_up(self, {place: granted[place] for place in granted.keys() - known}, logs, incarnation, on_whole)
         for place in known:
             state = self.storages[place].state
             state.ready = state.ready.replace((within.first, within.end, True) for within in granted[place])
@@ -359,7 +359,7 @@ PLANTS = [
     Plant(
         "living writer succeeded",
         "a changelog that lost what a member goes on writing is taken for the state",
-        changed(Keeper, "take_up", ("if known[place].is_fenced(i)", "")),
+        changed(Keeper, "_wanted", ("if known[place].is_fenced(i)", "")),
         (test_two_writers.test_start_beside_a_writer_that_goes_on,),
         finding=r"\(3, \(1, 2\)\)",
     ),

@@ -107,7 +107,11 @@ class Group:
 
     async def take_up(self, member: Member, within: KeyRange, ledger: Ledger) -> None:
         """Make the state of a range whole, as whoever was granted it does."""
-        await member.keeper.take_up({(self.source, 0): [within]}, ledger, member.incarnation)
+
+        async def logs() -> Ledger:
+            return ledger
+
+        await member.keeper.take_up({(self.source, 0): [within]}, logs, member.incarnation)
 
     def fence(self, *members: Member) -> None:
         """They write no more."""
