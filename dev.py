@@ -26,17 +26,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parent
+PYTHONS_SCRIPT = str(ROOT / "tests" / "pythons.py")
 VENV = ROOT / os.environ.get("CHECK_VENV", ".venv")
 STAMP = "keylanes-stamp.json"
 WHEELS, COMPILED = VENV / "wheels", VENV / "compiled"
 PYTHON_MIN = (3, 11)
-PYTHONS = ("python3.13", "python3.12", "python3.11")
-PYTHONS_SCRIPT = str(ROOT / "tests" / "pythons.py")
 WINDOWS = os.name == "nt"
 SMALL, FULL, JAVA = "check.txt", "full.txt", "java.txt"
 SIZES = {
@@ -44,20 +46,15 @@ SIZES = {
     FULL: "0.5 GB: Spark, Arrow, pandas, matplotlib, the flights of 2013",
     JAVA: "35 MB: a Java for machines that have none",
 }
-COMPARISON = "compare"
 PEERS = {
     "quix": ("quixstreams>=3.28,<4", "3.11"),
     "pyrallel": ("pyrallel-consumer>=1.0,<2", "3.12"),
     "flechtwerk": ("flechtwerk>=0.17,<0.18\nuvloop>=0.22,<1", "3.12"),
 }
 """Libraries that the bench compares with, each in an environment of its own, and the Python that they need."""
-BESIDE = ("bench", "examples", "tests", "dev.py")
-"""What has types beside the package."""
-BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-"""In the order of ``tests/conftest.py``."""
-TWO, THREE = ("-n", "2", *BY_FILE), ("-n", "3", *BY_FILE)
-"""So many files at a time, on two cores: tests with brokers wait a third of their time."""
-FAST = "not broker and not spark and not slow"
+TWO, THREE = (("-n", count, "--dist", "loadfile", "--no-loadscope-reorder") for count in ("2", "3"))
+"""So many files at a time, in the order of ``tests/conftest.py``: tests with brokers wait a third of their time."""
+FAST = "not (broker or spark or slow or long)"
 ON_COMPILED = "not (spark or interpreted or sources)"
 """What runs on the compiled package, as users have it. `check` runs the fast ones on the sources."""
 
@@ -86,22 +83,21 @@ def test(rest: list[str]) -> int:
     env = java_environment(python)
     _, on_compiled = pytest(python, "-m", ON_COMPILED, *THREE, "--durations=10", *rest)
     tests = pytest(python, "-m", f"not ({ON_COMPILED})", *THREE, "--durations=20", *rest)
-    with ThreadPoolExecutor(1) as beside:  # a compiler uses one core
-        checked = {name: beside.submit(subprocess.call, words, cwd=ROOT, env=env) for name, words in checks(python)}
-        compiled_env = compiled(python, env)
+    failed, compiled_env = beside(checks(python), env, lambda: compiled(python, env))  # a compiler uses one core
     codes = steps([("compiled", on_compiled)], compiled_env), steps([tests], env)
-    if wrong := [name for name, ended in checked.items() if ended.result()]:
-        print(f"failed: {', '.join(wrong)}", flush=True)
-    return codes[0] or codes[1] or len(wrong)
+    if failed:
+        print(f"failed: {', '.join(failed)}", flush=True)
+    return codes[0] or codes[1] or len(failed)
 
 
 def check(rest: list[str]) -> int:
-    """The fast part: no Java, no broker, no Spark."""
+    """The fast part: no Java, no broker, no Spark, and nothing that runs for seconds."""
     if any(word.partition("=")[0] == "--python" for word in rest):
         return run([sys.executable, PYTHONS_SCRIPT, *rest], dict(os.environ))
     python = environment([SMALL])
-    tests = pytest(python, "-m", FAST, *TWO, *rest)
-    return steps([*checks(python), tests], dict(os.environ))
+    tests, env = [pytest(python, "-m", FAST, *TWO, *rest)], dict(os.environ)
+    failed, code = beside(checks(python), env, lambda: steps(tests, env))  # a test process waits now and then
+    return code or len(failed)
 
 
 def soak(rest: list[str]) -> int:
@@ -126,18 +122,12 @@ def soaks_broker(rest: list[str]) -> bool:
 def bench(rest: list[str]) -> int:
     """The comparison, or the benchmarks that are named; from the first option on all is handed to each."""
     first = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
-    names, options = rest[:first] or [COMPARISON], rest[first:]
-    missing = [name for name in names if not (ROOT / "bench" / f"{name}.py").is_file()]
-    if missing:
+    names, options = rest[:first] or ["compare"], rest[first:]
+    if missing := [name for name in names if not (ROOT / "bench" / f"{name}.py").is_file()]:
         stop(f"no such benchmark: {', '.join(missing)}", "ls bench")
     python = environment([SMALL, FULL, *missing_java()])
     commands = [(name, [python, f"bench/{name}.py", *options]) for name in names]
     return steps(commands, compiled(python, java_environment(python)))
-
-
-def bench_full(rest: list[str]) -> int:
-    """The comparison at full size; it goes on where the last one ended."""
-    return bench([COMPARISON, "--full", *rest])
 
 
 def lock(rest: list[str]) -> int:
@@ -169,12 +159,9 @@ COMMANDS = {
     "check": check,
     "soak": soak,
     "bench": bench,
-    "bench-full": bench_full,
+    "bench-full": lambda rest: bench(["compare", "--full", *rest]),
     "lock": lock,
 }
-
-
-# What the commands run
 
 
 def checks(python: str) -> list[tuple[str, list[str]]]:
@@ -183,7 +170,8 @@ def checks(python: str) -> list[tuple[str, list[str]]]:
         ("ruff check", [python, "-P", "-m", "ruff", "check", "."]),
         ("ruff format", [python, "-P", "-m", "ruff", "format", "--check", "."]),
         ("mypy", [python, "-P", "-m", "mypy", "-p", "keylanes"]),
-        ("mypy beside it", [python, "-P", "-m", "mypy", *BESIDE]),  # not in one run: it takes a package or files
+        # Not in one run: mypy takes a package or files.
+        ("mypy beside it", [python, "-P", "-m", "mypy", "bench", "examples", "tests", "dev.py"]),
     ]
 
 
@@ -204,14 +192,30 @@ def steps(commands: list[tuple[str, list[str]]], env: dict[str, str]) -> int:
     for name, command in commands:
         began = time.monotonic()
         print(f"== {name}", flush=True)
-        code = run(command, env)
-        if code != 0:
+        if code := run(command, env):
             failed[name] = code
         if name != commands[-1][0]:
             print(f"   {name}: {'failed' if code else 'ok'}, {time.monotonic() - began:.1f} s", flush=True)
     if failed:
         print(f"failed: {', '.join(failed)}", flush=True)
     return next(iter(failed.values()), 0)
+
+
+def beside(commands: list[tuple[str, list[str]]], env: dict[str, str], work: Callable[[], T]) -> tuple[list[str], T]:
+    """Run commands beside some work, and say behind it what they said; those that failed, and what the work gives."""
+
+    def ran(words: list[str]) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+
+    other = ThreadPoolExecutor(1)
+    begun = [(name, other.submit(ran, words)) for name, words in commands]
+    try:
+        given, ended = work(), [(name, one.result()) for name, one in begun]
+    finally:
+        other.shutdown(cancel_futures=True)
+    for name, answer in ended:
+        print(f"== {name}: {'failed' if answer.returncode else 'ok'}\n{answer.stdout.decode(errors='replace')}", end="")
+    return [name for name, answer in ended if answer.returncode], given
 
 
 def run(command: list[str], env: dict[str, str]) -> int:
@@ -252,9 +256,8 @@ def environment(files: list[str]) -> str:
         stop(f"{VENV} was not made by this script, which would replace it", f"mv {VENV} {VENV}.mine")
     usable, missing = plan(read_stamp(), digests)
     if missing:
-        print(f"Setting up {VENV.name}; fetched unless cached:", flush=True)
-        for name in missing:
-            print(f"  about {SIZES[name]}", flush=True)
+        sizes = "".join(f"\n  about {SIZES[name]}" for name in missing)
+        print(f"Setting up {VENV.name}; fetched unless cached:{sizes}", flush=True)
     if not usable:
         build(missing, digests)
     elif missing:
@@ -354,8 +357,7 @@ def wheel(python: str) -> Path:
 
 def new_venv(folder: Path) -> list[str]:
     """Make an environment by the first way that works here; the command that installs into it."""
-    uv = shutil.which("uv")
-    if uv:
+    if uv := shutil.which("uv"):
         execute([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
         return installer(folder)
     if subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, check=False).returncode == 0:
@@ -471,12 +473,12 @@ def require_python(arguments: list[str]) -> None:
     """Go on under a Python that is new enough, if there is one."""
     if sys.version_info >= PYTHON_MIN:
         return
-    for name in PYTHONS:
-        newer = shutil.which(name)
-        if newer and subprocess.run([newer, "-c", ""], capture_output=True, check=False).returncode == 0:
+    for name in ("python3.13", "python3.12", "python3.11"):
+        if (newer := shutil.which(name)) and subprocess.run(
+            [newer, "-c", ""], capture_output=True, check=False
+        ).returncode == 0:
             raise SystemExit(subprocess.call([newer, __file__, *arguments]))
-    uv = shutil.which("uv")
-    if uv:
+    if uv := shutil.which("uv"):
         raise SystemExit(subprocess.call([uv, "run", "--no-project", "--python", ">=3.11", __file__, *arguments]))
     seen = ".".join(str(part) for part in sys.version_info[:3])
     stop(f"keylanes needs Python 3.11 or newer, this is {seen}; uv would bring one along", "pip install uv")
@@ -484,8 +486,7 @@ def require_python(arguments: list[str]) -> None:
 
 def execute(command: list[str]) -> None:
     """Run one step of the set-up; stop with its exit code when it fails."""
-    code = run(command, dict(os.environ))
-    if code != 0:
+    if code := run(command, dict(os.environ)):
         print(f"dev.py: this failed with exit code {code}: {' '.join(command)}", file=sys.stderr)
         raise SystemExit(code)
 

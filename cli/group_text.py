@@ -40,7 +40,7 @@ def group_json(app: str, stands: Stands) -> str:
 
 
 def group_text(app: str, stands: Stands) -> str:
-    """The group, a line for each member, and what waits for what."""
+    """The group: a line for each member, what waits for what, the moves that are under way, and the copies."""
     group = stands.group
     at = "" if stands.at_ms is None else f" at {written(stands.at_ms)}"
     epochs = f"group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
@@ -58,6 +58,11 @@ def group_text(app: str, stands: Stands) -> str:
     if not group.members:
         lines.append("  no member")
     lines += [f"  {line}" for line in group.waits]
+    lines += [
+        f"  move {move.move}: {move.label} from {move.origin or 'nobody'} to {move.target} waits for {move.waits_for}"
+        for move in group.moves
+    ]
+    lines += [f"  incarnation {copy.incarnation} has a copy of {copy.label}" for copy in group.copies]
     return "\n".join(lines)
 
 
@@ -71,16 +76,6 @@ def ranges_text(held: Sequence[Held]) -> str:
     ]
     more = len(few) - RANGES_SHOWN
     return (", ".join(told) or "nothing") + (f" and {more} more" if more > 0 else "")
-
-
-def watched_text(app: str, stands: Stands) -> str:
-    """The same, the moves that are under way, and the copies."""
-    moves = [
-        f"  move {move.move}: {move.label} from {move.origin or 'nobody'} to {move.target} waits for {move.waits_for}"
-        for move in stands.group.moves
-    ]
-    copies = [f"  incarnation {copy.incarnation} has a copy of {copy.label}" for copy in stands.group.copies]
-    return "\n".join([group_text(app, stands), *moves, *copies])
 
 
 def cores_text(member: MemberShown, stands: Stands) -> str | None:
@@ -155,6 +150,7 @@ def _move_json(move: Move) -> dict[str, Any]:
         "granted": _written(move.granted_ms),
         "taken_up": _written(move.taken_up_ms),
         "copy_asked": _written(move.copy_asked_ms),
+        "planned": _written(move.planned_ms),
         "withdrawn": _written(move.withdrawn_ms),
         "reason": move.reason or None,
         "stood_still_s": None if still_ms is None else still_ms / 1000,
@@ -241,11 +237,14 @@ def _move_line(move: Move, width: int) -> str:
 
 
 def _times(move: Move) -> list[str]:
-    """Each of the four, and when a copy was asked for, with what has passed since the one before that is known."""
+    """Each of the four, when a copy was asked for, and when it was planned where nothing more was, with what has passed
+    since the one before that is known.
+    """
     told: list[str] = []
     before: int | None = None
     asked, released = move.asked, move.released
     for name, ms in (
+        ("planned", move.planned_ms),
         ("copy asked", move.copy_asked_ms),
         ("asked" if asked is None else asked.what, None if asked is None else asked.ms),
         ("released" if released is None else released.what, None if released is None else released.ms),
@@ -275,5 +274,6 @@ def _tail(move: Move, now_ms: int) -> str:
         return f"withdrawn: {move.reason}"
     if move.is_open:
         times = move.times_ms()
-        return f"{move.state.value}" + (f", for {seconds(max(0, now_ms - times[-1]))}" if times else "")
+        why = f", waits for {move.reason}" if move.reason else ""
+        return f"{move.state.value}{why}" + (f", for {seconds(max(0, now_ms - times[-1]))}" if times else "")
     return "" if move.state is MoveState.MOVED else move.state.value

@@ -20,7 +20,7 @@ from ..offsets.signals import Copies, Copy, Load
 from ..runtime.asking import GroupLogs
 from ..runtime.logs.reader import FETCH_RECORDS_MAX, HistoryTrimmed, LogReader, signals_topic
 from .group_logs import Heard, Stands, costs_of, signalled
-from .group_text import beat_text, cores_text, group_json, ranges_text, watched_text
+from .group_text import beat_text, cores_text, group_json, group_text, ranges_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -121,7 +121,7 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
 def shown_on_screen(app: str, *, as_json: bool) -> Iterator[Show]:
     """A picture that is renewed, on a terminal; else a block for each change of the group, or a line of JSON."""
     if as_json or not sys.stdout.isatty():
-        yield changes_shown(app, group_json if as_json else watched_text, _written)
+        yield changes_shown(app, group_json if as_json else group_text, _written)
         return
     from rich.live import Live
 

@@ -304,6 +304,7 @@ class _Demo:
                 state=expected_state,
                 level=True,
                 group=self.course.members > 1,
+                copies=[str(self.place.copies)] if self.place.copies.is_dir() else (),
             )
             report = audit(spark, spec)
         self.say("\n" + report.to_text() + "\n")

@@ -29,6 +29,7 @@ class MoveState(Enum):
     NOT_TAKEN_UP = "not taken up"
     """Its new owner went before."""
     WITHDRAWN = "withdrawn"
+    PLANNED = "planned, not asked for"
     ASKED = "asked, not released"
     EXPELLED = "owner expelled, not fenced"
     FENCED = "owner fenced, not granted"
@@ -36,14 +37,15 @@ class MoveState(Enum):
     GRANTED = "granted, not taken up"
 
 
-OPEN: Final = frozenset({MoveState.ASKED, MoveState.EXPELLED, MoveState.FENCED, MoveState.RELEASED, MoveState.GRANTED})
+OPEN: Final = frozenset(MoveState) - {MoveState.MOVED, MoveState.NOT_TAKEN_UP, MoveState.WITHDRAWN}
 """The states of a move that is under way."""
 
 
 class Move(NamedTuple):
     """Points ``[first, end)`` of a source partition on their way from ``origin`` (None: nobody had them) to ``target``
     (None: it is not known). ``position``: of the event of the control log that it is listed by. A time is None when it
-    has not come, or is not known. ``epoch``: that was granted; 0: none was. ``plan``, ``move``: 0 for none.
+    has not come, or is not known. ``epoch``: that was granted; 0: none was. ``plan``, ``move``: 0 for none. ``reason``:
+    why it was withdrawn, or what it waits for before it is asked for.
     """
 
     position: int
@@ -67,6 +69,8 @@ class Move(NamedTuple):
     reason: str = ""
     copy_asked_ms: int | None = None
     """When its target was asked for a copy; None also where it had one before."""
+    planned_ms: int | None = None
+    """Of one that is not asked for yet."""
 
     @property
     def label(self) -> str:
@@ -88,7 +92,8 @@ class Move(NamedTuple):
     def times_ms(self) -> list[int]:
         """Those that are known, in the order in which they should come."""
         asked, released = (None if one is None else one.ms for one in (self.asked, self.released))
-        times = (self.copy_asked_ms, asked, released, self.granted_ms, self.taken_up_ms, self.withdrawn_ms)
+        before, after = (self.planned_ms, self.copy_asked_ms), (self.granted_ms, self.taken_up_ms, self.withdrawn_ms)
+        times = (*before, asked, released, *after)
         return [ms for ms in times if ms is not None]
 
 

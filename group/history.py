@@ -44,10 +44,12 @@ from ..offsets.ledger import Place, is_span
 from .happened import Change, Entry, Moment, Move, MoveState, Party
 from .members import LEFT
 from .plans import CHANGE
+from .shown import NOTHING_TOLD, copies_shown, waits_for_copy
 
 JOIN: Final = "join"
 START: Final = "start"
 LEVEL: Final = "level"
+NOT_ASKED: Final = "the coordinator to ask for it"
 GIVEN_UP: Final = "given up"
 """The owner released it unasked and got it back (logs of level 0)."""
 TAKEN_OVER: Final = "taken over"
@@ -120,6 +122,8 @@ class History:
     """By move: its plan, and why this was made."""
     _targets: dict[int, int] = field(default_factory=dict)
     """By move: the incarnation to which it was planned."""
+    _planned: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By move: the position and the time of its plan."""
     _copies_ms: dict[int, int] = field(default_factory=dict)
     """By move: when its target was asked for a copy."""
     _causes: list[str] = field(default_factory=list)
@@ -150,7 +154,7 @@ class History:
                 if event.move in self.control.moves.asked:
                     self._withdrawn[event.move] = _Withdrawn(timestamp_ms, position, event.reason)
             case PlanMade():
-                self._plan(event)
+                self._plan(position, timestamp_ms, event)
             case CopyAsked():
                 self._copies_ms[event.move] = timestamp_ms
             case PartitionStarted():
@@ -198,11 +202,12 @@ class History:
         """What an owner was asked for last, by point."""
         return Steps() if owner is None else self._asked.get((place, *owner)) or Steps()
 
-    def _plan(self, event: PlanMade) -> None:
+    def _plan(self, position: int, ms: int, event: PlanMade) -> None:
         if event.part == 0:
             self._cause = event.cause if event.cause != CHANGE else _first_of(self._causes)
         self._plans.update((move.move, (event.plan, self._cause)) for move in event.moves)
         self._targets.update((move.move, move.target) for move in event.moves)
+        self._planned.update((move.move, (position, ms)) for move in event.moves)
         if event.part + 1 == event.parts and event.group_epoch > self.control.moves.group_epoch:
             self._causes.clear()
 
@@ -401,10 +406,37 @@ class History:
                 elif is_asked:
                     state, released = MoveState.ASKED, None
                 else:  # it is held
+                    yield from self._parked(place, c, d, owner)
                     continue
                 yield self._under_way(place, c, d, owner, asked if is_asked else None)._replace(
                     state=state, asked=was_asked, released=released, position=position
                 )
+
+    def _parked(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[Move]:
+        """What goes to somebody else by a plan, and its owner was not asked for it yet."""
+        control, done = self.control, self._by.get((place, owner.epoch), NO_MOVE)
+        for number, planned in sorted(control.moves.planned.items()):
+            a, b = max(first, planned.first), min(end, planned.end)
+            is_over = (planned.topic, planned.partition) != place or a >= b or number <= done
+            if is_over or planned.target == owner.incarnation or planned.target in self._gone:
+                continue
+            (position, planned_ms), (plan, cause) = self._planned[number], self._plans[number]
+            parties = self._party(owner.incarnation), self._party(planned.target)
+            yield Move(
+                position,
+                MoveState.PLANNED,
+                *place,
+                a,
+                b,
+                *parties,
+                cause,
+                plan,
+                number,
+                control.term,
+                reason=waits_for_copy(control, planned, tuple(copies_shown(control, NOTHING_TOLD))) or NOT_ASKED,
+                copy_asked_ms=self._copies_ms.get(number),
+                planned_ms=planned_ms,
+            )
 
     def _under_way(self, place: Place, first: int, end: int, owner: Owner, asked: _Asked | None) -> Move:
         planned, done = self.control.moves.planned.values(), self._by.get((place, owner.epoch), NO_MOVE)

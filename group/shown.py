@@ -140,7 +140,7 @@ def shown(
     """A group, by the folds of its logs. ``told``: how far copies have come, by incarnation and move, where that was
     heard.
     """
-    copies = tuple(_copies(control, told))
+    copies = tuple(copies_shown(control, told))
     held: dict[int, list[Held]] = {}
     uncut: list[tuple[str, Held]] = []
     free: list[tuple[str, Held]] = []
@@ -181,7 +181,8 @@ def shown(
     )
 
 
-def _copies(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> Iterator[CopyShown]:
+def copies_shown(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> Iterator[CopyShown]:
+    """All that were asked for. ``told``: see ``shown``."""
     for number, asked in sorted(control.moves.copies.items()):
         held = tuple(Held(asked.topic, asked.partition, band.first, band.end, 0) for band in asked.bands)
         copy = told.get(asked.incarnation, {}).get(number)
@@ -203,7 +204,7 @@ def _moves(
             is_cut = cell.owner != 0 and is_taken_up(parts[cell.epoch], cell.first, cell.end)
             waits_for = _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut)
             if cell.standing is Standing.HELD and cell.owner == move.origin != move.target and not is_asked:
-                waits_for = _waits_for_copy(control, move, copies) or waits_for
+                waits_for = waits_for_copy(control, move, copies) or waits_for
             elif cell.standing is not Standing.HELD and (name := _name_of_hold(control, place, cell.owner)):
                 waits_for += f", or for {name}"
             if waits_for:
@@ -223,7 +224,7 @@ def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
     return f"{owner} to release it" if is_asked else f"the coordinator to ask {owner} for it"
 
 
-def _waits_for_copy(control: Control, move: PlannedMove, copies: Sequence[CopyShown]) -> str:
+def waits_for_copy(control: Control, move: PlannedMove, copies: Sequence[CopyShown]) -> str:
     """What a move with state waits for before its owner is asked; "": for no copy."""
     if move.topic not in {store.topic for store in control.stores.values()}:
         return ""

@@ -82,7 +82,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     leave_ms: Waited = 15_000  # a process that stops works on until others have copies of its state, at most
     return_ms: Waited = 60_000  # ranges with state wait so long for a process with a name that is away
     standbys: Annotated[int, Meta(ge=0, le=8)] = 0  # so many others keep a copy of each range's state at hand
-    copies_max: Positive = 2  # copies that a member makes at once, before it owns what they are of
+    copies_max: Positive = 2  # partitions of whose state a member makes copies at once
     copy_bytes_per_s: Positive = 16 * 1024 * 1024  # a member copies no faster, beside its work
     moves_per_minute: Positive = 10  # of ranges with much state, to level the members
     exit_on_expulsion: bool = False  # end (exit code 3) when it is expelled; False: join the group again

@@ -48,6 +48,15 @@ SOURCES = (
 offsets/ that does.
 """
 
+LONG = (
+    *("cli/*", "on_kafka/*", "runtime/test_*", "runtime/engine/test_*", "runtime/membership/test_*"),
+    *("runtime/stores/test_learner.py", "runtime/stores/test_state_interleavings.py"),
+    *("group/test_decide.py", "group/test_halves.py", "group/test_loads.py", "group/test_model.py"),
+    *("group/test_target.py", "offsets/test_*_model.py", "simulation/test_rates.py", "simulation/test_soak.py"),
+    *("test_mistakes.py", "test_readme.py"),
+)
+"""Files with whole applications, commands in processes of their own, and models: `check` leaves them to `test`."""
+
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,6 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.nodeid} uses {fixture}: mark it with pytest.mark.{mark}")
         if any(fnmatch(str(item.path.relative_to(TESTS)), pattern) for pattern in SOURCES):
             item.add_marker("sources")
+        if any(fnmatch(str(item.path.relative_to(TESTS)), pattern) for pattern in LONG):
+            item.add_marker("long")
         if IS_COMPILED and item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.skip(reason="it changes the source, which does not run here"))
         seconds, marks = longest.get(item.path, (0.0, 0))

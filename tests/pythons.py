@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 OTHERS = ("3.12", "3.13")
 """Beside 3.11, which everything else runs on."""
 VENV_VARIABLE = "CHECK_VENV"
+WHOLE = "not (broker or spark or slow)"
+"""The long tests, too: nothing else runs them with another Python."""
 PASSED = ROOT / ".keylanes" / "pythons.json"
 ROOMS_LEFT_OUT = (".venv", "build", ".keylanes")
 
@@ -56,7 +58,7 @@ def check_with(version: str, rest: Sequence[str]) -> int:
     say(f"check with Python {version}: {python}")
     files = digest()
     environment = {**os.environ, VENV_VARIABLE: f".venv.{version}"}
-    code = subprocess.call([python, str(ROOT / "dev.py"), "check", *rest], cwd=ROOT, env=environment)
+    code = subprocess.call([python, str(ROOT / "dev.py"), "check", "-m", WHOLE, *rest], cwd=ROOT, env=environment)
     say(f"check with Python {version}: {'failed' if code else 'passed'}")
     if code == 0 and not rest:
         PASSED.parent.mkdir(exist_ok=True)

@@ -114,6 +114,14 @@ def test_all_steps_run_and_the_first_failure_is_the_answer(dev: ModuleType, capf
     assert capfd.readouterr().out.splitlines() == ["== c", "last"]
 
 
+def test_what_runs_beside_other_work_is_told_of_behind_it(dev: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    """All of it runs, and is said in one piece each; a failure counts."""
+    step = [sys.executable, "-c"]
+    commands = [("a", [*step, "print('one'); exit(3)"]), ("b", [*step, "import sys; sys.stderr.write('two\\n')"])]
+    assert dev.beside(commands, {}, lambda: sys.stdout.write("the work\n")) == (["a"], len("the work\n"))
+    assert capfd.readouterr().out.splitlines() == ["the work", "== a: failed", "one", "== b: ok", "two"]
+
+
 def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
     """A wrong command ends with exit code 2 and names those that exist."""
     answer = subprocess.run(
@@ -139,7 +147,7 @@ def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(dev, "java_environment", lambda python: {})
     monkeypatch.setattr(dev, "compiled", lambda python, env: env)
     monkeypatch.setattr(dev, "steps", steps)
-    for call in (dev.bench, dev.bench_full):
+    for call in (dev.bench, dev.COMMANDS["bench-full"]):
         assert call(["--rounds", "2"]) == 0
     assert dev.bench(["lanes", "zipf", "--full"]) == 0
     assert dev.bench(["lanes"]) == 0
@@ -206,7 +214,8 @@ def test_another_python_has_an_environment_of_its_own(dev: ModuleType, monkeypat
     monkeypatch.setattr(subprocess, "call", call)
     for _ in range(2):
         assert pythons.main(["--all"]) == 0
-    assert calls == [([f"python{v}", str(dev.ROOT / "dev.py"), "check"], f".venv.{v}") for v in pythons.OTHERS]
+    command = [str(dev.ROOT / "dev.py"), "check", "-m", pythons.WHOLE]
+    assert calls == [([f"python{v}", *command], f".venv.{v}") for v in pythons.OTHERS]
     (dev.ROOT / "errors.py").write_text("changed = True\n")
     assert pythons.main(["--all"]) == 0
     assert len(calls) == 2 * len(pythons.OTHERS)

@@ -168,11 +168,11 @@ def _judged_state(content: Content) -> Iterator[Verdict]:
 
 def _judged_scaling(content: Content) -> Iterator[Verdict]:
     for run in figures(content, "scaling", OURS):
-        copied = sum(step["copied_bytes"] for step in run["steps"]) / MB
+        read = sum(step["read_bytes"] for step in run["steps"]) / MB
         least = sum(least_bytes(run, step) for step in run["steps"]) / MB
-        text = f"1, 2, 4, 2 and 1 members: {copied:,.0f} MB of state were copied before they were owned, {least:,.0f} "
-        text += f"had to move; required at most {COPIED_TIMES:g} times as much"
-        yield Verdict("scaling", text, copied <= COPIED_TIMES * least)
+        text = f"1, 2, 4, 2 and 1 members: {read:,.0f} MB of changelogs were read, before and after a range was owned, "
+        text += f"{least:,.0f} had to move; required at most {COPIED_TIMES:g} times as much"
+        yield Verdict("scaling", text, read <= COPIED_TIMES * least)
         grows = [step for step in run["steps"] if step["before"] < step["after"]]
         copied, moved = (sum(step[name] for step in grows) / MB for name in ("copied_bytes", "moved_bytes"))
         text = f"while members joined, {copied:,.0f} MB were copied before they were owned, and {moved:,.0f} moved; "
@@ -236,7 +236,8 @@ def _evened(content: Content, arm: str) -> str:
     read = sum(step["read_bytes"] for step in steps) / MB
     rises, falls = (" and ".join(f"{even_s:.0f}" for even_s in found) for found in (grows, shrinks))
     how = " and a standby" if arm == WITH_STANDBY else ""
-    return f"; 1, 2, 4, 2, 1 members with 0.3 GB{how}: even after {rises} s, and {falls} s; {read:,.0f} MB read"
+    when = f"even {rises} s after members joined, and {falls} s after they went"
+    return f"; 1, 2, 4, 2, 1 members with 0.3 GB{how}: {when}; {read:,.0f} MB read"
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:

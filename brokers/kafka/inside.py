@@ -201,12 +201,14 @@ async def take_held(consumer: Any, source: TopicPartition, records_max: int) -> 
 
 def let_go(consumer: Any) -> None:
     """Give back what was fetched ahead, up to some MiB of each partition: it will not be read any more. An answer that
-    was not read to its end is a circle with its own iterator, and would wait for a garbage collection.
+    was not read to its end is a circle with its own iterator, and would wait for a garbage collection. An error
+    would be told of the next assignment.
     """
-    for fetched in consumer._fetcher._records.values():
-        parsed = getattr(fetched, "_partition_records", None)
-        if parsed is not None:
-            parsed._records_iterator.close()
+    for source, fetched in list(consumer._fetcher._records.items()):
+        if not hasattr(fetched, "_partition_records"):
+            del consumer._fetcher._records[source]
+        elif fetched._partition_records is not None:
+            fetched._partition_records._records_iterator.close()
             fetched._partition_records = None
 
 

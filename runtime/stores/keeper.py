@@ -188,7 +188,6 @@ class Keeper:
         restore = Restore(self.broker, self.settings, self._hear, self.wall_ms)
         try:
             for place, storage in storages.items():
-                await self.learner.let_go(place, granted[place])
                 if isinstance(storage, Follower):
                     await restore.open(storage.changelog, storage.copy, granted[place])
             writers = self._all_writers(storages, await logs(), incarnation)
@@ -216,6 +215,7 @@ class Keeper:
 
         wanted: list[Restoring] = []
         for place, storage in storages.items():
+            await self.learner.let_go(place, granted[place])
             restoring = await storage.restoring(granted[place], known[place])
             if restoring is None:
                 is_whole(place)

@@ -30,7 +30,7 @@ from ...brokers.protocol import (
 )
 from ...keyrange.ranges import KeyRange
 from ...state.learning import least_position, points_of
-from ...state.restore import BEACON_STEP, Beacons, BeaconSearch, Plan, Writers, plan_restore
+from ...state.restore import BEACON_NEAR, BEACON_STEP, Beacons, BeaconSearch, Plan, Writers, plan_restore
 from ...state.tables import Change, Copy
 from ..settings import Settings
 from ..watch.statistics import Progress
@@ -43,7 +43,9 @@ SAID_FROM_OFFSETS: Final = 10_000
 """A restore of fewer is over before anybody could read about it."""
 SAID_EVERY_S: Final = 5.0
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""So much of what was read for the beacons is kept until they were compared, and need not be read again."""
+"""So much of what was read for the beacons is kept until they were compared, and need not be read again; of all copies
+that are restored at once.
+"""
 
 
 class Restoring(NamedTuple):
@@ -76,15 +78,15 @@ class Restore:
         self._opened: dict[TopicPartition, Fetches] = {}
 
     async def open(self, changelog: TopicPartition, copy: Copy, held: Sequence[KeyRange]) -> None:
-        """Have the reader of a copy made that will be restored. Whoever calls this calls ``close``. Raises StateError,
-        StoreError.
+        """Have the reader of a copy made that will be restored, unless it is read from the start. It may still be
+        followed. Whoever calls this calls ``close``. Raises StateError, StoreError.
         """
         if len(self._opened) < self.settings.restore_partitions_max:
             with errors_of(changelog):
                 markers = await self._threads.run(copy.markers)
-            first = max(0, least_position(points_of(held), markers) - BEACON_STEP)
-            self._opened[changelog] = fetches = self._fetches(changelog, first)
-            fetches.open()
+            if position := least_position(points_of(held), markers):
+                self._opened[changelog] = fetches = self._fetches(changelog, max(0, position - BEACON_STEP))
+                fetches.open()
 
     async def close(self) -> None:
         """Let go of readers and threads; a second call does nothing."""
@@ -106,16 +108,17 @@ class Restore:
 
     async def _run(self, sources: Sequence[Restoring]) -> None:
         passes = [self._pass(source, plan) for source, plan in await self._plan(sources)]
-        passes.sort(key=lambda one: (not one.is_opened, one.plan.offsets))
+        passes.sort(key=lambda one: (one.plan.offsets > BEACON_NEAR, not one.is_opened, one.plan.offsets))
         at_once = min(len(passes), self.settings.restore_partitions_max)
         progress = _Progress([one.plan for one in passes])
         lanes: list[asyncio.Future[None]] = []
         try:
+            await asyncio.gather(*[one.fetches.close() for one in passes[at_once:]])  # they are made anew
             for one in passes[:at_once]:
                 if one.plan.offsets:
                     one.fetches.open()  # what was written since a copy was near is there when the beacons were read
             planned = [(one.source, one.plan) for one in passes]
-            await check_beacons_of(self.broker, self.settings, planned, passes)
+            await check_beacons_of(self.broker, self.settings, planned, passes[:at_once])
             left = deque(passes)
             lanes += [asyncio.ensure_future(self._work(left, progress)) for _ in range(at_once)]
             await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
@@ -130,12 +133,11 @@ class Restore:
         progress.say_end()
 
     def _pass(self, source: Restoring, plan: Plan) -> "_Pass":
-        opened = self._opened.pop(source.changelog, None)
-        is_opened = opened is not None and opened.positions[source.changelog] <= plan.position
-        fetches = self._fetches(source.changelog, plan.position) if opened is None else opened
-        if not is_opened:
-            fetches.assign({source.changelog: plan.position})
-        return _Pass(source, plan, fetches, is_opened=is_opened)
+        """What was opened beyond the plan's position, as its copy is thrown away, may have an error at hand."""
+        limit, opened = TAIL_BYTES_MAX // self.settings.restore_partitions_max, self._opened.get(source.changelog)
+        if opened is None or opened.positions[source.changelog] > plan.position:
+            return _Pass(source, plan, self._fetches(source.changelog, plan.position), limit, is_opened=False)
+        return _Pass(source, plan, self._opened.pop(source.changelog), limit, is_opened=True)
 
     def _fetches(self, changelog: TopicPartition, position: int) -> Fetches:
         return Fetches(self.broker, self.settings, {changelog: position}, f"restoring from {label_of(changelog)}")
@@ -201,11 +203,16 @@ class Restore:
 
 
 class _Pass:
-    """How a copy becomes whole, and by which reader. ``is_opened``: that was made before there was a plan."""
+    """How a copy becomes whole, and by which reader. ``is_opened``: that was made before there was a plan.
+    ``tail_bytes_max``: so much of the tail is kept.
+    """
 
-    def __init__(self, source: Restoring, plan: Plan, fetches: Fetches, *, is_opened: bool) -> None:
+    def __init__(
+        self, source: Restoring, plan: Plan, fetches: Fetches, tail_bytes_max: int, *, is_opened: bool
+    ) -> None:
         self.source, self.plan, self.fetches, self.is_opened = source, plan, fetches, is_opened
-        self._kept: list[Batch] = []
+        self.tail_bytes_max = tail_bytes_max
+        self._kept: deque[Batch] = deque()
         """The first ones that ``tail`` has read."""
         self._is_read = False
 
@@ -220,15 +227,15 @@ class _Pass:
         async with contextlib.aclosing(self._read()) as batches:
             async for batch in batches:
                 size += sum([len(record.key or b"") + len(record.value or b"") for record in batch.records])
-                if size <= TAIL_BYTES_MAX:  # it only grows: what is kept has no gaps
+                if size <= self.tail_bytes_max:  # it only grows: what is kept has no gaps
                     self._kept.append(batch)
                 yield batch
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """All from where the copy goes on to the high watermark."""
-        position, kept = self.plan.position, self._kept
-        self._kept = []
-        for batch in kept:
+        position = self.plan.position
+        while self._kept:
+            batch = self._kept.popleft()
             if batch.offset_next > position:
                 yield _from(batch, position)
                 position = batch.offset_next
@@ -238,7 +245,8 @@ class _Pass:
             self.fetches.assign({self.source.changelog: position})
         async with contextlib.aclosing(self._read()) as batches:
             async for batch in batches:
-                yield _from(batch, position)
+                if batch.offset_next > position:
+                    yield _from(batch, position)
 
     def _read(self) -> AsyncGenerator[Batch, None]:
         return _read(self.fetches, {self.source.changelog: self.plan.high})

@@ -346,6 +346,21 @@ async def reading_outside_the_log_is_an_error(world: World) -> None:
 
 
 @case
+async def an_error_of_before_is_not_told_of_what_is_read_next(world: World) -> None:
+    """A reader that has fetched ahead outside the log, and is assigned inside of it then, hands out what lies there."""
+    topic = await world.topic()
+    broker = await world.broker()
+    await append(broker, numbered(topic, 10))
+    reader = await world.reader({at(topic): 100})
+    await reader.fetch((), records_max=1, wait_ms=1_200)  # nobody asks for what it has got
+    reader.assign({at(topic): 4})
+    async with asyncio.timeout(PATIENCE_S):
+        while not (batches := await reader.fetch([at(topic)], records_max=100, wait_ms=100)):
+            pass
+    assert next(record.offset for batch in batches for record in batch.records) == 4
+
+
+@case
 async def a_trim_moves_the_start(world: World) -> None:
     """After a trim the start watermark has moved, records above are there, and a trim to the high leaves none."""
     topic = await world.topic()

@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 
 from keylanes.cli.group_logs import Stands
-from keylanes.cli.group_text import group_json, watched_text
+from keylanes.cli.group_text import group_json, group_text
 from keylanes.cli.group_watch import changes_shown, picture, watch
 from keylanes.group.loads import Cost
 
@@ -86,7 +86,7 @@ def test_what_ranges_cost_is_shown() -> None:
         assert stands.costs[1] == Cost(0, 0, 0, 0)
         still = await group.stands()
         assert still.costs.keys() == stands.costs.keys()
-        assert "0.00 cores)" in watched_text("app", still)
+        assert "0.00 cores)" in group_text("app", still)
         told = json.loads(group_json("app", still))
         assert told["members"][0]["load"] == Cost(0, 0, 0, 0)._asdict()
         assert json.loads(group_json("app", still._replace(costs={})))["members"][0]["load"] is None
@@ -110,7 +110,7 @@ def test_moves_are_shown_with_what_they_wait_for() -> None:
             asking = asyncio.create_task(asked(group, move(partition, "a")))
             stands = await watched.until(lambda stands: bool(stands.group.moves))
             (one,) = stands.group.moves
-            text = watched_text("app", stands)
+            text = group_text("app", stands)
             assert f"move {one.move}: {SOURCE}[{partition}] from 2 to 1 waits for incarnation 2 to release it" in text
             assert "incarnation 2 to release it" in screen(stands)
             told = json.loads(group_json("app", stands))
@@ -161,10 +161,10 @@ def test_off_a_terminal_a_change_is_one_block() -> None:
         one = await group.until(runs_with("a"))
         second = await group.start("b")
         both = await group.until(runs_with("a", "b"))
-        show = changes_shown("app", watched_text, blocks.append)
+        show = changes_shown("app", group_text, blocks.append)
         for stands in (one, one._replace(now_ms=one.now_ms + 1), one._replace(costs={1: Cost(1, 1, 1, 1)}), both, one):
             show(stands)
-        assert blocks == [watched_text("app", stands) for stands in (one, both, one)]
+        assert blocks == [group_text("app", stands) for stands in (one, both, one)]
         for engine in (second, first):
             await engine.stop()
 

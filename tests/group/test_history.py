@@ -14,9 +14,11 @@ from keylanes.group.happened import Change, Moment, Move, MoveState, Party, sele
 from keylanes.group.history import GIVEN_UP, JOIN, START, TAKEN_OVER, History
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.codec import decode
+from keylanes.offsets.control import LEARNER
 from keylanes.offsets.control_events import (
     AppCreated,
     ControlEvent,
+    CopyAsked,
     MemberExpelled,
     MemberJoined,
     PlanMade,
@@ -24,11 +26,18 @@ from keylanes.offsets.control_events import (
     ReleaseAsked,
     ReleaseWithdrawn,
 )
-from keylanes.offsets.event_values import NUMBERLESS, Band, Edge, PlannedMove, Tile
+from keylanes.offsets.event_values import NUMBERLESS, Band, Edge, PlannedMove, Span, Tile
 from keylanes.offsets.events import Committed, Event, RangesReleased, WorkersCut
 
 from ..offsets import golden_logs
-from ..stage.log_events import coordinator_elected, in_turn, member_fenced, partition_started, ranges_granted
+from ..stage.log_events import (
+    coordinator_elected,
+    in_turn,
+    member_fenced,
+    partition_started,
+    ranges_granted,
+    store_declared,
+)
 
 GOLDEN = Path(golden_logs.__file__).parent / "golden"
 HALF = SPACE_END // 2
@@ -303,6 +312,26 @@ def test_where_a_range_goes_that_is_under_way_is_told_by_a_plan_that_is_to_be_do
     assert (waiting.target, waiting.move, waiting.plan) == (Party(2, "b", "host"), 2, 2)
     (_, waiting) = moves(told([*control, (11, expelled(2, "silent"))], offsets))
     assert waiting.target is None
+
+
+def test_a_move_that_is_not_asked_for_says_what_it_waits_for() -> None:
+    """With state, for its copy: first a slot or its turn, then until it is whole. It stands there until it is asked."""
+    control = [*begun("a", "b"), (0, store_declared(1, 0, "seen", "orders", "value", "", "int", "json"))]
+    control += [(1, granted(1, 1)), (5, planned(1, 1, 2))]
+    (_, parked) = moves(told(control, [(2, cut(1, 1))]))
+    assert (parked.state, parked.is_open, parked.origin, parked.target) == (
+        MoveState.PLANNED,
+        True,
+        Party(1, "a", "host"),
+        Party(2, "b", "host"),
+    )
+    assert (parked.planned_ms, parked.copy_asked_ms, times(parked)) == (5, None, (None, None, None, None))
+    assert parked.reason == "the coordinator to ask for a copy"
+    control.append((6, CopyAsked(1, NUMBERLESS, 1, 2, *PLACE, (Span(0, SPACE_END),), LEARNER, 0)))
+    (_, parked) = moves(told(control, [(2, cut(1, 1))]))
+    assert (parked.copy_asked_ms, parked.reason) == (6, "incarnation 2 to copy its state (begun)")
+    (_, waiting) = moves(told([*control, (7, asked(1, 1))], [(2, cut(1, 1))]))
+    assert (waiting.state, waiting.planned_ms, waiting.reason) == (MoveState.ASKED, None, "")
 
 
 def test_a_move_between_two_members_has_the_cause_that_its_plan_answers() -> None:

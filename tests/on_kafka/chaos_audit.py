@@ -49,6 +49,7 @@ class Audited(msgspec.Struct, kw_only=True):
     outputs: int = 0
     dead_letters: int = 0
     state_keys: int = 0
+    keys_of_copies: int = 0
     found: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys([*KINDS, "wrong"], 0))
     """Violations: lost, doubled, out of order, torn, state differences; anything else is wrong."""
     violated: list[str] = msgspec.field(default_factory=list)
@@ -59,6 +60,7 @@ class Audited(msgspec.Struct, kw_only=True):
         counts = report["figures"]
         self.records, self.outputs = counts["records"], counts["outputs"]
         self.dead_letters, self.state_keys = counts["dead_letters"], counts["state_keys"]
+        self.keys_of_copies = counts.get("keys_of_copies", 0)
         for check in report["checks"]:
             if check["violations"]:
                 kind = next((kind for kind, names in KINDS.items() if check["name"] in names), "wrong")
@@ -113,7 +115,9 @@ def judge(world: "World", *, is_level: bool) -> None:
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What is audited. ``expectation``: the module beside this one that computes the expected outputs and state."""
+    """What is audited. ``expectation``: the module beside this one that computes the expected outputs and state;
+    ``copies``: the folders of copies.
+    """
 
     app: str
     broker: str
@@ -122,6 +126,7 @@ class Asked(msgspec.Struct, frozen=True):
     expectation: str
     level: bool = True
     group: bool = False
+    copies: tuple[str, ...] = ()
 
 
 def audit(folder: Path, asked: Asked) -> dict[str, Any]:
@@ -146,6 +151,7 @@ def _within(running: "SparkSession", asked: Asked) -> dict[str, Any]:
         state=expectation.expected_state,
         level=asked.level,
         group=asked.group,
+        copies=asked.copies,
     )
     report: dict[str, Any] = json.loads(audit(running, spec).to_json())
     return report
@@ -155,6 +161,7 @@ def _by_command(folder: Path, asked: Asked) -> dict[str, Any]:
     command = ["--app", asked.app, "--broker", asked.broker, "--json", "--dead-letters", asked.dead]
     command += [word for topic in asked.outputs for word in ("--outputs", topic)]
     command += ["--expected", f"{asked.expectation}:expected_outputs", "--state", f"{asked.expectation}:expected_state"]
+    command += [word for folder in asked.copies for word in ("--copies", folder)]
     command += [f"--{option}" for option in ("level", "group") if getattr(asked, option)]
     here = str(Path(__file__).parent)
     done = subprocess.run(

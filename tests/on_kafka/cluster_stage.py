@@ -143,7 +143,8 @@ class ClusterStage:
         held = self.written + figures.checked.pop("source doubled", 0)
         self.say("the audit")
         address, expectation = f"kafka://{self.cluster.bootstrap}", "cluster_chaos_expectation"
-        asked = Asked(NAME, address, outputs=(MID, FIN), dead=DEAD, expectation=expectation, group=group)
+        copies = (str(self.folder / "state"),)
+        asked = Asked(NAME, address, (MID, FIN), DEAD, expectation, group=group, copies=copies)
         report = audit(self.folder, asked)
         self.say(f"the audit took {report['seconds']}")
         figures.take(report)

@@ -87,7 +87,7 @@ class GroupRound(msgspec.Struct, frozen=True, kw_only=True):
     records a second, bursts come on top; ``busy_ms``: how long each keeps its handler; ``is_whole``: every deed on
     everybody, else some that are drawn: of three nodes those to nodes, of one those to processes.
 
-    ``is_moving``: somebody asks all the time that ranges move.
+    ``is_moving``: somebody asks all the time that ranges move. ``standbys``: copies of each range, at rest.
     """
 
     seed: int
@@ -97,6 +97,7 @@ class GroupRound(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 80.0
     busy_ms: float = 0.0
     is_moving: bool = False
+    standbys: int = 0
     is_whole: bool = False
 
 

@@ -55,6 +55,7 @@ class GroupWorld(ClusterStage):
 
     def __init__(self, round_: GroupRound, folder: Path, tell: Callable[[str], None]) -> None:
         self.round, self.plan = round_, draw(round_)
+        self.settings = {**SETTINGS, "standbys": round_.standbys}
         session_ms = int(NODE_SESSION_S * 1000)
         super().__init__(folder, tell, nodes=round_.nodes, session_ms=session_ms, partitions=round_.partitions)
         self.members: dict[str, Process] = {}
@@ -82,7 +83,7 @@ class GroupWorld(ClusterStage):
         """A process under a name."""
         address = f"kafka://{self.cluster.bootstrap}"
         interval_ms = 1_000 * self.round.members // COMMITS_PER_S
-        settings = {**SETTINGS, "commit_interval_ms": interval_ms, "group_instance_id": name}
+        settings = {**self.settings, "commit_interval_ms": interval_ms, "group_instance_id": name}
         self.members[name] = self.process(address, settings, busy_ms=self.round.busy_ms)
 
     def end(self) -> None:
@@ -104,7 +105,8 @@ class GroupWorld(ClusterStage):
             process.send(signal.SIGTERM)
         self._ended_well(self.members.values(), "was told to stop")
         address = f"kafka://{self.cluster.bootstrap}"
-        last = [self.process(address, {**SETTINGS, "group_instance_id": name}, until="level") for name in self.members]
+        named = [{**self.settings, "group_instance_id": name} for name in self.members]
+        last = [self.process(address, settings, until="level") for settings in named]
         self._ended_well(last, "ran to the level")
 
     def _ended_well(self, processes: Iterable[Process], why: str) -> None:

@@ -79,12 +79,15 @@ def test_scaling_up_and_down(tmp_path: Path, record_property: Callable[[str, obj
     and from who left, with their state, and nobody went but those who were told to.
     """
     slowed = {"handler_ms": HANDLER_MS_OF_SCALED, "flights_per_s": FLIGHTS_PER_S_OF_SCALED}
-    group = proven(tmp_path / "demo", members=4, **slowed)["group"]
+    report = proven(tmp_path / "demo", members=4, **slowed)
+    group = report["group"]
     record_property("group", group)
+    assert report["audit"]["figures"]["keys_of_copies"] > 0
     assert [one["processes"] for one in group["scaled"]] == [2, 4, 2, 1]
     for one in group["scaled"]:
         assert one["settled_s"] is not None
         assert one["moves"] > 0
+        assert one["copies"] > 0
         assert one["unowned_s"] < UNOWNED_S_MAX
     assert group["expelled"].keys() == {"left"}
     assert [one["name"] for one in group["members"]] == ["demo-1", "demo-2", "demo-3", "demo-4"]

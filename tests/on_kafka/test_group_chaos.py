@@ -15,10 +15,10 @@ RECORDS_MIN = 1_500
 MOVES_MIN = 10
 ROUNDS = (
     GroupRound(seed=1, members=8, partitions=1, rate=20.0, busy_ms=20.0, is_moving=True),
-    GroupRound(seed=3, members=6, partitions=4, rate=20.0, busy_ms=20.0, is_moving=True, nodes=3),
+    GroupRound(seed=3, members=6, partitions=4, rate=20.0, busy_ms=20.0, is_moving=True, nodes=3, standbys=1),
 )
 """Eight members of one partition, whose processes are killed, suspended, stopped and join; and six members of four, of
-which the leaders of the group's logs go."""
+which the leaders of the group's logs go, and which keep copies of each other's state."""
 
 
 def say(line: str) -> None:
@@ -41,6 +41,7 @@ def test_a_round_in_a_group(round_: GroupRound, tmp_path: Path, record_property:
     assert figures.expelled.get("silent", 0) == silent + figures.late
     assert silent >= 2 * (round_.nodes == 1)
     assert figures.moves.get("request", 0) >= MOVES_MIN
+    assert figures.keys_of_copies > 0
     assert set(figures.found.values()) == {0}
     assert figures.checked == {}
     assert not (tmp_path / "round").exists(), "nothing stays on the disk"

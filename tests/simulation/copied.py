@@ -12,7 +12,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -145,17 +145,15 @@ class Copied:
                 by_key = self.changes.setdefault((place, point_in(key)), {})
                 by_key.setdefault(key, []).append(Change(row.offset, row.value, incarnation))
 
-    def written(
-        self, place: TopicPartition, own: Sequence[int], markers: Steps[Marker], found: Iterable[Entry]
-    ) -> None:
-        """A process writes to its copy, whose markers were these. ``own``: as whom it took part, now as the last one.
-        What it committed itself is in its memory, so it may write that at any time.
+    def written(self, place: TopicPartition, own: int, markers: Steps[Marker], found: Iterable[Entry]) -> None:
+        """A process writes to its copy, whose markers were these. ``own``: its incarnation. What it committed as that
+        is in its memory, so it may write it at any time.
         """
         for key, value in found:
             point = point_in(key)
             changes, marker = self.changes.get((place, point), {}).get(key, []), markers.at(point)
             position = 0 if marker is None else marker.position
-            if any(change.value == value and change.incarnation in own for change in changes):
+            if any(change.value == value and change.incarnation == own for change in changes):
                 continue
             assert any(change.value == value for change in changes), (
                 f"{place}: {value!r} of {key!r} is written to a copy, and nobody has committed it"
@@ -164,9 +162,9 @@ class Copied:
             assert any(change.value == value for change in new), (
                 f"{place}: {value!r} of {key!r} is copied, and the copy had all below {position}: it is copied twice"
             )
-            copies = self.asked.get((own[-1], place), Steps()).at(point)
-            granted = any(within.contains(point) for within, owner in self.owners.get(place, ()) if owner == own[-1])
-            assert copies or granted, f"{place}: {own[-1]} copies {point:08x}, which nobody asked it to have"
+            copies = self.asked.get((own, place), Steps()).at(point)
+            granted = any(within.contains(point) for within, owner in self.owners.get(place, ()) if owner == own)
+            assert copies or granted, f"{place}: {own} copies {point:08x}, which nobody asked it to have"
             self.reached["changes copied"] += 1
 
     def cleared(self, place: TopicPartition, markers: Steps[Marker], within: KeyRange) -> None:

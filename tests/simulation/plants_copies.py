@@ -4,6 +4,7 @@ from keylanes.group import learning
 from keylanes.runtime.stores import copying
 from keylanes.runtime.stores.follower import Follower
 from keylanes.runtime.stores.learner import Learner
+from keylanes.runtime.stores.restore import Restore
 from keylanes.state.restore import Plan
 
 from ..runtime.stores import test_learner
@@ -32,7 +33,7 @@ PLANTS = [
     ),
     Plant(
         "what is owned is followed, too",
-        "the same, whenever a part of what a standby has is granted to it",
+        "an older value comes to lie over a newer one, whenever a part of what a standby has is granted to it",
         changed(
             Learner,
             "_match",
@@ -85,8 +86,18 @@ PLANTS = [
         finding=r"it is copied twice",
     ),
     Plant(
+        "a near copy is taken for a whole one",
+        "what the owner before committed since the copy's last look, up to its release, is lost",
+        changed(
+            Restore, "_restore", ("if plan.position >= plan.high:", "if plan.position >= plan.high or plan.position:")
+        ),
+        kinds=MOVES,
+        stateful=True,
+        finding=r"the copy has",
+    ),
+    Plant(
         "a learner's marker is where it will be",
-        "the same, after a crash in the middle of a copy",
+        "a crash in the middle of a copy leaves changes out, and nobody reads them again",
         changed(copying, "_write", ("plan.marks(batch.offset_next)", "plan.marks(max(plan.high, batch.offset_next))")),
         kinds=("crash", "move", "deal"),
         stateful=True,

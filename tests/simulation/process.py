@@ -205,8 +205,7 @@ class Process:
         return not self.was_killed
 
     def _writes(self, place: TopicPartition, markers: Steps[Marker], changes: Sequence[Change]) -> None:
-        own = [member.identity.incarnation or 0 for member in self.members]
-        self.world.check(partial(self.world.watch.copied.written, place, own, markers, changes))
+        self.world.check(partial(self.world.watch.copied.written, place, self.incarnation, markers, changes))
 
     def _clears(self, place: TopicPartition, markers: Steps[Marker], within: KeyRange) -> None:
         """Where clocks are set, copies get old."""
