@@ -50,8 +50,9 @@ PLANTS = [
         "a copy that is too old answers",
         "who allows half a second gets an answer of any age",
         changed(Answering, "_how", ("stale_ms <= self.stale_ms_max", "stale_ms >= 0")),
-        found_by=(questions.test_a_copy_answers_if_it_is_no_older_than_it_may_be,),
-        finding="DID NOT RAISE",
+        kinds=("cut", "move", "deal"),
+        stateful=True,
+        finding="has a copy that answers",
     ),
     Plant(
         "who was expelled is named",

@@ -69,6 +69,7 @@ MUST_BE_REACHED = (
     "StateChanged",
     "entries in copies",
     "changes copied",
+    "answered by a copy",
     "NoKey",
     "ValueError",
     "DecodeFailed",
