@@ -40,6 +40,10 @@ class Folder:
             self.copies = copies
         return lost
 
+    def wipe(self) -> None:
+        """Nothing of it is left."""
+        self.copies, self.steps = MemoryCopies(), []
+
 
 class Folders:
     """All folders of a world. A process takes one that no other is using, mostly."""

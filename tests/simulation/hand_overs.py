@@ -178,7 +178,8 @@ class HandOvers:
             happenings.compact(rng)
         elif process is None:
             happenings.grow(rng, move.place.topic)
-        elif strike.fault == "is killed":
+        elif strike.fault in ("is killed", "loses its folder"):
+            process.loses_folder = strike.fault == "loses its folder"
             happenings.dies(process)
             self.world.start()
         elif strike.fault.startswith("stands still"):

@@ -75,6 +75,8 @@ class Process:
         self.is_paused = False
         self.loses_power = False
         """Its machine goes with it, and what its disk had not synced."""
+        self.loses_folder = False
+        """Its disk goes with it."""
         self._running: dict[Lane, int] = {}
         self._at_once: Counter[str] = Counter()
         self._last: dict[Lane, int] = {}
@@ -186,6 +188,8 @@ class Process:
         self.ended_s = self.loop.time()
         if self.loses_power:
             self.world.reached["writes lost with power"] += self.folder.lose(self.rng)
+        if self.loses_folder:
+            self.folder.wipe()
         self.world.folders.give_back(self.folder)
         error = None if task.cancelled() else task.exception()
         self.world.tell(f"{self.name} {'was killed' if self.was_killed else f'ended: {error!r}'}")

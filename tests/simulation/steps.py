@@ -49,11 +49,14 @@ CHANGES: Final = (
     *(Strike(CHANGELOG, "is compacted", step) for step in (*COPIES, RELEASED, GRANTED)),
 )
 """What is no fault, and meets a hand-over all the same."""
+LOSSES: Final = tuple(Strike(TAKER, "loses its folder", step) for step in (*COPIES, GRANTED))
+"""It is killed, and its disk is gone with what it had copied."""
 STRIKES: Final = {
     str(strike): strike
     for strike in (
         *(Strike(part, fault, step) for part in PARTS for fault in FAULTS for step in (*COPIES, *HAND_OVER)),
         *CHANGES,
+        *LOSSES,
     )
 }
 """By the name of the happening."""
@@ -61,6 +64,6 @@ STRIKES: Final = {
 
 def can_meet(strike: Strike, *, stateful: bool) -> bool:
     """Whether it may happen where there is state, or none: a source with state may not grow, only state is copied."""
-    if strike.step in COPIES or strike.part == CHANGELOG:
+    if strike.step in COPIES or strike.part == CHANGELOG or strike in LOSSES:
         return stateful
     return strike.part != SOURCE or not stateful
