@@ -95,7 +95,7 @@ def check(rest: list[str]) -> int:
     if any(word.partition("=")[0] == "--python" for word in rest):
         return run([sys.executable, PYTHONS_SCRIPT, *rest], dict(os.environ))
     python = environment([SMALL])
-    tests, env = [pytest(python, "-m", FAST, *TWO, *rest)], dict(os.environ)
+    tests, env = [pytest(python, "-m", FAST, *TWO, *rest)], {"KEYLANES_HYPOTHESIS": "quick", **os.environ}
     failed, code = beside(checks(python), env, lambda: steps(tests, env))  # a test process waits now and then
     return code or len(failed)
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.scheduler import LoadFileScheduling
 
-# A busy machine is no reason to fail: time is bounded per test, not per example. `check` finds the same every time;
-# KEYLANES_HYPOTHESIS=search looks further, for an evening.
+# A busy machine is no reason to fail: time is bounded per test, not per example. The same is found every time, by
+# `make check` in fewer examples; KEYLANES_HYPOTHESIS=search looks further, for an evening.
 _quiet = [HealthCheck.too_slow]
 settings.register_profile("check", deadline=None, derandomize=True, database=None, suppress_health_check=_quiet)
+settings.register_profile("quick", settings.get_profile("check"), max_examples=20)
 settings.register_profile("search", deadline=None, max_examples=5_000, suppress_health_check=_quiet)
 settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
 

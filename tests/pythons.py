@@ -57,7 +57,7 @@ def check_with(version: str, rest: Sequence[str]) -> int:
         return 0
     say(f"check with Python {version}: {python}")
     files = digest()
-    environment = {**os.environ, VENV_VARIABLE: f".venv.{version}"}
+    environment = {"KEYLANES_HYPOTHESIS": "check", **os.environ, VENV_VARIABLE: f".venv.{version}"}
     code = subprocess.call([python, str(ROOT / "dev.py"), "check", "-m", WHOLE, *rest], cwd=ROOT, env=environment)
     say(f"check with Python {version}: {'failed' if code else 'passed'}")
     if code == 0 and not rest:
