@@ -53,10 +53,13 @@ LONG = (
     *("cli/*", "on_kafka/*", "runtime/test_*", "runtime/engine/test_*", "runtime/membership/test_*"),
     *("runtime/stores/test_learner.py", "runtime/stores/test_state_interleavings.py"),
     *("group/test_decide.py", "group/test_halves.py", "group/test_loads.py", "group/test_model.py"),
-    *("group/test_target.py", "offsets/test_*_model.py", "simulation/test_rates.py", "simulation/test_soak.py"),
-    *("test_mistakes.py", "test_readme.py"),
+    *("group/test_target.py", "offsets/test_*_model.py", "offsets/test_decide.py", "offsets/test_snapshots.py"),
+    *("bench/*", "brokers/test_conformance.py", "simulation/test_rates.py", "simulation/test_soak.py"),
+    *("state/test_beacons.py", "state/test_copies*.py", "test_mistakes.py", "test_readme.py"),
 )
-"""Files with whole applications, commands in processes of their own, and models: `check` leaves them to `test`."""
+"""Files with whole applications, commands in processes of their own, models and long searches: `check` leaves them to
+`test`.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
