@@ -157,6 +157,7 @@ def test_the_history_for_programs(old: Path) -> None:
         "granted": "2026-11-25T14:58:35.312Z",
         "taken_up": "2026-11-25T14:58:35.352Z",
         "copy_asked": None,
+        "planned": None,
         "withdrawn": None,
         "reason": None,
         "stood_still_s": 0.048,
