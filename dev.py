@@ -474,9 +474,8 @@ def require_python(arguments: list[str]) -> None:
     if sys.version_info >= PYTHON_MIN:
         return
     for name in ("python3.13", "python3.12", "python3.11"):
-        if (newer := shutil.which(name)) and subprocess.run(
-            [newer, "-c", ""], capture_output=True, check=False
-        ).returncode == 0:
+        newer = shutil.which(name)
+        if newer and subprocess.run([newer, "-c", ""], capture_output=True, check=False).returncode == 0:
             raise SystemExit(subprocess.call([newer, __file__, *arguments]))
     if uv := shutil.which("uv"):
         raise SystemExit(subprocess.call([uv, "run", "--no-project", "--python", ">=3.11", __file__, *arguments]))

@@ -415,6 +415,7 @@ class History:
     def _parked(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[Move]:
         """What goes to somebody else by a plan, and its owner was not asked for it yet."""
         control, done = self.control, self._by.get((place, owner.epoch), NO_MOVE)
+        copies = tuple(copies_shown(control, NOTHING_TOLD))
         for number, planned in sorted(control.moves.planned.items()):
             a, b = max(first, planned.first), min(end, planned.end)
             is_over = (planned.topic, planned.partition) != place or a >= b or number <= done
@@ -433,7 +434,7 @@ class History:
                 plan,
                 number,
                 control.term,
-                reason=waits_for_copy(control, planned, tuple(copies_shown(control, NOTHING_TOLD))) or NOT_ASKED,
+                reason=waits_for_copy(control, planned, copies) or NOT_ASKED,
                 copy_asked_ms=self._copies_ms.get(number),
                 planned_ms=planned_ms,
             )
