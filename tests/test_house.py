@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from .conftest import LONG, ONE_BY_ONE, ROUNDS, SOURCES, TESTS
+
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("brokers", "cli", "demo", "devkafka", "group", "keyrange", "offsets", "runtime", "spark", "state")
 PURE_ROOMS = ("group/", "keyrange/", "offsets/", "runtime/handlers/", "runtime/partition/")
@@ -527,6 +529,12 @@ def test_importing_needs_no_extra(tmp_path: Path) -> None:
 def test_what_is_compiled_exists() -> None:
     """A module that was renamed would be left out without a word."""
     assert not set(compiled_modules()) - set(sources())
+
+
+@pytest.mark.parametrize("pattern", sorted({*LONG, *ONE_BY_ONE, *ROUNDS, *SOURCES}))
+def test_what_runs_apart_exists(pattern: str) -> None:
+    """A file of tests that was renamed would lose its turn without a word."""
+    assert any(path.name.startswith("test_") for path in TESTS.glob(pattern))
 
 
 def test_the_locks_fit_the_project() -> None:
