@@ -20,7 +20,7 @@ from ..offsets.control import Control
 from ..offsets.control_events import ControlEvent
 from ..offsets.events import Committed, SnapshotTaken, StateChanged
 from ..offsets.ledger import Ledger
-from ..offsets.signals import Copies, Copy, Load, Signal
+from ..offsets.signals import CoordinatorBeat, Copies, Copy, Load, Signal
 from ..offsets.snapshots import newest_snapshot, search_starts
 from ..runtime.asking import GroupLogs
 from ..runtime.connect import connect
@@ -76,6 +76,8 @@ class Signalled(NamedTuple):
     loads: Loads
     copies: Mapping[int, Mapping[int, Copy]] = MappingProxyType({})
     """How far those of each incarnation have come, by move."""
+    parked: Mapping[int, str] = MappingProxyType({})
+    """Why moves have not begun, by what the coordinator said last."""
 
 
 @asynccontextmanager
@@ -131,8 +133,8 @@ async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], 
         return await logs.begin_offsets(await logs.read_control(Ledger()))
 
     ledger = await _read(group, read)
-    heard, loads, copies = await signalled(group, ledger.control, at_ms, wall_ms)
-    found = shown(ledger.control, ledger.partitions, copies)
+    heard, loads, copies, parked = await signalled(group, ledger.control, at_ms, wall_ms)
+    found = shown(ledger.control, ledger.partitions, copies, parked)
     return Stands(found, at_ms, wall_ms(), heard, costs_of(found, loads))
 
 
@@ -206,7 +208,7 @@ async def signalled(group: GroupLogs, control: Control, at_ms: int | None, wall_
     """When each member was heard last, by the signals, which are read backwards until all were, or to their start; and
     the load of ranges, which is told anew in intervals.
     """
-    loads, copies = Loads(), dict[int, dict[int, Copy]]()
+    loads, copies, parked = Loads(), dict[int, dict[int, Copy]](), dict[int, str]()
     if not group.has_signals:
         return Signalled(None, loads)
     broker, limit = group.broker, group.settings.call_limit_ms
@@ -221,8 +223,9 @@ async def signalled(group: GroupLogs, control: Control, at_ms: int | None, wall_
     try:
         heard = await _heard(group, control, reader, marks)
         since_ms = (wall_ms() if at_ms is None else at_ms) - TOLD_INTERVALS * group.settings.load_interval_ms
-        starts = await _ends_at(group, [source for source in sources if source.partition != COORDINATORS], since_ms)
+        starts = await _ends_at(group, sources, since_ms)
         spans = {source: (start, marks[source].high) for source, start in starts.items()}
+        decided = {source: spans.pop(source) for source in list(spans) if source.partition == COORDINATORS}
 
         def hear(append_ms: int, signal: Signal) -> None:
             if isinstance(signal, Load):
@@ -230,10 +233,23 @@ async def signalled(group: GroupLogs, control: Control, at_ms: int | None, wall_
             elif isinstance(signal, Copies):
                 copies[signal.incarnation] = {copy.move: copy for copy in signal.copies}
 
+        def hear_why(_: int, signal: Signal) -> None:
+            if (waits := parked_by(control, signal)) is not None:
+                parked.clear()
+                parked.update(waits)
+
+        await bounded(_hear(reader, decided, hear_why), limit, f"reading {sources[0].topic}")
         await bounded(_hear(reader, spans, hear), limit, f"reading {sources[0].topic}")
     finally:
         await reader.close()
-    return Signalled(heard, loads, copies)
+    return Signalled(heard, loads, copies, parked)
+
+
+def parked_by(control: Control, signal: Signal) -> dict[int, str] | None:
+    """Why moves have not begun, by a beat of who coordinates now; None: it is none."""
+    if not isinstance(signal, CoordinatorBeat) or signal.term != control.term:
+        return None
+    return {wait.move: wait.reason for wait in signal.waits}
 
 
 async def _heard(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from ..brokers.protocol import OffsetOutOfRange, Reader, TopicPartition
 from ..brokers.waiting import bounded
 from ..group.beats import Beats
-from ..group.heard import PARTITIONS
+from ..group.heard import COORDINATORS, PARTITIONS
 from ..group.loads import Loads
 from ..group.shown import GroupShown, shown
 from ..offsets.codec import SignalError, decode_signal
@@ -19,7 +19,7 @@ from ..offsets.ledger import Ledger
 from ..offsets.signals import Copies, Copy, Load
 from ..runtime.asking import GroupLogs
 from ..runtime.logs.reader import FETCH_RECORDS_MAX, HistoryTrimmed, LogReader, signals_topic
-from .group_logs import Heard, Stands, costs_of, signalled
+from .group_logs import Heard, Stands, costs_of, parked_by, signalled
 from .group_text import beat_text, cores_text, group_json, group_text, ranges_text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class _Ear:
     def __init__(self, group: GroupLogs, control: Control) -> None:
         self.group, self.beats = group, Beats(control)
         self.sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
-        self.loads, self.copies = Loads(), dict[int, Mapping[int, Copy]]()
+        self.loads, self.copies, self.parked = Loads(), dict[int, Mapping[int, Copy]](), dict[int, str]()
         self._before: Heard | None = None
         self._reader: Reader | None = None
 
@@ -47,8 +47,8 @@ class _Ear:
             return
         broker, limit = self.group.broker, self.group.settings.call_limit_ms
         marks = await bounded(broker.watermarks(self.sources), limit, f"watermarks of {self.sources[0].topic}")
-        self._before, self.loads, copies = await signalled(self.group, self.beats.control, None, wall_ms)
-        self.copies = {**copies}
+        self._before, self.loads, copies, parked = await signalled(self.group, self.beats.control, None, wall_ms)
+        self.copies, self.parked = {**copies}, {**parked}
         self._reader = await bounded(broker.reader({}), limit, f"opening a reader of {self.sources[0].topic}")
         self._reader.assign({source: mark.high for source, mark in marks.items()})
 
@@ -64,7 +64,7 @@ class _Ear:
                 {**{s: self._reader.position(s) for s in self.sources}, error.source: error.watermarks.start}
             )
             return
-        for record in (record for batch in batches for record in batch.records):
+        for partition, record in ((batch.source.partition, record) for batch in batches for record in batch.records):
             with contextlib.suppress(SignalError):  # a newer version's: no fact
                 signal = decode_signal(record.value or b"")
                 self.beats.hear(record.timestamp, signal)
@@ -72,6 +72,8 @@ class _Ear:
                     self.loads.hear(signal, record.timestamp)
                 elif isinstance(signal, Copies):
                     self.copies[signal.incarnation] = {copy.move: copy for copy in signal.copies}
+                elif partition == COORDINATORS and (waits := parked_by(self.beats.control, signal)) is not None:
+                    self.parked = waits
 
     @property
     def heard(self) -> Heard | None:
@@ -100,7 +102,7 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
         await ear.open(wall_ms)
         while True:
             began_s = loop.time()
-            stands = shown(ledger.control, ledger.partitions, ear.copies)
+            stands = shown(ledger.control, ledger.partitions, ear.copies, ear.parked)
             show(Stands(stands, None, wall_ms(), ear.heard, costs_of(stands, ear.loads)))
             await ear.listen(interval_ms)
             await asyncio.sleep(max(0.0, began_s + interval_s - loop.time()))

@@ -95,6 +95,26 @@ def counts_for_budget(move: PlannedMove) -> bool:
     return move.gain > 0 and move.state_bytes >= STATE_BYTES
 
 
+class Budget:
+    """How many moves with much state may begin now. ``taken``: those that were counted. What a leaving member has is
+    exempt, as is what plans do not wish themselves.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
+        self._leaving = view.heard.leaving
+        self.taken: set[int] = set()
+
+    def take(self, move: PlannedMove) -> bool:
+        """Whether a move may begin."""
+        if not counts_for_budget(move) or move.origin in self._leaving:
+            return True
+        if len(self.taken) >= self._left:
+            return False
+        self.taken.add(move.move)
+        return True
+
+
 def passes(view: View, incarnation: int) -> set[Place]:
     """The places of which a member is making copies: those that are ready cost it no slot."""
     return {

@@ -28,9 +28,10 @@ from ..offsets.control_events import CopyAsked, CopyEnded, Decision
 from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
+from ..offsets.signals import COOLING, SLOT, TURN
 from .cells import Cell, Standing, is_taken_up
-from .copies import Fixed, Kept, able, counts_for_budget, heir, held_for, kept_of, passes, spans_of, uncovered
-from .moves import cut_by, newest, pending, unasked
+from .copies import Budget, Fixed, Kept, able, counts_for_budget, heir, held_for, kept_of, passes, spans_of, uncovered
+from .moves import cut_by, held_back, newest, pending, unasked
 from .shares import NOBODY
 from .view import Batch, View
 
@@ -49,23 +50,36 @@ class Run(NamedTuple):
 
 def asked(view: View, turn: Turn) -> Batch:
     """Copies for moves; standbys, when there is no move that has none."""
-    slots, leaving = _Slots(view), view.heard.leaving
-    decisions: list[Decision] = []
-    budgeted: set[int] = set()
-    left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
-    for move, bands in wanting(view):
-        is_leaving = move.origin in leaving
-        is_budgeted = counts_for_budget(move) and not is_leaving
-        has_slot = slots.take(move.target, (move.topic, move.partition)) or is_leaving
-        if not has_slot or (is_budgeted and len(budgeted) >= left):
-            continue
-        budgeted |= {move.move} if is_budgeted else set()
-        decisions.append(_asked(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER))
+    slots, budget = _Slots(view), Budget(view)
+    decisions: list[Decision] = [
+        _asked(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER)
+        for move, bands in wanting(view)
+        if not _held_up(view, move, slots, budget)
+    ]
     number = view.control.moves.move_max
     for run, incarnation, bands in [] if decisions else _standbys_wanted(view, slots):
         number += 1
         decisions.append(_asked(view, turn, number, incarnation, run.place, bands, STANDBY))
-    return Batch(decisions, (), frozenset(budgeted))
+    return Batch(decisions, (), frozenset(budget.taken))
+
+
+def parked(view: View) -> dict[int, str]:
+    """Why planned moves with state have not begun: ``SLOT``, ``TURN`` or ``COOLING``, by move."""
+    slots, budget = _Slots(view), Budget(view)
+    found = {move.move: _held_up(view, move, slots, budget) for move, _ in wanting(view)}
+    found |= dict.fromkeys(held_back(view), _turn(view))
+    return {move: why for move, why in found.items() if why}
+
+
+def _held_up(view: View, move: PlannedMove, slots: "_Slots", budget: Budget) -> str:
+    """Why no copy is asked for a move that needs one; "": it may be."""
+    if not slots.take(move.target, (move.topic, move.partition)) and move.origin not in view.heard.leaving:
+        return SLOT
+    return "" if budget.take(move) else _turn(view)
+
+
+def _turn(view: View) -> str:
+    return COOLING if view.seat.cools(view.now_ms) else TURN
 
 
 def _asked(
@@ -169,9 +183,10 @@ def keepers(view: View, run: Run, own: Sequence[Kept], but: Collection[int]) -> 
 
 
 def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:
-    """To whom a range, or some of it, is to go."""
-    over = [move for move in moves if move.first < run.end and run.first < move.end]
-    return {move.target for move in over} - {run.owner}
+    """To whom a range, or some of it, is to go. A move away from who had it before is over, or another one's."""
+    cells = cut_by([Cell(run.first, run.end, run.owner, 0, Standing.HELD)], moves)
+    over = [move for cell in cells if (move := newest(moves, cell)) is not None]
+    return {move.target for move in over if move.origin == run.owner} - {run.owner}
 
 
 def _bands_at(own: Sequence[Kept], incarnation: int) -> list[Span]:
@@ -236,7 +251,7 @@ def _is_used(
     part = view.ledger.partition(place).parts.get(cell.epoch)
     if part is None or not is_taken_up(part, cell.first, cell.end):
         return True
-    return kept.incarnation in keepers or (kept.asked.role == STANDBY and _is_early(view))
+    return kept.asked.role == STANDBY and (kept.incarnation in keepers or _is_early(view))
 
 
 def _reason(view: View, kept: Kept, *, is_staying: bool) -> str:

@@ -7,7 +7,7 @@ A move of points with state is asked for when its target has ready copies of the
 of what is granted to another one, until that works: if it fails, they go back without a restore.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from ..keyrange.ranges import KeyRange
@@ -18,7 +18,7 @@ from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
 from .cells import Cell, Standing
-from .copies import Fixed, is_near, kept_of, may_have, spans_of, uncovered
+from .copies import Budget, Fixed, is_near, kept_of, may_have, spans_of, uncovered
 from .members import dismissed
 from .shares import NOBODY
 from .view import Batch, View
@@ -147,7 +147,28 @@ def asked(view: View, turn: Turn) -> Batch:
     """What members are to release, and were not asked for yet, also not by a move that went elsewhere: what has state,
     when the target has ready copies of it. Who leaves and is dismissed does so unasked.
     """
+    budget = Budget(view)
     decisions: list[Decision] = []
+    for move, (epoch, first, end, within_ms) in _askable(view):
+        if _needs_no_turn(view, move) or budget.take(move):
+            place = move.topic, move.partition
+            decisions.append(ReleaseAsked(*turn.next(), move.move, move.origin, epoch, *place, first, end, within_ms))
+    return Batch(decisions, (), frozenset(budget.taken))
+
+
+def held_back(view: View) -> list[int]:
+    """The moves that are not asked for as too many with much state have begun lately."""
+    budget = Budget(view)
+    return [move.move for move, _ in _askable(view) if not (_needs_no_turn(view, move) or budget.take(move))]
+
+
+def _needs_no_turn(view: View, move: PlannedMove) -> bool:
+    """Whether it has no state to wait for, or had its turn when a copy was asked for it."""
+    return move.topic not in view.stateful or move.origin == move.target or move.move in view.control.moves.copies
+
+
+def _askable(view: View) -> Iterator[tuple[PlannedMove, tuple[int, int, int, int]]]:
+    """The moves that may be asked for, each with what ``_release`` says of it."""
     ways, planned, copies, stateful = on_their_way(view), pending(view), kept_of(view), view.stateful
     open_moves = unasked(view)
     for place in sorted({(move.topic, move.partition) for move in open_moves}):
@@ -158,12 +179,9 @@ def asked(view: View, turn: Turn) -> Batch:
             release = _release(view, move, [cell for cell in held if newest(moves, cell) is move])
             if release is None:
                 continue
-            epoch, first, end, within_ms = release
             has_state = place[0] in stateful and move.origin != move.target
-            if has_state and not is_near(copies.get(place, ()), move.target, [(first, end)]):
-                continue
-            decisions.append(ReleaseAsked(*turn.next(), move.move, move.origin, epoch, *place, first, end, within_ms))
-    return Batch(decisions)
+            if not has_state or is_near(copies.get(place, ()), move.target, [release[1:3]]):
+                yield move, release
 
 
 def unasked(view: View) -> list[PlannedMove]:

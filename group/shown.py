@@ -15,11 +15,16 @@ from ..keyrange.hashing import SPACE_END
 from ..offsets.control import Control, Member
 from ..offsets.event_values import PlannedMove
 from ..offsets.ledger import PartitionLedger, Place
-from ..offsets.signals import Copy
+from ..offsets.signals import COOLING, SLOT, TURN, Copy
 from .cells import NOTHING, Cell, Standing, cells, is_taken_up
 from .copies import counts_for_budget
 
 NOTHING_TOLD: Final[Mapping[int, Mapping[int, Copy]]] = MappingProxyType({})
+NO_REASONS: Final[Mapping[int, str]] = MappingProxyType({})
+ITS_TURN: Final = {
+    TURN: "its turn (moves_per_minute)",
+    COOLING: "its turn (half of moves_per_minute, as the group cools down)",
+}
 
 
 class GroupState(Enum):
@@ -135,10 +140,13 @@ class GroupShown(NamedTuple):
 
 
 def shown(
-    control: Control, folds: Mapping[Place, PartitionLedger], told: Mapping[int, Mapping[int, Copy]] = NOTHING_TOLD
+    control: Control,
+    folds: Mapping[Place, PartitionLedger],
+    told: Mapping[int, Mapping[int, Copy]] = NOTHING_TOLD,
+    parked: Mapping[int, str] = NO_REASONS,
 ) -> GroupShown:
-    """A group, by the folds of its logs. ``told``: how far copies have come, by incarnation and move, where that was
-    heard.
+    """A group, by the folds of its logs. ``told``: how far copies have come, by incarnation and move; ``parked``: why
+    moves have not begun (signals.py); where that was heard.
     """
     copies = tuple(copies_shown(control, told))
     held: dict[int, list[Held]] = {}
@@ -176,7 +184,7 @@ def shown(
         control.moves.group_epoch,
         members,
         (*_told(asked), *_told([*uncut, *free])),
-        tuple(_moves(control, folds, copies)),
+        tuple(_moves(control, folds, copies, parked)),
         copies,
     )
 
@@ -191,7 +199,10 @@ def copies_shown(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> It
 
 
 def _moves(
-    control: Control, folds: Mapping[Place, PartitionLedger], copies: Sequence[CopyShown]
+    control: Control,
+    folds: Mapping[Place, PartitionLedger],
+    copies: Sequence[CopyShown],
+    parked: Mapping[int, str],
 ) -> Iterator[MoveShown]:
     """Those whose points are not all with their target yet, or not taken up there."""
     for number, move in sorted(control.moves.planned.items()):
@@ -200,11 +211,13 @@ def _moves(
         for cell in cells(control, folds, place, ()):
             if not (cell.first < move.end and move.first < cell.end):
                 continue
+            if cell.standing is Standing.HELD and cell.owner not in (move.origin, move.target):
+                continue  # its owner died before it began, and a plan gave it to somebody else
             is_asked = number in control.moves.asked
             is_cut = cell.owner != 0 and is_taken_up(parts[cell.epoch], cell.first, cell.end)
             waits_for = _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut)
             if cell.standing is Standing.HELD and cell.owner == move.origin != move.target and not is_asked:
-                waits_for = waits_for_copy(control, move, copies) or waits_for
+                waits_for = waits_for_copy(control, move, copies, parked) or waits_for
             elif cell.standing is not Standing.HELD and (name := _name_of_hold(control, place, cell.owner)):
                 waits_for += f", or for {name}"
             if waits_for:
@@ -224,8 +237,12 @@ def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
     return f"{owner} to release it" if is_asked else f"the coordinator to ask {owner} for it"
 
 
-def waits_for_copy(control: Control, move: PlannedMove, copies: Sequence[CopyShown]) -> str:
-    """What a move with state waits for before its owner is asked; "": for no copy."""
+def waits_for_copy(
+    control: Control, move: PlannedMove, copies: Sequence[CopyShown], parked: Mapping[int, str] = NO_REASONS
+) -> str:
+    """What a move with state waits for before its owner is asked; "": for nothing but that. ``parked``: see ``shown``;
+    where it is not known why a copy was not asked for, what that may wait for.
+    """
     if move.topic not in {store.topic for store in control.stores.values()}:
         return ""
     own = [copy for copy in copies if copy.incarnation == move.target]
@@ -235,15 +252,16 @@ def waits_for_copy(control: Control, move: PlannedMove, copies: Sequence[CopySho
         for held in copy.held
         if held[:2] == (move.topic, move.partition) and held.first < move.end and move.first < held.end
     ]
+    slot, turn = f"a slot at incarnation {move.target}, which makes other copies (copies_max)", ITS_TURN[TURN]
+    if over and not all(copy.is_ready for copy in over):
+        return f"incarnation {move.target} to copy its state ({over[0].progress})"
+    if reason := parked.get(move.move):
+        return slot if reason == SLOT else ITS_TURN.get(reason, reason)
     if over:
-        return (
-            "" if all(c.is_ready for c in over) else f"incarnation {move.target} to copy its state ({over[0].progress})"
-        )
-    if any(not copy.is_ready for copy in own):
-        return f"a slot at incarnation {move.target}, which makes other copies (copies_max)"
-    return (
-        "its turn to be copied (moves_per_minute)" if counts_for_budget(move) else "the coordinator to ask for a copy"
-    )
+        return ""
+    may_be = [slot] if any(not copy.is_ready for copy in own) else []
+    may_be += [turn] if counts_for_budget(move) else []
+    return ", or ".join(may_be) or "the coordinator to ask for a copy"
 
 
 def _name_of_hold(control: Control, place: Place, owner: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ..offsets.control import LOAD, Control, Member
-from ..offsets.control_events import CopyAsked, Decision, MemberExpelled, PlanMade, RangesGranted, ReleaseAsked
+from ..offsets.control_events import Decision, MemberExpelled, PlanMade, RangesGranted, ReleaseAsked
 from ..offsets.event_values import PinnedEnd, PlannedMove
 from ..offsets.ledger import Ledger, Place
 from .cells import Cell, cells
@@ -112,7 +112,9 @@ class Seat:
     gone_ms: dict[int, int] = field(default_factory=dict)
     """When each member was seen to be expelled."""
     budgeted_ms: deque[int] = field(default_factory=deque)
-    """When copies were asked for, for moves that plans want between members."""
+    """When moves with much state that plans want between members began: a copy was asked for, or, where there was one,
+    the release.
+    """
     levelled_ms: int | None = None
     """When there was a plan for load last."""
     halved_ms: int | None = None
@@ -149,22 +151,25 @@ class Seat:
                         self.joined_ms |= {(move.topic, move.partition): now_ms for move in decision.moves}
                 case ReleaseAsked():
                     self.asked_ms[decision.move] = now_ms
-                case CopyAsked() if decision.move in batch.budgeted:
-                    self.budgeted_ms.append(now_ms)
                 case MemberExpelled():
                     self.gone_ms[decision.incarnation] = now_ms
                 case RangesGranted():
                     self.moved_ms = now_ms
                     self._looks_anew()
+        self.budgeted_ms.extend([now_ms] * len(batch.budgeted))
 
     def _looks_anew(self) -> None:
         """What was seen of the loads was before something moved."""
         if self.is_skewed:
             self.is_skewed, self.weighed = False, NEVER
 
+    def cools(self, now_ms: int) -> bool:
+        """Whether only half as many moves with much state may begin."""
+        return self.halved_ms is not None and now_ms - self.halved_ms < HALVED_MS
+
     def left_of_budget(self, moves_per_minute: int, now_ms: int) -> int:
         """How many moves with much state may begin now."""
-        if self.halved_ms is not None and now_ms - self.halved_ms < HALVED_MS:
+        if self.cools(now_ms):
             moves_per_minute = (moves_per_minute + 1) // 2
         while self.budgeted_ms and now_ms - self.budgeted_ms[0] >= MINUTE_MS:
             self.budgeted_ms.popleft()

@@ -13,6 +13,13 @@ from .event_values import RATE_PER_S_MAX, Edge, LogEvent, PlannedMove, Sourced
 CAPACITY_MAX: Final = 1_000_000.0
 DIED: Final = "died"
 """Why a member shall be expelled: whoever started its process has seen its end."""
+SLOT: Final = "slot"
+"""A move has not begun, as its target makes as many other copies as it may."""
+TURN: Final = "turn"
+"""As many moves with state have begun as may begin in a minute."""
+COOLING: Final = "cooling"
+"""The same, while only half as many may."""
+WAITS_MAX: Final = 100
 
 
 class StoreAsked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -176,13 +183,20 @@ class MemberRates(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     rates: tuple[Rate, ...]
 
 
+class Wait(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Why a planned move with state has not begun: one of the words above."""
+
+    move: int
+    reason: str
+
+
 class CoordinatorBeat(LogEvent, frozen=True, tag="coordinator_beat/1"):
     """The coordinator of ``term`` lives; ``number`` rises with each beat.
 
     ``resigns``: it stops in order, and the next may stand at once. ``dismissed``: the members that have asked to leave
     and need not wait for others to have copies of their state. ``interval_ms``: how often beats are due;
-    ``is_level``: all is committed up to the pinned ends. ``rates``: shares of limited rates, in the coordinators'
-    partition only.
+    ``is_level``: all is committed up to the pinned ends. In the coordinators' partition only: ``rates``, the shares of
+    limited rates, and ``waits``, the first ``WAITS_MAX`` moves that have not begun.
     """
 
     term: int
@@ -192,6 +206,7 @@ class CoordinatorBeat(LogEvent, frozen=True, tag="coordinator_beat/1"):
     is_level: bool
     dismissed: tuple[int, ...]
     rates: tuple[MemberRates, ...]
+    waits: tuple[Wait, ...]
 
 
 Signal: TypeAlias = (

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -29,6 +30,7 @@ from ...errors import LogError
 from ...group.coordinator import decide, needs
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
+from ...group.learning import parked
 from ...group.members import LEFT, dismissed
 from ...group.plans import Question, answered
 from ...group.rates import Obeyed, Shares
@@ -40,7 +42,7 @@ from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpe
 from ...offsets.decide import decide_opening
 from ...offsets.event_values import EVERYBODY, PinnedEnd
 from ...offsets.ledger import Place
-from ...offsets.signals import CoordinatorBeat
+from ...offsets.signals import WAITS_MAX, CoordinatorBeat, Wait
 from ..logs.office import Standing
 from ..logs.reader import offsets_topic
 from .decisions import Decisions
@@ -194,14 +196,15 @@ class Coordinating:
         self.dismissed = dismissed(view)
         beat = self._next_beat()
         rates = self._shares.tell(beat.number, self._shares.next(view))
-        self.signals.tell(COORDINATORS, msgspec.structs.replace(beat, rates=rates))
+        waits = tuple(Wait(*one) for one in islice(parked(view).items(), WAITS_MAX))
+        self.signals.tell(COORDINATORS, msgspec.structs.replace(beat, rates=rates, waits=waits))
         for partition in range(COORDINATORS + 1, PARTITIONS):
             self.signals.tell(partition, beat)
 
     def _next_beat(self) -> CoordinatorBeat:
         self._beats += 1
         interval_ms, is_level = self.rules.interval_ms, self.levelling.is_level
-        return CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, is_level, self.dismissed, ())
+        return CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, is_level, self.dismissed, (), ())
 
     def hears_rates(self) -> None:
         """Look again when somebody may have said which share it has, as that is waited for."""

@@ -80,7 +80,7 @@ def _of(voice: Voice) -> int:
 
 
 def _beat(term: int) -> CoordinatorBeat:
-    return CoordinatorBeat(term, 1, False, INTERVAL_MS, False, (), ())
+    return CoordinatorBeat(term, 1, False, INTERVAL_MS, False, (), (), ())
 
 
 BEATS, QUIET, AWAY = "beats", "quiet", "away"

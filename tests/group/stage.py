@@ -47,6 +47,7 @@ from keylanes.group.coordinator import decide, needs
 from keylanes.group.happened import Change, Entry, Party
 from keylanes.group.heard import PARTITIONS, Heard, partition_of
 from keylanes.group.history import History
+from keylanes.group.learning import parked
 from keylanes.group.members import dismissed
 from keylanes.group.plans import CHANGE, answered
 from keylanes.group.shown import shown
@@ -380,7 +381,7 @@ class Group:
         self._do_expel(name, "died")
 
     def _do_show(self) -> None:
-        group = shown(self.ledger.control, self.ledger.partitions, self.heard.copies)
+        group = shown(self.ledger.control, self.ledger.partitions, self.heard.copies, parked(self.view()))
         self.said.append(
             f"{group.state.value}, group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
         )
@@ -455,7 +456,7 @@ class Group:
         self.heard.hear(partition_of(asked.instance, asked.birth), self.now_ms, signal)
 
     def _beat(self) -> None:
-        beat = CoordinatorBeat(self.ledger.control.term, 1, False, self.rules.interval_ms, False, (), ())
+        beat = CoordinatorBeat(self.ledger.control.term, 1, False, self.rules.interval_ms, False, (), (), ())
         for partition in range(PARTITIONS):
             self.heard.hear(partition, self.now_ms, beat)
         for name in sorted(self.beating):

@@ -27,9 +27,9 @@ def group() -> Control:
     [
         (Beat(2, "b", 0, 0, 0, 0, ()), {"b": 7}),
         (LeaveAsked(1, "a", 0, is_done=False), {"a": 7}),
-        (CoordinatorBeat(2, 1, False, 1_000, False, (), ()), {"a": 7}),
+        (CoordinatorBeat(2, 1, False, 1_000, False, (), (), ()), {"a": 7}),
         (MoveAsked("r1", "b", "orders", 0, 0, 1, 0, 0), {}),
-        (CoordinatorBeat(1, 1, False, 1_000, False, (), ()), {}),
+        (CoordinatorBeat(1, 1, False, 1_000, False, (), (), ()), {}),
     ],
 )
 def test_a_signal_shows_that_who_says_it_lives(signal: Signal, who: dict[str, int]) -> None:

@@ -71,7 +71,7 @@ class Process:
             self.place.control.append(CoordinatorElected(self.term, self.candidate.instance, self.candidate.birth, "x"))
         elif self.place.now_ms - self.told_ms >= INTERVAL_MS and self._is_to_tell():
             self.told_ms = self.place.now_ms
-            beat = CoordinatorBeat(self.term, 0, False, INTERVAL_MS, False, (), ())
+            beat = CoordinatorBeat(self.term, 0, False, INTERVAL_MS, False, (), (), ())
             self.place.signals.append((self.place.now_ms, beat if self.coordinates else Beat(0, "", 0, 0, 0, 0, ())))
 
     def _is_to_tell(self) -> bool:
@@ -236,7 +236,7 @@ def test_whoever_resigned_is_followed_at_once() -> None:
     """By a beat of its term; one of an older term says nothing."""
     control, heard = control_of(coordinator_elected(2, "a"), *JOINED), Heard(SESSION_MS, INTERVAL_MS)
     for term, is_over in ((1, False), (2, True)):
-        heard.hear(COORDINATORS, 0, CoordinatorBeat(term, 1, True, INTERVAL_MS, False, (), ()))
+        heard.hear(COORDINATORS, 0, CoordinatorBeat(term, 1, True, INTERVAL_MS, False, (), (), ()))
         assert stands(control, heard, Candidate("", "b"), 0) is is_over
     assert not stands(control, heard, Candidate("", "a"), 2)
 

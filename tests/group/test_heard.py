@@ -63,7 +63,7 @@ SIGNALS = st.one_of(
     st.builds(lambda birth, at: Beat(BIRTHS.index(birth) + 1, birth, at, 0, 0, 0, ()), BIRTH, st.integers(0, 10)),
     st.builds(lambda birth: LeaveAsked(BIRTHS.index(birth) + 1, birth, 0, is_done=False), BIRTH),
     st.builds(
-        lambda term, resigns: CoordinatorBeat(term, 1, resigns, INTERVAL_MS, False, (), ()),
+        lambda term, resigns: CoordinatorBeat(term, 1, resigns, INTERVAL_MS, False, (), (), ()),
         st.integers(1, 3),
         st.booleans(),
     ),

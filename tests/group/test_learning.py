@@ -43,12 +43,13 @@ PARTITIONS = 3
 CELLS = 16
 RULES = Rules(measure_ms=0, return_ms=20_000, leave_ms=8_000)
 STEPS = 50
-SEEDS = 16
-SEEDS_PLANTED = 60
+SEEDS = 40
+SEEDS_PLANTED = 600
 EVENTS = (
     *("ask", "ask", "dies", "silent", "leave", "back", "elect", "move", "expel"),
     *("pass", "copies", "gives", "takes", "late", "half") * 3,
     *("all copies", "all give", "all take") * 2,
+    "apart",
 )
 
 
@@ -95,6 +96,12 @@ class World(Group):
             is_wanted = not is_ready or self.heard.is_ready(copy.incarnation, number)
             if (copy.topic, copy.partition) == place and number != but and is_wanted:
                 yield copy, points(copy.bands)
+
+    def positions(self, place: Place, n: int) -> dict[int, int]:
+        """How far the copies of a cell have come, by incarnation; -1: that was not heard."""
+        told = self.heard.copies
+        own = [(copy, told.get(copy.incarnation, {}).get(copy.move)) for copy, has in self.kept(place) if n in has]
+        return {copy.incarnation: -1 if heard is None else heard.position for copy, heard in own}
 
     # --- what is never decided ---------------------------------------------------------------------------------------
 
@@ -170,9 +177,13 @@ class World(Group):
                     self.demoted.append((place, owner, {n}))
                 continue
             assert not near or grant.incarnation in near, f"somebody has a ready copy of it: {grant}"
+            is_back = member is not None and bool(name) and name == member.joined.instance
             if member is not None and member.expelled and member.joined.instance and not near:
                 is_held = self.now_ms - self.gone_ms.get(owner, 0) < member.hold_ms
-                assert not is_held or name == member.joined.instance, f"it waits for a name: {grant}"
+                assert not is_held or is_back, f"it waits for a name: {grant}"
+            far = {i: at for i, at in self.positions(place, n).items() if i in staying}
+            is_farthest = not far or far.get(grant.incarnation) == max(far.values())
+            assert near or is_back or is_farthest, f"the copy of another one has come farther: {grant}"
 
     def run(self, command: str) -> list[str]:
         said = super().run(command)
@@ -226,6 +237,9 @@ class World(Group):
             case "all copies":
                 for one in alive:
                     self.run(f"copies {one} 100 ready")
+            case "apart":
+                for one in alive:
+                    self.run(f"copies {one} {chance.randrange(100)}")
             case "all give":
                 for one in alive:
                     self.run(f"gives {one}")
@@ -332,7 +346,7 @@ def test_after_two_plans_for_load_within_a_minute_half_as_many_moves_may_begin()
 PLANTED: dict[str, tuple[str, Put]] = {
     "a release is asked for without a copy": (
         "without a ready copy",
-        row(moves, "asked", ("if has_state and not", "if False and not")),
+        changed(moves, "_askable", ("if not has_state or is_near", "if not None or is_near")),
     ),
     "a copy that was begun counts as one that is near": (
         "without a ready copy",
@@ -366,6 +380,10 @@ PLANTED: dict[str, tuple[str, Put]] = {
         "somebody has a ready copy",
         changed(copies, "heir", ("if best is not None and best.is_ready:", "if False:")),
     ),
+    "who has come least far is to have what has no owner": (
+        "has come farther",
+        changed(copies, "heir", ("-k.position", "k.position")),
+    ),
     "a move goes through whatever copies say": (
         "it waits for a name",
         changed(copies, "may_have", ("in (NOBODY, target)", "!= -1")),
@@ -381,6 +399,10 @@ PLANTED: dict[str, tuple[str, Put]] = {
     "copies are kept for ever": (
         "copies of",
         changed(learning, "_is_used", ("kept.incarnation in keepers", "True")),
+    ),
+    "a move of who has died keeps standbys away": (
+        "copies of",
+        changed(learning, "_targets", (" if move.origin == run.owner", "")),
     ),
     "standbys are not asked for": (
         "copies of",

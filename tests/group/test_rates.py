@@ -145,7 +145,7 @@ class World:
         """It beats: what it says, which was not appended yet."""
         office.number += 1
         rates = office.shares.tell(office.number, office.shares.next(self.view(office)))
-        return CoordinatorBeat(office.term, office.number, False, 1_000, False, (), rates)
+        return CoordinatorBeat(office.term, office.number, False, 1_000, False, (), rates, ())
 
     def obeys(self, member: Party, count: int) -> None:
         """A member reads on in the coordinators' partition."""
@@ -295,11 +295,11 @@ def test_a_beat_without_a_share_changes_none() -> None:
     """Nor does one that is older, or one that speaks of another incarnation."""
     obeyed = Obeyed()
     beats = [
-        (CoordinatorBeat(2, 5, False, 1_000, False, (), (MemberRates(1, (Rate("a", 4.0), Rate("b", 2.0))),)), True),
-        (CoordinatorBeat(2, 4, False, 1_000, False, (), (MemberRates(1, (Rate("a", 9.0),)),)), False),
-        (CoordinatorBeat(2, 6, False, 1_000, False, (), (MemberRates(2, (Rate("a", 9.0),)),)), False),
-        (CoordinatorBeat(3, 1, True, 1_000, False, (), ()), True),
-        (CoordinatorBeat(2, 7, False, 1_000, False, (), (MemberRates(1, (Rate("a", 9.0),)),)), False),
+        (CoordinatorBeat(2, 5, False, 1_000, False, (), (MemberRates(1, (Rate("a", 4.0), Rate("b", 2.0))),), ()), True),
+        (CoordinatorBeat(2, 4, False, 1_000, False, (), (MemberRates(1, (Rate("a", 9.0),)),), ()), False),
+        (CoordinatorBeat(2, 6, False, 1_000, False, (), (MemberRates(2, (Rate("a", 9.0),)),), ()), False),
+        (CoordinatorBeat(3, 1, True, 1_000, False, (), (), ()), True),
+        (CoordinatorBeat(2, 7, False, 1_000, False, (), (MemberRates(1, (Rate("a", 9.0),)),), ()), False),
     ]
     for beat, is_news in beats:
         assert obeyed.hear(beat, 1) is is_news

@@ -230,5 +230,6 @@ SIGNALS: tuple[signals.Signal, ...] = (
         is_level=False,
         dismissed=(3,),
         rates=(signals.MemberRates(3, (signals.Rate("flüge", 250.5),)),),
+        waits=(signals.Wait(12, signals.SLOT),),
     ),
 )

@@ -58,7 +58,7 @@ def cut_off(engine: Engine) -> None:
 def dismiss(engine: Engine, *incarnations: int) -> None:
     """The coordinator says, as this process hears it, that these need not wait."""
     control = engine.member.standing.ledger.control
-    beat = CoordinatorBeat(control.term, 1_000, False, 1_000, False, incarnations, ())
+    beat = CoordinatorBeat(control.term, 1_000, False, 1_000, False, incarnations, (), ())
     topic = signals_topic(engine.app.name)
     engine.cluster.write([Outgoing(topic, COORDINATORS, None, encode(beat))], ())
 
