@@ -254,12 +254,14 @@ class EmbeddedReader:
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
         self._positions: dict[TopicPartition, int] = {}
+        self._at_end_s: dict[TopicPartition, float] = {}
         self._closed = False
         self._turn = 0
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read from these places, and no others."""
         self._positions = {TopicPartition(*source): offset for source, offset in positions.items()}
+        self._at_end_s.clear()
 
     def position(self, source: TopicPartition) -> int:
         """The offset to be read next."""
@@ -278,7 +280,10 @@ class EmbeddedReader:
             # Registered before it looks: an append between the look and the wait is not missed.
             news = shared.wait_for(frozenset(asked))
             try:
+                looked_s = loop.time()
                 found = await self._look(shared.store, asked, records_max)
+                if not found:
+                    self._at_end_s.update(dict.fromkeys(asked.keys() & self._positions.keys(), looked_s))
                 # An ``assign`` meanwhile makes a batch of a place that is not read any more worthless.
                 fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
                 for batch in fresh:
@@ -291,6 +296,10 @@ class EmbeddedReader:
                 asked = {source: self._positions[source] for source in sources if source in self._positions}
             finally:
                 shared.forget(news)
+
+    def at_end_s(self, source: TopicPartition) -> float | None:
+        """See the protocol."""
+        return self._at_end_s.get(source)
 
     async def close(self) -> None:
         """Let go; a fetch that waits ends with an error."""

@@ -215,7 +215,13 @@ class Reader(Protocol):
         """Batches of the named assigned partitions: what is there, else what comes within ``wait_ms``, else [].
 
         At most ``records_max`` records in all. Partitions not named keep what was prefetched for them. Raises
-        OffsetOutOfRange, UnknownTopic, CorruptRecord, BrokerTimeout.
+        OffsetOutOfRange, UnknownTopic, CorruptRecord, BrokerTimeout. ``[]`` does not say that there is no more: the
+        broker may be silent for some time (see ``at_end_s``).
+        """
+
+    def at_end_s(self, source: TopicPartition) -> float | None:
+        """When the broker was asked last of those times at which, by its answer, there was no more than ``fetch`` has
+        returned of this partition; by the loop's time. None: it has not answered so since the partition was assigned.
         """
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ logger = logging.getLogger("keylanes")
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
+ViewedAge = Annotated[int, Meta(ge=1_000, le=86_400_000)]  # a healthy broker tells the end of a log each half second
 Waited = Annotated[int, Meta(ge=0, le=86_400_000)]
 Capacity = Annotated[float, Meta(gt=0, le=CAPACITY_MAX)]
 
@@ -105,7 +106,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state_unwritten_bytes_max: Positive = 16 * 1024 * 1024  # or when so much waits, for the whole process
     restore_partitions_max: Annotated[int, Meta(ge=1, le=256)] = 4  # changelog partitions that are read at once
     endpoint: str = ""  # where others can ask this process for state; it is told to them, and nothing listens there
-    query_view_ms_max: Milliseconds = 10_000  # who has not read the control log for longer answers no question
+    query_view_ms_max: ViewedAge = 10_000  # who has not read the control log for longer answers no question
     # How the broker is reached
     security: Security = Security()
 

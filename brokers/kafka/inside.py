@@ -162,15 +162,30 @@ def failure_of(consumer: Any) -> BaseException | None:
     return asyncio.CancelledError() if task.cancelled() else task.exception() or RuntimeError("it has ended")
 
 
-def tell_at_once(consumer: Any, wake: Callable[[], None]) -> None:
+def tell_at_once(
+    consumer: Any, wake: Callable[[], None], answered: Callable[[TopicPartition, float, int], None]
+) -> None:
     """Call ``wake`` as soon as an answer has brought something. The consumer's own signal comes three turns of the loop
     later, after a look for what to ask next, which finds that nothing was taken yet and has to be made again.
+
+    ``answered`` is called with each partition of which an answer told the last stable offset, when that was asked for,
+    by the loop's time, and that offset.
     """
     fetcher = consumer._fetcher
     ask = fetcher._proc_fetch_request
 
-    async def ask_and_tell(*request: Any) -> bool:
-        has_news: bool = await ask(*request)
+    async def ask_and_tell(assignment: Any, node: int, request: Any) -> bool:
+        asked_s = asyncio.get_running_loop().time()
+        states = {
+            TopicPartition(topic, number): assignment.state_value(TopicPartition(topic, number))
+            for topic, partitions in request.topics
+            for number, *_ in partitions
+        }
+        before = [(source, state, state.timestamp) for source, state in states.items() if state is not None]
+        has_news: bool = await ask(assignment, node, request)
+        for source, state, told_ms in before if assignment.active else ():
+            if state.timestamp != told_ms and state.lso is not None:
+                answered(source, asked_s, state.lso)
         if has_news:
             wake()
         return has_news

@@ -63,6 +63,9 @@ class KafkaReader:
         self._assigned = True
         self._waiting: asyncio.Future[None] | None = None
         self._heard: dict[TopicPartition, tuple[Any, float]] = {}
+        self._answers: dict[TopicPartition, tuple[float, int]] = {}
+        """When the newest answer was asked for, and where the partition ended by it."""
+        self._at_end_s: dict[TopicPartition, float] = {}
         self._empty: dict[TopicPartition, EmptyAnswers] = {}
         self._careful: dict[TopicPartition, int] = {}
         """Partitions that are read record by record, and how many records more."""
@@ -102,7 +105,16 @@ class KafkaReader:
 
     async def _start(self, consumer: Any) -> None:
         await consumer.start()
-        inside.tell_at_once(consumer, self._wake)
+        inside.tell_at_once(consumer, self._wake, self._has_answered)
+
+    def _has_answered(self, source: TopicPartition, asked_s: float, end: int) -> None:
+        self._note_end(source)
+        self._answers[source] = asked_s, end
+
+    def _note_end(self, source: TopicPartition) -> None:
+        answer = self._answers.get(source)
+        if answer is not None and self._assigned and answer[1] <= self._positions.get(source, -1):
+            self._at_end_s[source] = answer[0]
 
     async def close(self) -> None:
         """Let go of connections; bounded in time."""
@@ -144,6 +156,11 @@ class KafkaReader:
         except TimeoutError:
             logger.warning("a reader did not end within %d ms; its connections are closed", limit_ms)
 
+    def at_end_s(self, source: TopicPartition) -> float | None:
+        """See the protocol."""
+        self._note_end(source)
+        return self._at_end_s.get(source) if self._assigned else None
+
     async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
         """See the protocol."""
         loop = asyncio.get_running_loop()
@@ -181,6 +198,8 @@ class KafkaReader:
             await self._has_checked()
         if positions is self._positions and not self.closed:  # else assigned anew meanwhile: ``fetch`` comes back
             self._assigned = True
+            self._answers.clear()
+            self._at_end_s.clear()
             self._heard.clear()
             self._empty.clear()
             self._careful.clear()

@@ -25,7 +25,7 @@ from ..protocol import (
     Watermarks,
 )
 from ..rights import Lacking, Right
-from .cluster import Cluster
+from .cluster import Cluster, Found
 from .link import ConnectionSevered, Link
 from .network import Kind
 from .requests import Numbered, SimulatedRequests
@@ -167,11 +167,13 @@ class SimulatedReader:
         self._cluster = cluster
         self._positions: dict[TopicPartition, int] = {}
         self._silent_since: float | None = None
+        self._at_end_s: dict[TopicPartition, float] = {}
         self._assigned = True
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read from these places, and no others."""
         self._positions = dict(positions)
+        self._at_end_s.clear()
         self._assigned = False
 
     def position(self, source: TopicPartition) -> int:
@@ -189,21 +191,29 @@ class SimulatedReader:
             asked = {source: self._positions[source] for source in sources if source in self._positions}
             news: asyncio.Future[None] = loop.create_future()  # done when there is something for this fetch
             try:
-                found = await self._ask(asked, records_max, news, end - loop.time())
+                asked_s = loop.time()
+                answer = await self._ask(asked, records_max, news, end - asked_s)
                 # An ``assign`` meanwhile makes a batch of a place that is not read any more worthless.
-                fresh = [batch for batch in found or () if self._positions.get(batch.source) == asked[batch.source]]
+                found = () if answer is None else answer.batches
+                fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
                 for batch in fresh:
                     self._positions[batch.source] = batch.offset_next
+                ends = {} if answer is None else answer.ends
+                self._at_end_s |= {s: asked_s for s, at in ends.items() if self._positions.get(s, -1) >= at}
                 wait = end - loop.time()
                 if fresh or wait <= 0:
                     self._check_heard(fresh)
                     return fresh
-                if found is None:
+                if answer is None:
                     await asyncio.sleep(min(wait, self._cluster.network.draw(self._cluster.network.latency.retry_ms)))
-                elif not found:
+                elif not answer.batches:
                     await self._wait(news, wait)
             finally:
                 self._cluster.forget(news)
+
+    def at_end_s(self, source: TopicPartition) -> float | None:
+        """See the protocol."""
+        return self._at_end_s.get(source)
 
     async def close(self) -> None:
         """Let go."""
@@ -220,7 +230,7 @@ class SimulatedReader:
 
     async def _ask(
         self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
-    ) -> list[Batch] | None:
+    ) -> Found | None:
         """One answer of the cluster; None: there is none."""
         now = asyncio.get_running_loop().time()
         step = partial(self._cluster.read, asked, records_max, news if wait > 0 else None)

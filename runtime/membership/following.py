@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from ...brokers.protocol import Batch, BrokerError, NotAuthorized, Reader
@@ -15,6 +16,7 @@ logger = logging.getLogger("keylanes")
 FETCH_RECORDS_MAX = 1_000
 AWAY_WAIT_MS = 200
 """After a read that failed."""
+FETCHES_KEPT = 16
 
 
 class Following:
@@ -35,12 +37,30 @@ class Following:
         self.read_s = 0.0
         """When the log was read to its end last, or what was found of it was asked for, by the loop's time."""
         self._has_told = asyncio.Event()
+        self._end_s = 0.0
+        self._fetches: deque[tuple[float, int]] = deque(maxlen=FETCHES_KEPT)
+        """When the last ones were begun, by both clocks."""
 
     def has_read(self, asked_ms: int) -> None:
         """The log was read to its end just now; that was begun at this time, by ``wall_ms``."""
         self.asked_ms = max(self.asked_ms, asked_ms)
         self.seen_ms = max(self.seen_ms, asked_ms)
         self._tell(asyncio.get_running_loop().time())
+
+    def _was_at_end(self, end_s: float) -> None:
+        """The broker was asked at this time, by the loop's time, and all that it had then is known. By the other clock
+        that is when the fetch was begun, or earlier, if this process was suspended since.
+        """
+        if end_s <= self._end_s:
+            return
+        self._end_s = end_s
+        while len(self._fetches) > 1 and self._fetches[1][0] <= end_s:
+            self._fetches.popleft()
+        begun_s, begun_ms = self._fetches[0]
+        if begun_s <= end_s:
+            self.asked_ms = max(self.asked_ms, begun_ms)
+            self.seen_ms = max(self.seen_ms, begun_ms)
+            self._tell(end_s)
 
     def _tell(self, read_s: float) -> None:
         self.read_s = max(self.read_s, read_s)
@@ -78,12 +98,11 @@ class Following:
         position = 0
         # Short enough, so that what is known is never too old for questions while the broker answers.
         wait_ms = max(1, min(self.settings.heartbeat_interval_ms, self.settings.query_view_ms_max // 4))
-        asked_ms = 0
         is_told = False
         try:
             while True:
-                before_ms, asked_ms = asked_ms, self.wall_ms()
                 asked_s = asyncio.get_running_loop().time()
+                self._fetches.append((asked_s, self.wall_ms()))
                 try:
                     if reader is None:
                         position = standing.logs.positions[source]
@@ -107,11 +126,9 @@ class Following:
                     refused.answered()
                     is_told = False
                     if batches:  # there may be more of it
-                        if sum(len(batch.records) for batch in batches) < FETCH_RECORDS_MAX:
-                            self.seen_ms = max(self.seen_ms, before_ms)  # the client may have had it since then
                         self._tell(asked_s)
-                    else:
-                        self.has_read(asked_ms)
+                    if (end_s := reader.at_end_s(source)) is not None:  # a broker that is silent tells no end
+                        self._was_at_end(end_s)
         finally:
             await self._let_go(reader)
 

@@ -232,6 +232,29 @@ async def a_fetch_of_nothing_waits_and_ends(world: World) -> None:
 
 
 @case
+async def a_reader_tells_when_it_was_at_the_end(world: World) -> None:
+    """By what the broker has answered; not before, not of another place, and not while there is more."""
+    loop = asyncio.get_running_loop()
+    topic = await world.topic(partitions=2)
+    source, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    await (await world.broker()).appender().append([Outgoing(topic, 0, None, b"%d" % i) for i in range(20)])
+    reader = await world.reader({source: 0})
+    assert reader.at_end_s(source) is None
+    await reader.fetch([source], records_max=10, wait_ms=5_000)
+    assert reader.at_end_s(source) is None, "there is more"
+    await world.read_to(reader, 20, source)
+    began_s, at_s = loop.time(), 0.0
+    async with asyncio.timeout(PATIENCE_S):
+        while at_s <= began_s:
+            assert not await reader.fetch([source], records_max=10, wait_ms=200)
+            at_s = reader.at_end_s(source) or 0.0
+    assert at_s <= loop.time()
+    assert reader.at_end_s(other) is None
+    reader.assign({source: 0})
+    assert reader.at_end_s(source) is None, "it is assigned anew"
+
+
+@case
 async def a_waiting_fetch_wakes_for_a_record(world: World) -> None:
     """A fetch that waits returns soon after a record has come, long before its time is over."""
     source = at(await world.topic())

@@ -401,6 +401,33 @@ def test_who_has_not_read_the_control_log_for_long_answers_nothing() -> None:
     virtual(story)
 
 
+def test_a_broker_that_says_nothing_does_not_say_that_nothing_has_changed() -> None:
+    """Who is cut off from it reads nothing for as long as a call may take: longer than others wait to have its ranges.
+    It answers nothing after ``query_view_ms_max``, and begins no record after a session.
+    """
+
+    async def story() -> None:
+        group = Group(partitions=2, cluster=Cluster(1, Latency(timeout_ms=6 * SESSION_S * 1_000)))
+        first, second = await two(group, return_ms=0)
+        group.send(8)
+        await group.done()
+        (foreign,) = held(second)
+        key = next(b"k%d" % i for i in range(100) if partition_of_key(b"k%d" % i, 2) == foreign)
+        seen, following = second.view("seen"), second.member.group.following
+        group.cluster.network.faults.cut.add("b-0")
+        limit_s = second.member.settings.query_view_ms_max / 1_000
+        await asyncio.sleep(limit_s + 0.1)
+        with pytest.raises(StateNotReady, match="it read the control log"):
+            seen.get(key, partition=foreign)
+        await asyncio.sleep(max(0.0, SESSION_S - limit_s) + 0.1)
+        assert following.is_lost()
+        await until(lambda: foreign in held(first))
+        await second.crash()
+        await first.stop()
+
+    virtual(story)
+
+
 def test_a_log_that_is_never_read_to_its_end_is_known_all_the_same() -> None:
     """There is always something new in it, which counts for nothing here."""
 
