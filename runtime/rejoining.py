@@ -84,11 +84,11 @@ class Rejoining:
                     await self._stop.wait()
             except TimeoutError:
                 back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
-            else:
-                self._ended_between = True
-                return
             finally:
                 self.is_coming_back = False
+            if self._stop.is_set():  # also in the very moment in which the time was over
+                self._ended_between = True
+                return
             self.member = self.make()
             self.adopt(self.member)
             self._next.set()

@@ -60,12 +60,20 @@ class Plan:
     """How one copy becomes whole: clear ``cleared``, then read once from ``position`` to ``high``.
 
     ``starts``: from which position on the records of each held point count. ``time_ms``: when ``high`` was taken.
+    ``delete_retention_ms``: so long the changelog keeps its deletes.
     """
 
     def __init__(
-        self, starts: Steps[int], cleared: Sequence[Cleared], high: int, time_ms: int, time_ms_on_the_way: int
+        self,
+        starts: Steps[int],
+        cleared: Sequence[Cleared],
+        high: int,
+        time_ms: int,
+        time_ms_on_the_way: int,
+        delete_retention_ms: int,
     ) -> None:
         self.starts, self.cleared, self.high, self.time_ms = starts, tuple(cleared), high, time_ms
+        self.delete_retention_ms = delete_retention_ms
         self.position = min((start for _, _, start in starts.pieces()), default=high)
         self._time_ms_on_the_way = time_ms_on_the_way
         self._start_max = max((start for _, _, start in starts.pieces()), default=0)
@@ -100,12 +108,19 @@ class Plan:
         """The next plan when all below ``position`` was read and written: on to a watermark taken at ``time_ms``."""
         starts = Steps((first, end, max(start, position)) for first, end, start in self.starts.pieces())
         on_the_way = self.time_ms if position >= self.high else self._time_ms_on_the_way
-        return Plan(starts, (), high, time_ms, on_the_way)
+        return Plan(starts, (), high, time_ms, on_the_way, self.delete_retention_ms)
+
+    def is_outlived(self, position: int, now_ms: int) -> bool:
+        """Whether the reading has taken so long that deletes behind ``position`` may be gone before they are read. The
+        next ``plan_restore`` then begins anew.
+        """
+        since_ms = self.time_ms if position >= self.high else self._time_ms_on_the_way
+        return _is_too_old(abs(now_ms - since_ms), self.delete_retention_ms)
 
     def without(self, points: Steps[bool]) -> "Plan":
         """The same, but for some points; of these nothing is cleared, either: that was done or is not wanted."""
         starts = self.starts.replace((first, end, None) for first, end, _ in points.pieces())
-        return Plan(starts, (), self.high, self.time_ms, self._time_ms_on_the_way)
+        return Plan(starts, (), self.high, self.time_ms, self._time_ms_on_the_way, self.delete_retention_ms)
 
     def marks(self, position: int) -> list[Mark]:
         """The markers of the held points when all below ``position`` was read and written."""
@@ -146,7 +161,7 @@ def plan_restore(
                 if marker.position < high:
                     times.append(marker.time_ms)
     thrown = [Cleared(KeyRange(a, b), reason) for a, b, reason in Steps(cleared).pieces()]
-    return Plan(Steps(begins), thrown, high, now_ms, min(times))
+    return Plan(Steps(begins), thrown, high, now_ms, min(times), delete_retention_ms)
 
 
 def _fault(marker: Marker, high: int, now_ms: int, delete_retention_ms: int) -> str:
@@ -157,13 +172,17 @@ def _fault(marker: Marker, high: int, now_ms: int, delete_retention_ms: int) -> 
             "or made anew, or the folder is of another one)"
         )
     age_ms = abs(now_ms - marker.time_ms)  # a clock that was set back makes it look too young
-    if marker.position < high and 2 * age_ms > delete_retention_ms:
+    if marker.position < high and _is_too_old(age_ms, delete_retention_ms):
         return (
             f"it is {age_ms / _MS_PER_HOUR:,.1f} h old, and deletes may be gone from its changelog after "
             f"delete.retention.ms={delete_retention_ms} ({delete_retention_ms / _MS_PER_HOUR:,.1f} h); half of that is "
             "allowed"
         )
     return ""
+
+
+def _is_too_old(age_ms: int, delete_retention_ms: int) -> bool:
+    return 2 * age_ms > delete_retention_ms
 
 
 def _runs(steps: Steps[int] | Steps[bool]) -> Iterator[tuple[int, int]]:

@@ -179,10 +179,12 @@ class Reading:
         """
         host = self.host
         now_ms, asked_s = host.wall_ms(), asyncio.get_running_loop().time()
+        asked = [(one, one.points) for one in passes]
         marks, retention_ms = await ask_changelogs(host.broker, host.settings, [one.source for one in passes])
-        for one in passes:
+        for one, points in asked:
             await host.writes.is_through(one.place)
-            points = one.points
+            if one.points is not points:  # what has joined may be farther than the watermark that was asked for before
+                continue
             start, high = marks[one.source]
             with errors_of(one.source):
                 markers = await host.writes.run(one.place, one.copy.markers)
@@ -199,10 +201,15 @@ class Reading:
                 self._judge(one)
 
     async def _check(self, one: Pass, plan: Plan) -> None:
-        """What is thrown away was held: it may be all that is left of the state."""
-        writers = await self.host.writers(one.place)
+        """What is thrown away was held: it may be all that is left of the state. Others write on meanwhile, so the
+        beacons are looked for up to where the changelog ends when its writers are known.
+        """
+        host = self.host
+        writers = await host.writers(one.place)
+        marks, _ = await ask_changelogs(host.broker, host.settings, [one.source])
         source = Restoring(one.source, one.copy, (), writers, lambda: None)
-        await check_beacons_of(self.host.broker, self.host.settings, [(source, plan)])
+        until = plan.further(plan.position, marks[one.source].high, plan.time_ms)
+        await check_beacons_of(host.broker, host.settings, [(source, until)])
 
     async def _look_when_due(self) -> None:
         """Where the changelogs end now: soon where that is to show whether a copy is ready, else in each interval."""
@@ -256,6 +263,9 @@ class Reading:
         for batch in batches:
             one = by_source[batch.source]
             if one.plan is None:  # more points have joined it: it is read again from their markers
+                continue
+            if one.plan.is_outlived(one.position, self.host.wall_ms()):  # it, or this machine, stood still for days
+                one.plan = None
                 continue
             is_behind, before = one.position < one.high, one.position
             size, wait_s = await self._write(one, one.plan, batch)

@@ -161,7 +161,11 @@ class Restore:
             one = left.popleft()
             with errors_of(one.source.changelog):
                 await self._clear(one.source, one.plan)
-                await self._restore(one, progress)
+                is_whole = await self._restore(one, progress)
+            if not is_whole:  # it took too long, and is begun anew
+                await one.fetches.close()
+                left += [self._pass(source, plan) for source, plan in await self._plan([one.source])]
+                continue
             progress.partitions_done += 1
             self._tell(progress)
             one.source.on_ready()
@@ -171,12 +175,14 @@ class Restore:
         for within, _ in plan.cleared:
             await self._threads.run(source.copy.clear, within)
 
-    async def _restore(self, one: "_Pass", progress: "_Progress") -> None:
-        """The reading pass. A batch is fetched while the one before it is written."""
+    async def _restore(self, one: "_Pass", progress: "_Progress") -> bool:
+        """The reading pass. A batch is fetched while the one before it is written. False: it took so long that deletes
+        may be gone.
+        """
         source, plan = one.source, one.plan
         if plan.position >= plan.high:
             await self._threads.run(source.copy.write, (), plan.marks(plan.high))
-            return
+            return True
         position = plan.position
         writing: asyncio.Future[int] | None = None
         try:
@@ -184,6 +190,9 @@ class Restore:
                 async for batch in batches:
                     if writing is not None:
                         progress.bytes += await self._threads.settled(writing)
+                        writing = None
+                    if plan.is_outlived(position, self.now_ms()):
+                        return False
                     writing = self._threads.begin(_write, source.copy, plan, batch)
                     progress.records += len(batch.records)
                     progress.offsets += min(batch.offset_next, plan.high) - position
@@ -191,6 +200,7 @@ class Restore:
                     self._tell(progress)
             if writing is not None:
                 progress.bytes += await self._threads.settled(writing)
+            return True
         finally:
             if writing is not None:
                 with contextlib.suppress(Exception):  # raised above, or behind what is being raised

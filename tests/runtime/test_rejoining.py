@@ -11,7 +11,7 @@ from keylanes import Settings
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
-from keylanes.runtime.rejoining import Rejoining
+from keylanes.runtime.rejoining import BACK_OFF_S, Rejoining
 
 
 class Short:
@@ -57,6 +57,27 @@ def test_one_that_is_told_to_stop_does_not_come_back(caplog: pytest.LogCaptureFi
     run_virtual(main(), seed=1)
     assert len(made) == 2
     assert [caplog.text.count(words) for words in ("it joins again in", "it was told to stop, and does")] == [1, 1]
+
+
+def test_one_that_is_told_to_stop_as_its_wait_ends_does_not_come_back() -> None:
+    """In the very turn of the loop in which it would have joined again."""
+    made: list[Short] = []
+
+    def make() -> Member:
+        made.append(Short(lambda: len(made) == 1 or made[-1].stops > 0))
+        return cast(Member, made[-1])
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        runs = Rejoining(make, lambda member: None, Settings())
+        running = loop.create_task(runs.run())
+        await asyncio.sleep(0)
+        loop.call_at(loop.time() + BACK_OFF_S, runs.stop)
+        async with asyncio.timeout(10 * BACK_OFF_S):
+            await running
+
+    run_virtual(main(), seed=1)
+    assert len(made) == 1
 
 
 def test_who_waits_for_the_start_gets_the_run_that_comes_to_work() -> None:

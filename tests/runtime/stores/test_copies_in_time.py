@@ -1,0 +1,158 @@
+"""Copies and what happens between two of their steps: other commits, what joins them, and a machine that stood still."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.keyrange.ranges import WHOLE
+from keylanes.offsets.ledger import Place
+from keylanes.runtime.stores import restore
+from keylanes.state.memory import MemoryCopy
+from keylanes.state.restore import Writers
+from keylanes.state.tables import Marker
+
+from .learning import PLACE, Beside
+from .test_learner import virtual
+from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, World
+
+CHANGELOG = TopicPartition(TOPIC, 0)
+
+
+def test_the_owner_commits_while_an_old_copy_is_thrown_away() -> None:
+    """Before that the beacons are compared with the logs. These are read behind the watermark: the newest beacon lies
+    above it.
+    """
+
+    async def story(world: Beside) -> None:
+        await world.fill()
+        world.ask(1)
+        await world.wait_ready(1)
+        await world.stop()
+        await world.commit([(1, b"x")])
+        world.now_ms += 85 * HOUR_MS
+
+        done = world.transaction
+
+        async def commit_on() -> None:
+            nonlocal done
+            while True:
+                await world.commit([(1, b"y")])
+                done = world.transaction
+                await asyncio.sleep(0.01)
+
+        async def writers(_: Place) -> Writers:
+            before = done
+            while done < before + 2:  # noqa: ASYNC110  # both logs are read to their ends, and the owner works
+                await asyncio.sleep(0.005)
+            return Writers({1: done}, frozenset({1}), frozenset({1}), incarnation_max=2, own=2)
+
+        committing = asyncio.ensure_future(commit_on())
+        await world.begin()
+        world.learner.writers = writers
+        await world.wait_ready(1)
+        committing.cancel()
+        await asyncio.gather(committing, return_exceptions=True)
+        await asyncio.sleep(1)
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
+def test_what_joins_a_pass_while_it_is_planned_waits_for_the_next_plan() -> None:
+    """It was written by this process itself, and is farther than the watermark that was asked for before."""
+
+    async def story(world: Beside) -> None:
+        await world.fill()
+
+        async def writers(_: Place) -> Writers:
+            return Writers({1: world.transaction}, frozenset({1}), frozenset({1}), incarnation_max=2, own=1)
+
+        broker: Any = world.learner.broker
+        describe = broker.describe
+
+        async def describe_late(topics: Collection[str]) -> Any:
+            found = await describe(topics)
+            await asyncio.sleep(0.05)
+            return found
+
+        broker.describe, world.learner.writers = describe_late, writers
+        mark = lambda: [(UPPER.first, UPPER.end, Marker(world.high, world.now_ms))]  # noqa: E731  # where it is by then
+        world.learner.owns(PLACE, [UPPER])
+        world.copy().write([], mark())
+        world.ask(1, LOWER)
+        await asyncio.sleep(0.02)  # the watermark is there, the topic's settings are not
+        await world.commit([(1, b"z")])
+        world.copy().write([*world.truth[0].items()], mark())
+        world.learner.release(PLACE, UPPER)
+        world.ask(2, UPPER, role="standby")
+        await world.wait_ready(1, 2)
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("is_followed", [False, True], ids=["in the middle", "at the end"])
+def test_who_stood_still_for_days_begins_anew(is_followed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The deletes of that time may be gone from the changelog, and nobody has started again, who would look."""
+
+    async def story(world: Beside) -> None:
+        await world.fill(20 if is_followed else 200)
+        world.ask(1, bytes_per_s=0 if is_followed else 60_000)
+        if is_followed:
+            await world.wait_ready(1)
+            await asyncio.sleep(2)
+        else:
+            await asyncio.sleep(0.7)
+            told = world.told_of(1)
+            assert told is not None
+            assert 0 < told.position < world.high
+        await world.commit([(2, None)])
+        world.cluster.compact(CHANGELOG, keep_tombstones=False)
+        world.now_ms += 200 * HOUR_MS
+        await world.commit([(1, b"new")])
+        await asyncio.sleep(1)
+        await world.wait_ready(1)
+        await asyncio.sleep(1)
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+    assert "is thrown away and made anew: it is 200.0 h old" in caplog.text
+
+
+def test_a_restore_that_stood_still_for_days_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has written may hold what was deleted meanwhile."""
+    monkeypatch.setattr(restore, "FETCH_RECORDS_MAX", 500)
+
+    class Suspended(MemoryCopy):
+        """The machine sleeps behind the third write, for longer than the changelog keeps its deletes."""
+
+        writes = 0
+
+        def write(self, changes: Any, marks: Any = ()) -> None:
+            super().write(changes, marks)
+            self.writes += 1
+            if self.writes == 3:
+                world.now_ms += 200 * HOUR_MS
+                world.cluster.compact(CHANGELOG, keep_tombstones=False)
+
+    async def story() -> None:
+        await world.fill(100)
+        await world.commit([(2, None)])
+        await world.commit([(1, b"new")])
+        copy = Suspended()
+        connection = world.cluster.connect("reader")
+        await connection.open()
+        told = lambda: world.ready.append(0)  # noqa: E731  # one line
+        source = world.source(copy=copy)._replace(on_ready=told)
+        await restore.Restore(connection, world.settings, None, lambda: world.now_ms).run([source])
+        assert copy.writes > 3
+        assert dict(copy.page(b"", None, 1_000_000)) == world.truth[0]
+        assert world.ready == [0]
+        assert copy.markers().at(WHOLE.first) == Marker(world.cluster.watermarks(CHANGELOG).high, world.now_ms)
+
+    world = World(1)
+    run_virtual(story(), seed=1)
