@@ -138,8 +138,13 @@ class KeptTopics:
 
 
 @contextlib.contextmanager
-def opened(folder: Path, app: str | None) -> Iterator[list[Kept]]:
-    """What a folder keeps, or each of its subfolders. Raises RocksError, SettingsError, LogError."""
+def opened(folder: Path, app: str | None, *, may_lack: bool = False) -> Iterator[list[Kept]]:
+    """What a folder keeps, or each of its subfolders. ``may_lack``: nothing, where it has no state of the application
+    that is named. Raises RocksError, SettingsError, LogError.
+    """
+    if may_lack and app is not None and not folder.exists():
+        yield []
+        return
     try:
         subfolders = subfolders_in(folder)
     except OSError as error:
@@ -152,7 +157,8 @@ def opened(folder: Path, app: str | None) -> Iterator[list[Kept]]:
             for subfolder in subfolders:
                 with contextlib.suppress(NoStateYet):
                     every.append(stack.enter_context(contextlib.closing(_open_copies(subfolder, None, subfolder.name))))
-            chosen_app = _one_of({one.app for one in every}, app, folder)
+            apps = {one.app for one in every}
+            chosen_app = app if may_lack and app is not None else _one_of(apps, app, folder)
             kept = [one for one in every if one.app == chosen_app]
         yield kept
 
@@ -369,7 +375,7 @@ def get(
     except ValueError as error:
         raise SettingsError(f"--base64: {key!r} is none: {error}") from None
     try:
-        with opened(folder, app) as kept:
+        with opened(folder, app, may_lack=broker is not None) as kept:
             owners = None if broker is None else owners_of(kept[0].app if kept else app or "", broker, store)
             may_answer = anywhere if owners is None or copy else _owners_folder(owners)
             try:
@@ -389,7 +395,7 @@ def get(
         if missed:
             raise SettingsError(
                 f"store {store!r}: the state of this key is not in {folder}, or another partition may have it: "
-                f"{'; '.join(missed)}. --copy takes what others keep of it here"
+                f"{'; '.join(missed)}. --copy takes what is kept of it here"
             )
         sys.stderr.write(f"keylanes: store {store!r} has nothing for this key\n")
         raise typer.Exit(EXIT_NOTHING)
@@ -402,7 +408,7 @@ def _owners_folder(owners: Owners) -> MayAnswer:
         if isinstance(kept, KeptTopics):  # of all processes
             return True
         owner = owners.of(partition, point)
-        return owner is not None and owner.birth == kept.birth
+        return owner is not None and owner.birth == kept.birth and owners.is_at_work(partition, point)
 
     return may_answer
 

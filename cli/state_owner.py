@@ -22,9 +22,21 @@ from .group_logs import opened
 class Owners(NamedTuple):
     """Of the points of one topic. ``ends``: where its changelog ends, by partition."""
 
-    control: Control
+    ledger: Ledger
     topic: str
     ends: Mapping[int, int]
+
+    @property
+    def control(self) -> Control:
+        """The fold of the control log."""
+        return self.ledger.control
+
+    def is_at_work(self, partition: int, point: int) -> bool:
+        """Whether the owner of a point has taken it up: its copy is whole from then on."""
+        owners = self.control.owners.get((self.topic, partition))
+        owner = None if owners is None else owners.at(point)
+        part = None if owner is None else self.ledger.partition((self.topic, partition)).parts.get(owner.epoch)
+        return part is not None and part.workers.at(point) is not None
 
     def of(self, partition: int, point: int) -> Member | None:
         """Who has a point, and was not expelled; None: nobody has it now."""
@@ -34,7 +46,9 @@ class Owners(NamedTuple):
         return None if member is None or member.expelled else member
 
     def elsewhere(self, partition: int | None, point: int, births: set[str | None]) -> list[str]:
-        """Who has a point, of those whose folder is not here, in words; by partition, of which one may be meant."""
+        """Who has a point, of those whose folder is not here or not whole yet, in words; by partition, of which one may
+        be meant.
+        """
         found = []
         for number in sorted(number for topic, number in self.control.started if topic == self.topic):
             if partition not in (None, number):
@@ -42,9 +56,12 @@ class Owners(NamedTuple):
             member = self.of(number, point)
             if member is None:
                 found.append(f"{self.topic}[{number}]: nobody has it now")
+                continue
+            joined = member.joined
+            who = f"incarnation {member.incarnation}" + (f" ({joined.instance})" if joined.instance else "")
+            if not self.is_at_work(number, point):
+                found.append(f"{self.topic}[{number}]: {who} was granted it and has not taken it up; ask again")
             elif member.birth not in births:
-                joined = member.joined
-                who = f"incarnation {member.incarnation}" + (f" ({joined.instance})" if joined.instance else "")
                 endpoint = f", ask it at {joined.endpoint}" if joined.endpoint else ""
                 found.append(f"{self.topic}[{number}]: {who} on {joined.host or 'an unknown host'} has it{endpoint}")
         return found
@@ -59,9 +76,10 @@ async def _owners_of(application: Named, store: str) -> Owners:
     async with opened(application) as group:
         logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
         try:
-            control = (await logs.read_control(Ledger())).control
+            ledger = await logs.begin_offsets(await logs.read_control(Ledger()))
         finally:
             await logs.close()
+        control = ledger.control
         declared = control.stores.get(store)
         if declared is None:
             raise SettingsError(
@@ -71,4 +89,4 @@ async def _owners_of(application: Named, store: str) -> Owners:
         changelog = changelog_topic(group.app, declared.topic)
         asked = group.broker.watermarks([TopicPartition(changelog, number) for number in partitions])
         marks = await bounded(asked, group.settings.call_limit_ms, f"watermarks of {changelog}")
-        return Owners(control, declared.topic, {source.partition: mark.high for source, mark in marks.items()})
+        return Owners(ledger, declared.topic, {source.partition: mark.high for source, mark in marks.items()})

@@ -91,8 +91,8 @@ class Keeper:
         """Those that no committed transaction has named yet."""
         self._seen: dict[Place, set[int]] = {}
         """Fenced writers whose beacons were found in order."""
-        self._written_s = 0.0
-        self._marked_s = 0.0
+        self._written_s = self._marked_s = 0.0
+        self._lanes = asyncio.Semaphore(settings.restore_partitions_max)
         self._asked_ms = self._in_office_ms = wall_ms()
         self._threads = StateThreads()
         self._restores = 0
@@ -185,7 +185,7 @@ class Keeper:
         a changelog is not the one that the logs know, StoreError, BrokerError.
         """
         storages = {place: self.storages[place] for place in granted if place in self.storages}
-        restore = Restore(self.broker, self.settings, self._hear, self.wall_ms)
+        restore = Restore(self.broker, self.settings, self._hear, self.wall_ms, self._lanes)
         try:
             for place, storage in storages.items():
                 if isinstance(storage, Follower):

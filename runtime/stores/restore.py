@@ -64,7 +64,9 @@ class Restoring(NamedTuple):
 
 
 class Restore:
-    """One restore; ``run`` is called once."""
+    """One restore; ``run`` is called once. ``lanes``: shared with others that go on beside it, and taken for each copy
+    that is not near.
+    """
 
     def __init__(
         self,
@@ -72,7 +74,9 @@ class Restore:
         settings: Settings,
         on_progress: Callable[[Progress], None] | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        lanes: asyncio.Semaphore | None = None,
     ) -> None:
+        self._lanes = asyncio.Semaphore(settings.restore_partitions_max) if lanes is None else lanes
         self.broker, self.settings, self.on_progress, self.now_ms = broker, settings, on_progress, now_ms
         self._threads = CopyThreads(settings.restore_partitions_max, "keylanes-restore", settings)
         self._opened: dict[TopicPartition, Fetches] = {}
@@ -159,9 +163,11 @@ class Restore:
         """Restore one partition after the other, as long as there are some."""
         while left:
             one = left.popleft()
-            with errors_of(one.source.changelog):
-                await self._clear(one.source, one.plan)
-                is_whole = await self._restore(one, progress)
+            is_near = one.plan.offsets <= BEACON_NEAR
+            async with contextlib.nullcontext() if is_near else self._lanes:
+                with errors_of(one.source.changelog):
+                    await self._clear(one.source, one.plan)
+                    is_whole = await self._restore(one, progress)
             if not is_whole:  # it took too long, and is begun anew
                 await one.fetches.close()
                 left += [self._pass(source, plan) for source, plan in await self._plan([one.source])]

@@ -18,6 +18,7 @@ from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.offsets.event_values import Band
+from keylanes.offsets.events import WorkersCut
 from keylanes.runtime.handlers.store_declarations import Store
 from keylanes.runtime.handlers.values import MsgpackCodec
 from keylanes.state.changelog import encode_stored
@@ -279,8 +280,12 @@ def test_one_of_several_applications_is_named(tmp_path: Path, capsys: pytest.Cap
 # The present owner
 
 
-async def logs_of(folder: Path, owners: Sequence[tuple[int, KeyRange]], expelled: Sequence[int] = ()) -> str:
-    """The address of a broker with the logs of a group of three, and a changelog of nine records; who owns what."""
+async def logs_of(
+    folder: Path, owners: Sequence[tuple[int, KeyRange]], expelled: Sequence[int] = (), *, are_at_work: bool = True
+) -> str:
+    """The address of a broker with the logs of a group of three, and a changelog of nine records; who owns what, and
+    whether they have taken it up.
+    """
     events: list[ControlEvent] = [
         AppCreated("shop", HASH_NAME, 1),
         coordinator_elected(1, "first"),
@@ -301,6 +306,9 @@ async def logs_of(folder: Path, owners: Sequence[tuple[int, KeyRange]], expelled
     topics = ("shop.control", "shop.offsets", "shop.changelog.orders")
     await broker.create([TopicSpec(topic, 1, {}) for topic in topics])
     await append(broker, [Outgoing("shop.control", 0, None, encode(event)) for event in in_turn(events)])
+    for epoch, (incarnation, within) in enumerate(owners, 1):
+        cut = WorkersCut(incarnation, 1, epoch, "orders", 0, 0, (within.first, within.end if are_at_work else 1))
+        await append(broker, [Outgoing("shop.offsets", 0, None, encode(cut))])
     await append(broker, [Outgoing("shop.changelog.orders", 0, b"k", b"v") for _ in range(9)])
     await broker.close()
     return f"embedded:{folder}"
@@ -332,6 +340,30 @@ def test_the_folder_of_the_present_owner_answers(tmp_path: Path, capsys: pytest.
     ]
     alone = Answer(capsys, ("state", "get", str(state / "shop" / "0"), "seen", "both", "--copy"))
     assert alone.entries == [{**far, "value": 1}]
+
+
+def test_an_owner_that_is_not_at_work_yet_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was granted the range and restores it: what its folder holds is old."""
+    address = asyncio.run(logs_of(tmp_path / "data", [(1, WHOLE)], are_at_work=False))
+    one_of(tmp_path / "state", "shop", None, {"anna": 1}, birth="first").lock.close()
+    get = ("state", "get", str(tmp_path / "state"), "seen", "anna", "--broker", address)
+    answer = Answer(capsys, get)
+    assert (answer.code, answer.entries) == (2, [])
+    assert "orders[0]: incarnation 1 (first) was granted it and has not taken it up; ask again" in answer.errors
+    assert [entry["value"] for entry in Answer(capsys, (*get, "--copy")).entries] == [1]
+
+
+def test_a_machine_without_state_of_the_application_says_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the broker and the application are named: there need be no folder."""
+    address = asyncio.run(logs_of(tmp_path / "data", [(2, WHOLE)]))
+    one_of(tmp_path / "state", "other", None, {"anna": 1}).lock.close()
+    for folder in ("state", "none"):
+        get = ("state", "get", str(tmp_path / folder), "seen", "anna", "--broker", address)
+        answer = Answer(capsys, (*get, "--app", "shop"))
+        assert (answer.code, answer.entries) == (2, [])
+        assert "orders[0]: incarnation 2 (second) on host-2 has it, ask it at http://two:80" in answer.errors
 
 
 def test_nobody_is_the_present_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

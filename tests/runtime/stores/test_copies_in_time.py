@@ -1,4 +1,4 @@
-"""Copies and what happens between two of their steps: other commits, what joins them, and a machine that stood still."""
+"""Copies, and what happens between two of their steps: commits, points that join, and a machine that stood still."""
 
 import asyncio
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from keylanes.offsets.ledger import Place
 from keylanes.runtime.stores import restore
 from keylanes.state.memory import MemoryCopy
 from keylanes.state.restore import Writers
-from keylanes.state.tables import Marker
+from keylanes.state.tables import Mark, Marker
 
 from .learning import PLACE, Beside
 from .test_learner import virtual
@@ -80,7 +80,10 @@ def test_what_joins_a_pass_while_it_is_planned_waits_for_the_next_plan() -> None
             return found
 
         broker.describe, world.learner.writers = describe_late, writers
-        mark = lambda: [(UPPER.first, UPPER.end, Marker(world.high, world.now_ms))]  # noqa: E731  # where it is by then
+
+        def mark() -> list[Mark]:
+            return [(UPPER.first, UPPER.end, Marker(world.high, world.now_ms))]
+
         world.learner.owns(PLACE, [UPPER])
         world.copy().write([], mark())
         world.ask(1, LOWER)
@@ -121,6 +124,35 @@ def test_who_stood_still_for_days_begins_anew(is_followed: bool, caplog: pytest.
 
     virtual(story)
     assert "is thrown away and made anew: it is 200.0 h old" in caplog.text
+
+
+def test_restores_beside_each_other_read_no_more_partitions_at_once_than_one() -> None:
+    """What was granted a moment later waits for those before it; a copy that is near waits for none of them."""
+
+    async def story() -> None:
+        for partition in (0, 1):
+            await world.fill(200, partition=partition)
+        await world.restore(world.source(0)._replace(writers=None))
+        lanes = asyncio.Semaphore(1)
+        await lanes.acquire()
+
+        async def restored(partition: int) -> None:
+            connection = world.cluster.connect(f"reader {partition}")
+            await connection.open()
+            one = restore.Restore(connection, world.settings, None, lambda: world.now_ms, lanes)
+            await one.run([world.source(partition)._replace(writers=None)])
+
+        world.ready.clear()
+        near, cold = (asyncio.ensure_future(restored(partition)) for partition in (0, 1))
+        await asyncio.sleep(600)
+        assert (near.done(), cold.done(), world.ready) == (True, False, [0])
+        lanes.release()
+        await asyncio.gather(near, cold)
+        assert world.ready == [0, 1]
+        assert world.entries(1) == world.truth[1]
+
+    world = World(2)
+    run_virtual(story(), seed=1)
 
 
 def test_a_restore_that_stood_still_for_days_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
