@@ -8,9 +8,10 @@
 - No change is copied twice: what comes into a copy, at each write, is committed and lies at its marker or above. So
   what is copied is what was asked for and what a folder lost. And it is of points that were granted to the member or
   asked of it.
+- A marker that is raised, at each write, claims only what is there.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -25,7 +26,7 @@ from keylanes.offsets.event_values import PlannedMove
 from keylanes.state.changelog import is_beacon_key
 from keylanes.state.keys import point_in
 from keylanes.state.tables import Change as Entry
-from keylanes.state.tables import Copy, Marker
+from keylanes.state.tables import Copy, Mark, Marker
 
 from ..stage.cluster import Row
 from .cells import NOBODY, Cells
@@ -56,6 +57,8 @@ class Copied:
         self.numbers: set[int] = set()
         self.changes: dict[tuple[TopicPartition, int], dict[bytes, list[Change]]] = {}
         """By source partition and point, and by key; the newest last."""
+        self.keys: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+        """What was changed where, by source partition, in order of offsets."""
         self.asked: dict[tuple[int, TopicPartition], Steps[bool]] = {}
         """The points that an incarnation was ever asked to copy."""
         self.owners: dict[TopicPartition, list[tuple[KeyRange, int]]] = {}
@@ -144,6 +147,7 @@ class Copied:
             if not is_beacon_key(key):
                 by_key = self.changes.setdefault((place, point_in(key)), {})
                 by_key.setdefault(key, []).append(Change(row.offset, row.value, incarnation))
+                insort(self.keys.setdefault(place, []), (row.offset, key))
 
     def written(self, place: TopicPartition, own: int, markers: Steps[Marker], found: Iterable[Entry]) -> None:
         """A process writes to its copy, whose markers were these. ``own``: its incarnation. What it committed as that
@@ -166,6 +170,24 @@ class Copied:
             granted = any(within.contains(point) for within, owner in self.owners.get(place, ()) if owner == own)
             assert copies or granted, f"{place}: {own} copies {point:08x}, which nobody asked it to have"
             self.reached["changes copied"] += 1
+
+    def marked(self, place: TopicPartition, before: Steps[Marker], marks: Iterable[Mark], copy: Copy) -> None:
+        """A process has raised markers of its copy, which were these: what it claims now is there. What has changed
+        again above the new marker may have been compacted away below it.
+        """
+        keys = self.keys.get(place, [])
+        for first, end, marker in marks:
+            for a, b, old in before.all_pieces(first, end):
+                start = bisect_left(keys, (0 if old is None else old.position, b""))
+                for offset, key in keys[start : bisect_left(keys, (marker.position, b""))]:
+                    newest = self.changes[place, point_in(key)][key][-1]
+                    if a <= point_in(key) < b and newest.offset == offset:
+                        held = copy.get(key)
+                        assert held == newest.value, (
+                            f"{place}: a copy is marked as read up to {marker.position}, and has {held!r} for {key!r}: "
+                            f"at {offset} it became {newest.value!r}"
+                        )
+                        self.reached["changes below a raised marker"] += 1
 
     def cleared(self, place: TopicPartition, markers: Steps[Marker], within: KeyRange) -> None:
         """A process throws a part of its copy away, with these markers: only what was never whole. No folder is of

@@ -9,7 +9,7 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.keyrange.steps import Steps
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.rocks import RocksError
-from keylanes.state.tables import Change, Mark, Marker, StoreInfo
+from keylanes.state.tables import Change, Copy, Mark, Marker, StoreInfo
 
 LOST = 0.2
 """How often a process begins with an empty folder."""
@@ -70,7 +70,7 @@ class Folders:
 class LivingCopies:
     """A folder in the hands of a process; ``may_write`` False: the process is dead, and nothing more comes here.
     ``may_write`` raises what a disk raises that takes no more. ``writes`` and ``clears`` are told of each write and
-    clearing, with the markers of before.
+    clearing, with the markers of before; ``marks`` behind a write of markers, with those of before.
     """
 
     def __init__(
@@ -79,8 +79,9 @@ class LivingCopies:
         may_write: Callable[[], bool],
         writes: Callable[[TopicPartition, Steps[Marker], Sequence[Change]], None],
         clears: Callable[[TopicPartition, Steps[Marker], KeyRange], None],
+        marks: Callable[[TopicPartition, Steps[Marker], Sequence[Mark], Copy], None],
     ) -> None:
-        self.folder, self.may_write, self.writes, self.clears = folder, may_write, writes, clears
+        self.folder, self.may_write, self.writes, self.clears, self.marks = folder, may_write, writes, clears, marks
 
     def copy(self, topic: str, partition: int) -> "LivingCopy":
         return LivingCopy(self, topic, partition)
@@ -110,9 +111,10 @@ class LivingCopy:
 
     def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
         if self.copies.may_write():
-            step = (tuple(changes), tuple(marks))
-            self.copies.writes(self._place, self.markers(), step[0])
+            step, before = (tuple(changes), tuple(marks)), self.markers()
+            self.copies.writes(self._place, before, step[0])
             self._plain.write(*step)
+            self.copies.marks(self._place, before, step[1], self._plain)
             self.copies.folder.steps.append((self.topic, self.partition, *step, None))
 
     def clear(self, within: KeyRange) -> None:

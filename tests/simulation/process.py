@@ -22,7 +22,7 @@ from keylanes.runtime.membership.offer import Origin
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.rejoining import Rejoining
 from keylanes.runtime.watch.steps import Step
-from keylanes.state.tables import Change, Marker
+from keylanes.state.tables import Change, Copy, Mark, Marker
 
 from .folders import LivingCopies, disk_full
 from .key_order import Lane
@@ -109,7 +109,7 @@ class Process:
             wall_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000) + self.clock_ms,
             on_step=self.hears,
             now_s=self.loop.time,
-            open_copies=lambda _: LivingCopies(self.folder, self.may_write, self._writes, self._clears),
+            open_copies=lambda _: LivingCopies(self.folder, self.may_write, self._writes, self._clears, self._marks),
             origin=Origin("", mix.members if mix.together else 0),
         )
 
@@ -210,6 +210,9 @@ class Process:
 
     def _writes(self, place: TopicPartition, markers: Steps[Marker], changes: Sequence[Change]) -> None:
         self.world.check(partial(self.world.watch.copied.written, place, self.incarnation, markers, changes))
+
+    def _marks(self, place: TopicPartition, before: Steps[Marker], marks: Sequence[Mark], copy: Copy) -> None:
+        self.world.check(partial(self.world.watch.copied.marked, place, before, marks, copy))
 
     def _clears(self, place: TopicPartition, markers: Steps[Marker], within: KeyRange) -> None:
         """Where clocks are set, copies get old."""

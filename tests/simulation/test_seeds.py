@@ -69,6 +69,7 @@ MUST_BE_REACHED = (
     "StateChanged",
     "entries in copies",
     "changes copied",
+    "changes below a raised marker",
     "answered by a copy",
     "NoKey",
     "ValueError",

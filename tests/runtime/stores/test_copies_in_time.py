@@ -131,7 +131,7 @@ def test_restores_beside_each_other_read_no_more_partitions_at_once_than_one() -
 
     async def story() -> None:
         for partition in (0, 1):
-            await world.fill(200, partition=partition)
+            await world.fill(400, partition=partition)
         await world.restore(world.source(0)._replace(writers=None))
         lanes = asyncio.Semaphore(1)
         await lanes.acquire()
