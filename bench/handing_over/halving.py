@@ -60,6 +60,7 @@ async def _run(stage: Stage, arm: str, size: StateSize) -> dict[str, Any]:
     async with begun(stage, *NAMES) as logs:
         await stage.steady(logs)
         await logs.share(HALVES if is_cold else WHOLE, SHARED_S_MAX)
+        await stage.rested(logs, BEFORE_S)  # who had a part before keeps its copy for some time
         stage.begin_load(once(stage), stage.phase(size.per_second))
         await filled(stage, logs)
         stage.next_phase()

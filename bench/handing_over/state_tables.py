@@ -71,14 +71,15 @@ def _runs(content: Content, part: str) -> list[dict[str, Any]]:
 
 
 def _state(content: Content) -> Table:
-    columns = ["state", "moves", "p50 ms", "p99 ms", "longest ms", "gap of its records, longest ms"]
+    columns = ["state", "moves", "p50 ms", "p99 ms", "longest ms", "the first ms", "gap of its records, longest ms"]
     columns += ["from the request s", "late p99 ms: calm", "moving", "gaps of those that stay, longest ms: calm"]
     columns += ["moving"]
     rows: list[list[Any]] = []
     for arm in dict.fromkeys(sizes_of(content)):
         runs, stood = figures(content, "state", arm), stood_ms(content, arm)
         asked = [one for run in runs for one in run["asked"]]
-        row = [arm, len(stood), median(stood), percentile(stood, 0.99), max(stood), max(one["gap_ms"] for one in asked)]
+        row = [arm, len(stood), median(stood), percentile(stood, 0.99), max(stood)]
+        row += [median(run["moves"][0]["stood_ms"] for run in runs), max(one["gap_ms"] for one in asked)]
         row += [median(one["took_s"] for one in asked), *(median(run[n]["p99_ms"] for run in runs) for n in WINDOWS)]
         row += [max((gap * 1e3 for run in runs for gap in run[f"gaps_{n}_s"]), default=0.0) for n in WINDOWS]
         rows.append(row)
@@ -182,10 +183,14 @@ def _judged_scaling(content: Content) -> Iterator[Verdict]:
 
 def _judged_crash(content: Content) -> Iterator[Verdict]:
     for run in figures(content, "crash"):
-        works_s = median(one["works_s"] for one in run["crashes"])
-        found = median(one["works_s"] - one["read_bytes"] / TAIL_BYTES_PER_S for one in run["crashes"])
-        text = f"a member that was killed works again {works_s:.2f} s later (median of {len(run['crashes'])}), "
-        text += f"{found:.2f} s of that beside its tail, at {TAIL_BYTES_PER_S / MB:g} MB/s"
+        crashes = run["crashes"]
+        works_s, gap_s = median(one["works_s"] for one in crashes), median(one["gap_ms"] / 1e3 for one in crashes)
+        found = median(one["gap_ms"] / 1e3 - one["read_bytes"] / TAIL_BYTES_PER_S for one in crashes)
+        text = f"a member that was killed handles its first record {works_s:.2f} s later (median of {len(crashes)}); "
+        text += (
+            f"between two records of a partition there are up to {gap_s:.2f} s, {found:.2f} s of that beside the tail "
+        )
+        text += f"that it reads, at {TAIL_BYTES_PER_S / MB:g} MB/s"
         yield Verdict("crash", f"{text}; required below {CRASH_S_MAX:g} s", found < CRASH_S_MAX)
 
 
