@@ -1,8 +1,17 @@
-"""Counts of records by key, which any process of the application can be asked for over HTTP.
+r"""Counts of records by key, which any process of the application can be asked for over HTTP.
 
-``BROKER=kafka://localhost:9092 python counts.py 8001``, with a topic ``words``, and beside it ``python counts.py 8002``
-in the same folder. ``curl -L localhost:8001/count/tea``: the process that has the key answers, the other one redirects
-to it.
+On a Kafka::
+
+    kafka-topics.sh --bootstrap-server localhost:9092 --create --topic words --partitions 4
+    export BROKER=kafka://localhost:9092
+    python counts.py 8001       # in one terminal
+    python counts.py 8002       # in another one, in the same folder
+    echo tea:1 | kafka-console-producer.sh --bootstrap-server localhost:9092 --topic words \
+        --property parse.key=true --property key.separator=:
+    curl -L localhost:8001/count/tea
+    keylanes group --app counts --broker $BROKER
+
+The process that has the key answers, the other one redirects to it.
 
 - 200: the count, as far as it is committed. 404: the key has none.
 - 307: another process has the key, at the address in ``Location``.

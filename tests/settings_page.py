@@ -33,6 +33,14 @@ setting is ignored, with one warning. `Settings.of(threads="32")` takes plain va
 One variable counts without `from_env()`: `KEYLANES_BROKER` is the address of the broker for `App("shop")` without
 `broker=`.
 
+Some settings bound each other; a start says what to change:
+
+- `heartbeat_interval_ms` is at most a third of `session_timeout_ms`;
+- `transaction_timeout_ms` is at most `session_timeout_ms`, and `request_timeout_ms` at most half of
+  `transaction_timeout_ms`;
+- `request_timeout_ms` is at most `default_api_timeout_ms`, and that at most `broker_retry_ms` and `start_timeout_ms`;
+- `commit_lead_ms` is below `commit_interval_ms`.
+
 Units are in the names: `_ms` is milliseconds, `_bytes` bytes, `_s` seconds. What a handler has for itself is given to
 `@app.handler`: see its docstring.
 

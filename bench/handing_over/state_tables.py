@@ -108,7 +108,7 @@ def _scaling(content: Content) -> Table:
     columns = (
         "arm",
         "members",
-        "even after s",
+        "balanced after s",
         "MB read",
         "MB copied",
         "MB of another owner",
@@ -241,7 +241,7 @@ def _evened(content: Content, arm: str) -> str:
     read = sum(step["read_bytes"] for step in steps) / MB
     rises, falls = (" and ".join(f"{even_s:.0f}" for even_s in found) for found in (grows, shrinks))
     how = " and a standby" if arm == WITH_STANDBY else ""
-    when = f"even {rises} s after members joined, and {falls} s after they went"
+    when = f"balanced {rises} s after members joined, and {falls} s after they went"
     return f"; 1, 2, 4, 2, 1 members with 0.3 GB{how}: {when}; {read:,.0f} MB read"
 
 

@@ -215,6 +215,6 @@ def test_the_table_of_peers_says_how_soon_work_is_even() -> None:
     """Of all arms; before anything was measured only how it is done."""
     assert [cell.strip() for cell in peers(book()).split("|")[:2]] == ["", "no state"]
     ours, _, theirs = peers(book(*runs_of())).split(" | ")
-    even = ": even 9 s after members joined, and 9 s after they went; 240 MB read"
+    even = ": balanced 9 s after members joined, and 9 s after they went; 240 MB read"
     assert ours == "".join(f"; 1, 2, 4, 2, 1 members with 0.3 GB{how}{even}" for how in ("", " and a standby"))
     assert theirs.endswith(f"; 1, 2, 4, 2, 1 members with 0.3 GB{even}")
