@@ -12,8 +12,9 @@ from ..stage.planting import changed
 from .plants import Plant, awaited
 
 MOVES = ("move", "deal", "move")
-STALE = r"the copy has|at Marker\("
-"""A value of before is seen, or lies in a copy."""
+CLAIMS = "a copy is marked as read up to"
+STALE = rf"the copy has|at Marker\(|{CLAIMS}"
+"""A value of before is seen, or lies in a copy, or a marker claims what is not there."""
 
 PLANTS = [
     Plant(
@@ -93,7 +94,7 @@ PLANTS = [
         ),
         kinds=MOVES,
         stateful=True,
-        finding=r"the copy has",
+        finding=CLAIMS,
     ),
     Plant(
         "a learner's marker is where it will be",
