@@ -8,13 +8,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, CorruptRecord
 from ...brokers.waiting import bounded
 from ...keyrange.steps import Steps
 from ...offsets.ledger import Place
-from ...state.learning import Nearness, Pace, bytes_by_role, ranges_of, together, without
+from ...state.learning import Nearness, Pace, bytes_by_role, points_of, ranges_of, together, without
 from ...state.restore import Cleared, Plan, Writers, plan_restore
 from ...state.tables import Copy
 from ..settings import Settings
@@ -36,6 +36,15 @@ MARKS_EVERY_S: Final = 600.0
 THREADS: Final = 2
 
 
+class Asked(NamedTuple):
+    """When something was asked for, by the loop's time and by the wall clock: one stands still with the machine, the
+    other can be set back.
+    """
+
+    at_s: float
+    at_ms: int
+
+
 class Pass:
     """Points of one source partition that are read together. ``plan``: None until it is made, or made anew.
 
@@ -48,9 +57,9 @@ class Pass:
         self.plan: Plan | None = None
         self.pace, self.nearness = Pace(), Nearness()
         self.fetches = self.bytes = 0
-        self.asked_s = 0.0
-        """When the watermark that it reads to was asked for, by the loop's time."""
-        self.level_s = self.marked_s = 0.0
+        self.asked = self.level = Asked(0.0, 0)
+        """When the watermark that it reads to was asked for, and the last one to which it has read."""
+        self.marked_s = 0.0
 
     def join(self, points: Steps[bool]) -> None:
         """More points, whose markers it has not gone by."""
@@ -121,7 +130,10 @@ class Host(Protocol):
         """A pass has read so much, and written so much by role; for how many seconds nothing more shall be read."""
 
     def is_level(self, one: Pass) -> None:
-        """A pass has read to the watermark that was asked for at ``asked_s``."""
+        """A pass has read to the watermark that was asked for at ``asked``."""
+
+    def has_lost(self, one: Pass, points: Steps[bool]) -> None:
+        """What a pass had of these points is thrown away."""
 
     def has_looked(self, one: Pass) -> None:
         """A pass knows better how far it is."""
@@ -178,7 +190,7 @@ class Reading:
         watermarks: what is above them is younger.
         """
         host = self.host
-        now_ms, asked_s = host.wall_ms(), asyncio.get_running_loop().time()
+        now_ms, now_s = host.wall_ms(), asyncio.get_running_loop().time()
         asked = [(one, one.points) for one in passes]
         marks, retention_ms = await ask_changelogs(host.broker, host.settings, [one.source for one in passes])
         for one, points in asked:
@@ -194,10 +206,13 @@ class Reading:
                 if one.points is not points:
                     continue
                 if plan.cleared:
+                    if lost := [cleared.within for cleared in plan.cleared if cleared.reason]:
+                        one.nearness = Nearness()
+                        host.has_lost(one, points_of(lost))
                     say_cleared(one.source, plan)
                     await host.writes.run(one.place, _clear, one.copy, plan.cleared)
             if one.points is points:
-                one.plan, one.position, one.high, one.asked_s = plan, plan.position, high, asked_s
+                one.plan, one.position, one.high, one.asked = plan, plan.position, high, Asked(now_s, now_ms)
                 self._judge(one)
 
     async def _check(self, one: Pass, plan: Plan) -> None:
@@ -232,7 +247,7 @@ class Reading:
                 continue
             one.high = high
             if one.position >= one.plan.high:
-                one.plan, one.asked_s = one.plan.further(one.position, high, now_ms), now_s
+                one.plan, one.asked = one.plan.further(one.position, high, now_ms), Asked(now_s, now_ms)
             self._judge(one)
             await self._renew(one, now_s)
 
@@ -283,7 +298,7 @@ class Reading:
             read, written = await host.writes.run(one.place, _write, one.copy, plan, batch, host.roles(one.place))
         one.position, one.marked_s = batch.offset_next, asyncio.get_running_loop().time()
         one.high = max(one.high, one.position)
-        if one.plan is not None and plan.high <= one.position and one.level_s != one.asked_s:
+        if one.plan is not None and plan.high <= one.position and one.level != one.asked:
             host.is_level(one)
             host.has_looked(one)
         return read, host.has_read(one, read, written)

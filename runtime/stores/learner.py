@@ -41,7 +41,7 @@ from ...state.restore import Writers
 from ..settings import Settings
 from ..watch.statistics import Copying
 from .changelogs import errors_of
-from .copying import Pass, Reading, Writes
+from .copying import Asked, Pass, Reading, Writes
 from .follower import Follower, StateThreads, Storage
 
 logger = logging.getLogger("keylanes")
@@ -84,7 +84,7 @@ class Learner:
         """What somebody else writes here: who restores it, and then whoever works on it."""
         self._touched: dict[Place, Steps[bool]] = {}
         """What was followed since it was released: not all of its newest values may be there."""
-        self._levels: dict[Place, Steps[float]] = {}
+        self._levels: dict[Place, Steps[Asked]] = {}
         """When the copy of points had all that was committed last, by the loop's time."""
         self._behind: list[Pass] = []
         """Those that are not ready. What has come furthest is the next: it is soon ready."""
@@ -139,9 +139,12 @@ class Learner:
     def _drop(self, place: Place, points: Steps[bool]) -> None:
         for one in self._passes(place):
             one.drop(points)
-        pieces = [(first, end, None) for first, end, _ in points.pieces()]
+        self._forget(place, points)
+
+    def _forget(self, place: Place, points: Steps[bool]) -> None:
+        """How far these points were copied."""
         if place in self._levels:
-            self._levels[place] = self._levels[place].replace(pieces)
+            self._levels[place] = self._levels[place].replace((first, end, None) for first, end, _ in points.pieces())
 
     def _passes(self, place: Place | None = None) -> list[Pass]:
         """Those that have points, of a place or all."""
@@ -174,18 +177,27 @@ class Learner:
 
     def stale_ms(self, place: Place, point: int) -> int | None:
         """How old the copy of a point is, at most; None: there is none here that is whole, or it is owned."""
-        level_s = self._levels.get(place, _NEVER).at(point)
-        return None if level_s is None else int((asyncio.get_running_loop().time() - level_s) * 1000)
+        level = self._levels.get(place, _NEVER).at(point)
+        if level is None:
+            return None
+        return max(int((asyncio.get_running_loop().time() - level.at_s) * 1000), self.wall_ms() - level.at_ms)
 
     def followed(self, place: Place) -> list[KeyRange]:
         """The ranges of which there are copies that are whole. One of them is of one age."""
         return [KeyRange(first, end) for first, end, _ in self._levels.get(place, _NEVER).pieces()]
 
     def is_level(self, one: Pass) -> None:
-        """A pass has read to the watermark that was asked for at ``asked_s``."""
-        one.level_s = one.asked_s
+        """A pass has read to the watermark that was asked for at ``asked``."""
+        one.level = one.asked
         levels = self._levels.get(one.place, _NEVER)
-        self._levels[one.place] = levels.replace((first, end, one.asked_s) for first, end, _ in one.points.pieces())
+        self._levels[one.place] = levels.replace((first, end, one.asked) for first, end, _ in one.points.pieces())
+
+    def has_lost(self, one: Pass, points: Steps[bool]) -> None:
+        """See ``Host``: it answers no question from now on, and is not ready any more, which is told at once."""
+        self._forget(one.place, points)
+        for asked in self._of(one.place):
+            asked.is_ready = False
+        self._news.set()
 
     def has_looked(self, one: Pass) -> None:
         """A pass knows better how far it is; whoever turns ready by that is told at once."""
@@ -350,5 +362,5 @@ async def _unknown(place: Place) -> Writers | None:  # noqa: ARG001  # nobody ha
     return None
 
 
-_NEVER: Final[Steps[float]] = Steps()
+_NEVER: Final[Steps[Asked]] = Steps()
 _ROLES: Final = (LEARNER, STANDBY)

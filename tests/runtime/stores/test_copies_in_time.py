@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylanes.brokers.protocol import TopicPartition
+from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.ledger import Place
@@ -17,7 +17,7 @@ from keylanes.state.tables import Mark, Marker
 
 from .learning import PLACE, Beside
 from .test_learner import virtual
-from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, World
+from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, World, key_of
 
 CHANGELOG = TopicPartition(TOPIC, 0)
 
@@ -100,7 +100,9 @@ def test_what_joins_a_pass_while_it_is_planned_waits_for_the_next_plan() -> None
 
 @pytest.mark.parametrize("is_followed", [False, True], ids=["in the middle", "at the end"])
 def test_who_stood_still_for_days_begins_anew(is_followed: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """The deletes of that time may be gone from the changelog, and nobody has started again, who would look."""
+    """The deletes of that time may be gone from the changelog, and nobody looks who starts again. Until the copy is
+    whole again it answers nothing, and is not ready.
+    """
 
     async def story(world: Beside) -> None:
         await world.fill(20 if is_followed else 200)
@@ -113,12 +115,22 @@ def test_who_stood_still_for_days_begins_anew(is_followed: bool, caplog: pytest.
             told = world.told_of(1)
             assert told is not None
             assert 0 < told.position < world.high
-        await world.commit([(2, None)])
-        world.cluster.compact(CHANGELOG, keep_tombstones=False)
-        world.now_ms += 200 * HOUR_MS
-        await world.commit([(1, b"new")])
-        await asyncio.sleep(1)
-        await world.wait_ready(1)
+        for number, value in ((2, None), (1, b"new")):  # all of it while nothing of the process runs
+            world.cluster.cluster.append([Outgoing(TOPIC, 0, key_of(number), value)])
+            if value is None:
+                world.truth[0].pop(key_of(number), None)
+                world.cluster.compact(CHANGELOG, keep_tombstones=False)
+                world.now_ms += 200 * HOUR_MS
+            else:
+                world.truth[0][key_of(number)] = value
+        lost = 0
+        while not (world.is_ready(1) and world.entries() == world.truth[0]):
+            if world.entries() != world.truth[0]:
+                stale_ms = world.learner.stale_ms(PLACE, 0)
+                assert stale_ms is None or stale_ms >= 199 * HOUR_MS
+                lost += not world.is_ready(1)
+            await asyncio.sleep(0.001)
+        assert lost
         await asyncio.sleep(1)
         assert world.entries() == world.truth[0]
 
