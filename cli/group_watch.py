@@ -91,9 +91,7 @@ class _Ear:
 
 
 async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, show: Show) -> None:
-    """Show how it stands, when something was heard and at least in intervals, until cancelled. Raises LogError,
-    BrokerError.
-    """
+    """Show how it stands, in intervals, until cancelled. Raises LogError, BrokerError."""
     loop, interval_s = asyncio.get_running_loop(), interval_ms / 1000
     logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
     ledger = await logs.begin_offsets(await logs.read_control(Ledger()))

@@ -142,7 +142,7 @@ def opened(folder: Path, app: str | None, *, may_lack: bool = False) -> Iterator
     """What a folder keeps, or each of its subfolders. ``may_lack``: nothing, where it has no state of the application
     that is named. Raises RocksError, SettingsError, LogError.
     """
-    if may_lack and app is not None and not folder.exists():
+    if may_lack and app is not None and not (folder.is_file() or (folder.is_dir() and any(folder.iterdir()))):
         yield []
         return
     try:

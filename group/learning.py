@@ -73,9 +73,13 @@ def parked(view: View) -> dict[int, str]:
 
 def _held_up(view: View, move: PlannedMove, slots: "_Slots", budget: Budget) -> str:
     """Why no copy is asked for a move that needs one; "": it may be."""
-    if not slots.take(move.target, (move.topic, move.partition)) and move.origin not in view.heard.leaving:
+    place = move.topic, move.partition
+    if not slots.is_free(move.target, place) and move.origin not in view.heard.leaving:
         return SLOT
-    return "" if budget.take(move) else _turn(view)
+    if not budget.take(move):
+        return _turn(view)
+    slots.take(move.target, place)
+    return ""
 
 
 def _turn(view: View) -> str:
@@ -121,14 +125,18 @@ class _Slots:
         self.view = view
         self._passes: dict[int, set[Place]] = {}
 
-    def take(self, incarnation: int, place: Place) -> bool:
-        """Whether it may copy something of a place, which it does from now on."""
+    def is_free(self, incarnation: int, place: Place) -> bool:
+        """Whether it may copy something of a place."""
         if incarnation not in self._passes:
             self._passes[incarnation] = passes(self.view, incarnation)
         own = self._passes[incarnation]
-        if place not in own and len(own) >= self.view.rules.copies_max:
+        return place in own or len(own) < self.view.rules.copies_max
+
+    def take(self, incarnation: int, place: Place) -> bool:
+        """The same; if it may, it does from now on."""
+        if not self.is_free(incarnation, place):
             return False
-        own.add(place)
+        self._passes[incarnation].add(place)
         return True
 
 
@@ -225,7 +233,8 @@ def ended(view: View, turn: Turn) -> Batch:
     planned, staying = pending(view), {member.incarnation for member in view.staying}
     for place, own in copies.items():
         moves = planned.get(place, [])
-        keeping = [(run, keepers(view, run, own, _targets(run, moves))) for run in runs(view, place)]
+        standbys = [kept for kept in own if kept.asked.role == STANDBY]
+        keeping = [(run, keepers(view, run, standbys, _targets(run, moves))) for run in runs(view, place)]
         used: set[int] = set()
         for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
             over = [kept for kept in own if kept.touches(cell.first, cell.end)]

@@ -388,7 +388,7 @@ class Member:
         """The control log was read to its end: nobody else held what this process holds when that was begun."""
         own = self.identity.incarnation
         if own is not None and not self.standing.ledger.control.is_expelled(own):
-            self.keeper.was_in_office(self.group.following.asked_ms)
+            self.keeper.was_in_office(self.group.following.seen_ms)
             self.keeper.renew_marks_when_due()
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:

@@ -12,6 +12,7 @@ import asyncio
 import functools
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -169,22 +170,29 @@ def tell_at_once(
     later, after a look for what to ask next, which finds that nothing was taken yet and has to be made again.
 
     ``answered`` is called with each partition of which an answer told the last stable offset, when that was asked for,
-    by the loop's time, and that offset.
+    by the loop's time, and that offset. Not when another node was asked for the partition meanwhile, as its leader has
+    moved: whose answer it is then is not known.
     """
     fetcher = consumer._fetcher
     ask = fetcher._proc_fetch_request
+    asks: dict[TopicPartition, int] = {}  # how many were begun
+    under_way: Counter[TopicPartition] = Counter()
 
     async def ask_and_tell(assignment: Any, node: int, request: Any) -> bool:
         asked_s = asyncio.get_running_loop().time()
-        states = {
-            TopicPartition(topic, number): assignment.state_value(TopicPartition(topic, number))
-            for topic, partitions in request.topics
-            for number, *_ in partitions
-        }
-        before = [(source, state, state.timestamp) for source, state in states.items() if state is not None]
-        has_news: bool = await ask(assignment, node, request)
-        for source, state, told_ms in before if assignment.active else ():
-            if state.timestamp != told_ms and state.lso is not None:
+        sources = [TopicPartition(topic, number) for topic, partitions in request.topics for number, *_ in partitions]
+        asks.update({source: asks.get(source, 0) + 1 for source in sources})
+        states = {source: assignment.state_value(source) for source in sources if not under_way[source]}
+        before = [
+            (source, state, state.timestamp, asks[source]) for source, state in states.items() if state is not None
+        ]
+        under_way.update(sources)
+        try:
+            has_news: bool = await ask(assignment, node, request)
+        finally:
+            under_way.subtract(sources)
+        for source, state, told_ms, number in before if assignment.active else ():
+            if asks[source] == number and state.timestamp != told_ms and state.lso is not None:
                 answered(source, asked_s, state.lso)
         if has_news:
             wake()

@@ -16,7 +16,8 @@ logger = logging.getLogger("keylanes")
 FETCH_RECORDS_MAX = 1_000
 AWAY_WAIT_MS = 200
 """After a read that failed."""
-FETCHES_KEPT = 16
+FETCHES_APART_S = 0.05
+"""One that is begun sooner counts from the one before."""
 
 
 class Following:
@@ -28,22 +29,19 @@ class Following:
         self.wall_ms: Callable[[], int] = lambda: 0
         self.now_s: Callable[[], float] = lambda: asyncio.get_running_loop().time()
         """The loop's time, also when another thread asks."""
-        self.asked_ms = 0
-        """When the read was begun that came to the end last, by ``wall_ms``: who was suspended in its midst knows only
-        how it was then.
-        """
         self.seen_ms = 0
-        """All that stood in the log at that time, by ``wall_ms``, is known."""
+        """All that stood in the log at that time, by ``wall_ms``, is known: a read that came to its end was begun
+        then. Who was suspended in its midst knows only how it was before.
+        """
         self.read_s = 0.0
         """When the log was read to its end last, or what was found of it was asked for, by the loop's time."""
         self._has_told = asyncio.Event()
         self._end_s = 0.0
-        self._fetches: deque[tuple[float, int]] = deque(maxlen=FETCHES_KEPT)
-        """When the last ones were begun, by both clocks."""
+        self._fetches: deque[tuple[float, int]] = deque()
+        """When those were begun that the log was not seen to its end since, by both clocks; some of them."""
 
     def has_read(self, asked_ms: int) -> None:
         """The log was read to its end just now; that was begun at this time, by ``wall_ms``."""
-        self.asked_ms = max(self.asked_ms, asked_ms)
         self.seen_ms = max(self.seen_ms, asked_ms)
         self._tell(asyncio.get_running_loop().time())
 
@@ -58,7 +56,6 @@ class Following:
             self._fetches.popleft()
         begun_s, begun_ms = self._fetches[0]
         if begun_s <= end_s:
-            self.asked_ms = max(self.asked_ms, begun_ms)
             self.seen_ms = max(self.seen_ms, begun_ms)
             self._tell(end_s)
 
@@ -102,7 +99,8 @@ class Following:
         try:
             while True:
                 asked_s = asyncio.get_running_loop().time()
-                self._fetches.append((asked_s, self.wall_ms()))
+                if not self._fetches or asked_s - self._fetches[-1][0] >= FETCHES_APART_S:
+                    self._fetches.append((asked_s, self.wall_ms()))
                 try:
                     if reader is None:
                         position = standing.logs.positions[source]
@@ -121,6 +119,7 @@ class Following:
                     is_told = True
                     await self._let_go(reader)
                     reader = None
+                    self._fetches.clear()
                     await asyncio.sleep(AWAY_WAIT_MS / 1000)
                 else:
                     refused.answered()

@@ -170,7 +170,9 @@ class Restore:
                     is_whole = await self._restore(one, progress)
             if not is_whole:  # it took too long, and is begun anew
                 await one.fetches.close()
-                left += [self._pass(source, plan) for source, plan in await self._plan([one.source])]
+                anew = [self._pass(source, plan) for source, plan in await self._plan([one.source])]
+                progress.offsets_total += sum(other.plan.offsets for other in anew) - one.plan.offsets
+                left += anew
                 continue
             progress.partitions_done += 1
             self._tell(progress)
@@ -189,7 +191,7 @@ class Restore:
         if plan.position >= plan.high:
             await self._threads.run(source.copy.write, (), plan.marks(plan.high))
             return True
-        position = plan.position
+        position, before = plan.position, (progress.records, progress.offsets, progress.bytes)
         writing: asyncio.Future[int] | None = None
         try:
             async with contextlib.aclosing(one.batches()) as batches:
@@ -198,6 +200,7 @@ class Restore:
                         progress.bytes += await self._threads.settled(writing)
                         writing = None
                     if plan.is_outlived(position, self.now_ms()):
+                        progress.records, progress.offsets, progress.bytes = before
                         return False
                     writing = self._threads.begin(_write, source.copy, plan, batch)
                     progress.records += len(batch.records)

@@ -359,7 +359,8 @@ def test_a_machine_without_state_of_the_application_says_where_it_is(
     """Where the broker and the application are named: there need be no folder."""
     address = asyncio.run(logs_of(tmp_path / "data", [(2, WHOLE)]))
     one_of(tmp_path / "state", "other", None, {"anna": 1}).lock.close()
-    for folder in ("state", "none"):
+    (tmp_path / "empty").mkdir()
+    for folder in ("state", "none", "empty"):
         get = ("state", "get", str(tmp_path / folder), "seen", "anna", "--broker", address)
         answer = Answer(capsys, (*get, "--app", "shop"))
         assert (answer.code, answer.entries) == (2, [])

@@ -370,7 +370,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "slots are not counted": (
         "more passes",
-        changed(learning._Slots, "take", ("len(own) >= self.view.rules.copies_max", "False")),
+        changed(learning._Slots, "is_free", ("len(own) < self.view.rules.copies_max", "True")),
     ),
     "copies of what nobody works on are ended": (
         "the last ready copy",
