@@ -5,6 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from keylanes.group import copies, learning, moves
+from keylanes.group.view import Seat
+
+from ..stage.planting import Planting, Put, changed
+from .finding import row
 from .stage import played, scripts
 
 FOLDER = Path(__file__).parent / "scripts"
@@ -20,6 +25,38 @@ def test_a_script_comes_to_what_it_says(path: Path) -> None:
     if REWRITES:
         path.write_text(now)
     assert now == text
+
+
+PLANTED: dict[str, tuple[str, Put]] = {
+    "who has come least far is to have what has no owner": (
+        "nearest",
+        changed(copies, "heir", ("-k.position", "k.position")),
+    ),
+    "a move of who has died keeps standbys away": (
+        "overtaken",
+        changed(learning, "_targets", (" if move.origin == run.owner", "")),
+    ),
+    "a learner takes the place of a standby": (
+        "kept",
+        row(learning, "ended", ("if kept.asked.role == STANDBY]", "]")),
+    ),
+    "moves to who has a copy need no turn": (
+        "parked_standby",
+        row(moves, "asked", ("or budget.take(move)", "or True")),
+    ),
+    "the cool-down halves nothing": (
+        "cools",
+        changed(Seat, "left_of_budget", ("if self.cools(now_ms):", "if False:")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "put"), PLANTED.values(), ids=PLANTED.keys())
+def test_a_planted_defect_is_found(name: str, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script comes to something else with it."""
+    put(Planting(monkeypatch))
+    text = (FOLDER / f"{name}.txt").read_text()
+    assert played(text) != text
 
 
 def test_there_are_scripts() -> None:
