@@ -134,7 +134,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     def make_settings(self) -> Settings:
         """The application's."""
         settings = GROUP | self.settings
-        view_ms = settings["session_timeout_ms"]  # so that answers of who was expelled are few
+        view_ms = max(2_000, settings["session_timeout_ms"])  # so that answers of who was expelled are few
         return Settings.of(**settings, compression_type=None, query_view_ms_max=view_ms)
 
 
