@@ -142,13 +142,14 @@ def opened(folder: Path, app: str | None, *, may_lack: bool = False) -> Iterator
     """What a folder keeps, or each of its subfolders. ``may_lack``: nothing, where it has no state of the application
     that is named. Raises RocksError, SettingsError, LogError.
     """
-    if may_lack and app is not None and not (folder.is_file() or (folder.is_dir() and any(folder.iterdir()))):
-        yield []
-        return
     try:
+        is_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
         subfolders = subfolders_in(folder)
     except OSError as error:
         raise RocksError(f"{folder} can't be read: {error}") from error
+    if may_lack and app is not None and is_empty:
+        yield []
+        return
     with contextlib.ExitStack() as stack:
         if subfolders is None:
             kept = [stack.enter_context(contextlib.closing(_open(folder, app)))]
