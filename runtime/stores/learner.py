@@ -85,7 +85,7 @@ class Learner:
         self._touched: dict[Place, Steps[bool]] = {}
         """What was followed since it was released: not all of its newest values may be there."""
         self._levels: dict[Place, Steps[Asked]] = {}
-        """When the copy of points had all that was committed last, by the loop's time."""
+        """When the copy of points had all that was committed last."""
         self._behind: list[Pass] = []
         """Those that are not ready. What has come furthest is the next: it is soon ready."""
         self._following = Reading(self, "following changelogs", ())
