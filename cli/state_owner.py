@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..brokers.protocol import TopicPartition
 from ..brokers.waiting import bounded
 from ..errors import SettingsError
-from ..offsets.control import Control, Member
+from ..offsets.control import Control, Member, Owner
 from ..offsets.ledger import Ledger
 from ..runtime.logs.reader import LogReader
 from ..state.changelog import changelog_topic
@@ -33,17 +33,19 @@ class Owners(NamedTuple):
 
     def is_at_work(self, partition: int, point: int) -> bool:
         """Whether the owner of a point has taken it up: its copy is whole from then on."""
-        owners = self.control.owners.get((self.topic, partition))
-        owner = None if owners is None else owners.at(point)
+        owner = self._owner(partition, point)
         part = None if owner is None else self.ledger.partition((self.topic, partition)).parts.get(owner.epoch)
         return part is not None and part.workers.at(point) is not None
 
     def of(self, partition: int, point: int) -> Member | None:
         """Who has a point, and was not expelled; None: nobody has it now."""
-        owners = self.control.owners.get((self.topic, partition))
-        owner = None if owners is None else owners.at(point)
+        owner = self._owner(partition, point)
         member = None if owner is None else self.control.members.get(owner.incarnation)
         return None if member is None or member.expelled else member
+
+    def _owner(self, partition: int, point: int) -> Owner | None:
+        owners = self.control.owners.get((self.topic, partition))
+        return None if owners is None else owners.at(point)
 
     def elsewhere(self, partition: int | None, point: int, births: set[str | None]) -> list[str]:
         """Who has a point, of those whose folder is not here or not whole yet, in words; by partition, of which one may
