@@ -49,13 +49,15 @@ class Run(NamedTuple):
 
 
 def asked(view: View, turn: Turn) -> Batch:
-    """Copies for moves; standbys, when there is no move that has none."""
-    slots, budget = _Slots(view), Budget(view)
+    """Copies for moves; when none can be asked for, standbys in slots that no move waits for."""
+    slots, budget, lacking = _Slots(view), Budget(view), wanting(view)
     decisions: list[Decision] = [
         _asked(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER)
-        for move, bands in wanting(view)
+        for move, bands in lacking
         if not _held_up(view, move, slots, budget)
     ]
+    for move, _ in lacking:  # a standby takes no slot of a move that waits for its turn
+        slots.take(move.target, (move.topic, move.partition))
     number = view.control.moves.move_max
     for run, incarnation, bands in [] if decisions else _standbys_wanted(view, slots):
         number += 1
@@ -65,6 +67,8 @@ def asked(view: View, turn: Turn) -> Batch:
 
 def parked(view: View) -> dict[int, str]:
     """Why planned moves with state have not begun: ``SLOT``, ``TURN`` or ``COOLING``, by move."""
+    if not view.stateful:
+        return {}
     slots, budget = _Slots(view), Budget(view)
     found = {move.move: _held_up(view, move, slots, budget) for move, _ in wanting(view)}
     found |= dict.fromkeys(held_back(view), _turn(view))

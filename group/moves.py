@@ -170,12 +170,12 @@ def _needs_no_turn(view: View, move: PlannedMove) -> bool:
 def _askable(view: View) -> Iterator[tuple[PlannedMove, tuple[int, int, int, int]]]:
     """The moves that may be asked for, each with what ``_release`` says of it."""
     ways, planned, copies, stateful = on_their_way(view), pending(view), kept_of(view), view.stateful
-    open_moves = unasked(view)
-    for place in sorted({(move.topic, move.partition) for move in open_moves}):
+    open_moves = {move.move: move for move in unasked(view)}
+    for place in sorted({(move.topic, move.partition) for move in open_moves.values()}):
         moves, own = planned[place], ways.get(place, ())
         cells = cut_by(view.cells(place), [*own, *moves])
         held = [cell for cell in cells if cell.standing is Standing.HELD and not any(overlaps(cell, o) for o in own)]
-        for move in (move for move in moves if move in open_moves):
+        for move in (move for move in moves if move.move in open_moves):
             release = _release(view, move, [cell for cell in held if newest(moves, cell) is move])
             if release is None:
                 continue

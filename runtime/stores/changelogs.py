@@ -28,6 +28,7 @@ T = TypeVar("T")
 FETCH_WAIT_MS: Final = 200
 DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
 """Kafka's own, where a topic's settings don't name it."""
+DELETE_RETENTION_MS_MIN: Final = 60_000
 NAMED_MAX: Final = 3
 """Partitions that one line names."""
 _WHAT_TO_DO: Final = "Restore the topic from a copy, or start under a new application name."
@@ -66,7 +67,9 @@ def unreadable(*kinds: type[BrokerError]) -> Iterator[None]:
 async def ask_changelogs(
     broker: Broker, settings: Settings, changelogs: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, Watermarks], dict[str, int]]:
-    """Watermarks, and for how long tombstones stay in each topic. Raises StateError, BrokerError."""
+    """Watermarks, and for how long tombstones stay in each topic. Raises StateError, also where that is too short,
+    BrokerError.
+    """
     patience = Patience(settings.broker_retry_ms, "asking for changelogs")
     topics = {source.topic for source in changelogs}
 
@@ -79,7 +82,15 @@ async def ask_changelogs(
         raise StateError(f"a changelog is missing: {error}. {_WHAT_TO_DO}") from error
     configs = {name: found.config for name, found in described.items()}
     name, default = "delete.retention.ms", DELETE_RETENTION_MS_DEFAULT
-    return marks, {topic: int(configs.get(topic, {}).get(name, default)) for topic in topics}
+    retention_ms = {topic: int(configs.get(topic, {}).get(name, default)) for topic in topics}
+    for topic, kept_ms in sorted(retention_ms.items()):
+        if kept_ms < DELETE_RETENTION_MS_MIN:
+            raise StateError(
+                f"the changelog {topic} keeps its deletes for {name}={kept_ms}; at least {DELETE_RETENTION_MS_MIN} are "
+                "needed, and more than twice as long as a partition takes to restore: a copy that has come no farther "
+                f"by then may lack deletes. Raise {name} of the topic"
+            )
+    return marks, retention_ms
 
 
 class Fetches:

@@ -67,7 +67,10 @@ class Pass:
 
     def drop(self, points: Steps[bool]) -> None:
         """These are not written from now on, but for a write that is under way."""
-        self.points = without(self.points, points)
+        left = without(self.points, points)
+        if left == self.points:  # a plan that is being made stays right
+            return
+        self.points = left
         if self.plan is not None:
             self.plan = self.plan.without(points)
 

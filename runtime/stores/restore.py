@@ -28,6 +28,7 @@ from ...brokers.protocol import (
     TopicPartition,
     UnknownTopic,
 )
+from ...errors import StateError
 from ...keyrange.ranges import KeyRange
 from ...state.learning import least_position, points_of
 from ...state.restore import BEACON_NEAR, BEACON_STEP, Beacons, BeaconSearch, Plan, Writers, plan_restore
@@ -42,6 +43,10 @@ FETCH_RECORDS_MAX: Final = 4_000
 SAID_FROM_OFFSETS: Final = 10_000
 """A restore of fewer is over before anybody could read about it."""
 SAID_EVERY_S: Final = 5.0
+NEAR_OFFSETS: Final = 131_072
+"""A copy that lacks so many or fewer waits for no lane: it is restored within about a second, and a range waits for it.
+A learner may call a copy ready that lacks some ten thousands.
+"""
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 """So much of what was read for the beacons is kept until they were compared, and need not be read again; of all copies
 that are restored at once.
@@ -163,16 +168,13 @@ class Restore:
         """Restore one partition after the other, as long as there are some."""
         while left:
             one = left.popleft()
-            is_near = one.plan.offsets <= BEACON_NEAR
+            is_near = one.plan.offsets <= NEAR_OFFSETS
             async with contextlib.nullcontext() if is_near else self._lanes:
                 with errors_of(one.source.changelog):
                     await self._clear(one.source, one.plan)
-                    is_whole = await self._restore(one, progress)
-            if not is_whole:  # it took too long, and is begun anew
-                await one.fetches.close()
-                anew = [self._pass(source, plan) for source, plan in await self._plan([one.source])]
-                progress.offsets_total += sum(other.plan.offsets for other in anew) - one.plan.offsets
-                left += anew
+                    reached = await self._restore(one, progress)
+            if reached < one.plan.high:
+                left.append(await self._anew(one, reached, progress))
                 continue
             progress.partitions_done += 1
             self._tell(progress)
@@ -183,15 +185,31 @@ class Restore:
         for within, _ in plan.cleared:
             await self._threads.run(source.copy.clear, within)
 
-    async def _restore(self, one: "_Pass", progress: "_Progress") -> bool:
-        """The reading pass. A batch is fetched while the one before it is written. False: it took so long that deletes
-        may be gone.
+    async def _anew(self, one: "_Pass", reached: int, progress: "_Progress") -> "_Pass":
+        """A copy whose deletes may be gone, as it was read for so long. Raises StateError when that is so again."""
+        if one.is_anew:
+            raise StateError(
+                f"the changelog {label_of(one.source.changelog)} keeps its deletes for "
+                f"delete.retention.ms={one.plan.delete_retention_ms}, and its copy was not whole within half of that, "
+                f"twice: {one.plan.high - reached:,} offsets are left of {one.plan.offsets:,}. Let "
+                "delete.retention.ms of this topic be more than twice as long as it takes to restore a partition"
+            )
+        await one.fetches.close()
+        [(source, plan)] = await self._plan([one.source])
+        progress.offsets_total += plan.offsets - (one.plan.high - reached)
+        again = self._pass(source, plan)
+        again.is_anew = True
+        return again
+
+    async def _restore(self, one: "_Pass", progress: "_Progress") -> int:
+        """The reading pass, and the position that it has reached: the plan's end, or less when it took so long that
+        deletes may be gone. A batch is fetched while the one before it is written.
         """
         source, plan = one.source, one.plan
         if plan.position >= plan.high:
             await self._threads.run(source.copy.write, (), plan.marks(plan.high))
-            return True
-        position, before = plan.position, (progress.records, progress.offsets, progress.bytes)
+            return plan.high
+        position = plan.position
         writing: asyncio.Future[int] | None = None
         try:
             async with contextlib.aclosing(one.batches()) as batches:
@@ -200,8 +218,7 @@ class Restore:
                         progress.bytes += await self._threads.settled(writing)
                         writing = None
                     if plan.is_outlived(position, self.now_ms()):
-                        progress.records, progress.offsets, progress.bytes = before
-                        return False
+                        return position
                     writing = self._threads.begin(_write, source.copy, plan, batch)
                     progress.records += len(batch.records)
                     progress.offsets += min(batch.offset_next, plan.high) - position
@@ -209,7 +226,7 @@ class Restore:
                     self._tell(progress)
             if writing is not None:
                 progress.bytes += await self._threads.settled(writing)
-            return True
+            return position
         finally:
             if writing is not None:
                 with contextlib.suppress(Exception):  # raised above, or behind what is being raised
@@ -223,13 +240,14 @@ class Restore:
 
 class _Pass:
     """How a copy becomes whole, and by which reader. ``is_opened``: that was made before there was a plan.
-    ``tail_bytes_max``: so much of the tail is kept.
+    ``is_anew``: an earlier pass took too long. ``tail_bytes_max``: so much of the tail is kept.
     """
 
     def __init__(
         self, source: Restoring, plan: Plan, fetches: Fetches, tail_bytes_max: int, *, is_opened: bool
     ) -> None:
         self.source, self.plan, self.fetches, self.is_opened = source, plan, fetches, is_opened
+        self.is_anew = False
         self.tail_bytes_max = tail_bytes_max
         self._kept: deque[Batch] = deque()
         """The first ones that ``tail`` has read."""

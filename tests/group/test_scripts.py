@@ -44,6 +44,10 @@ PLANTED: dict[str, tuple[str, Put]] = {
         "parked_standby",
         row(moves, "asked", ("or budget.take(move)", "or True")),
     ),
+    "a standby takes the slot of a move that waits for its turn": (
+        "turn_first",
+        row(learning, "asked", ("    for move, _ in lacking:", "    for move, _ in ():")),
+    ),
     "the cool-down halves nothing": (
         "cools",
         changed(Seat, "left_of_budget", ("if self.cools(now_ms):", "if False:")),

@@ -8,9 +8,11 @@ import pytest
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.errors import StateError
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.ledger import Place
 from keylanes.runtime.stores import restore
+from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.memory import MemoryCopy
 from keylanes.state.restore import Writers
 from keylanes.state.tables import Mark, Marker
@@ -98,6 +100,35 @@ def test_what_joins_a_pass_while_it_is_planned_waits_for_the_next_plan() -> None
     virtual(story)
 
 
+def test_what_is_asked_once_more_does_not_hold_up_a_plan() -> None:
+    """Whoever holds ranges says so at each event of the control log; the broker may take longer to answer than that."""
+
+    async def story(world: Beside) -> None:
+        await world.fill()
+        broker: Any = world.learner.broker
+        describe = broker.describe
+
+        async def describe_late(topics: Collection[str]) -> Any:
+            found = await describe(topics)
+            await asyncio.sleep(0.5)
+            return found
+
+        broker.describe = describe_late
+        world.ask(1)
+
+        async def say_again() -> None:
+            while True:
+                world.learner.follow(world.asked.values())
+                await asyncio.sleep(0.02)
+
+        saying = asyncio.ensure_future(say_again())
+        assert await world.wait_ready(1, limit_s=5) < 1
+        saying.cancel()
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
 @pytest.mark.parametrize("is_followed", [False, True], ids=["in the middle", "at the end"])
 def test_who_stood_still_for_days_begins_anew(is_followed: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The deletes of that time may be gone from the changelog, and nobody looks who starts again. Until the copy is
@@ -138,8 +169,9 @@ def test_who_stood_still_for_days_begins_anew(is_followed: bool, caplog: pytest.
     assert "is thrown away and made anew: it is 200.0 h old" in caplog.text
 
 
-def test_restores_beside_each_other_read_no_more_partitions_at_once_than_one() -> None:
+def test_restores_beside_each_other_read_no_more_partitions_at_once_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was granted a moment later waits for those before it; a copy that is near waits for none of them."""
+    monkeypatch.setattr(restore, "NEAR_OFFSETS", 1_000)
 
     async def story() -> None:
         for partition in (0, 1):
@@ -167,36 +199,79 @@ def test_restores_beside_each_other_read_no_more_partitions_at_once_than_one() -
     run_virtual(story(), seed=1)
 
 
+class Suspended(MemoryCopy):
+    """The machine sleeps behind each write of these numbers, for longer than the changelog keeps its deletes."""
+
+    def __init__(self, world: World, *sleeps: int) -> None:
+        super().__init__()
+        self.world, self.sleeps, self.writes = world, sleeps, 0
+
+    def write(self, changes: Any, marks: Any = ()) -> None:
+        super().write(changes, marks)
+        self.writes += 1
+        if self.writes in self.sleeps:
+            self.world.now_ms += 200 * HOUR_MS
+            self.world.cluster.compact(CHANGELOG, keep_tombstones=False)
+
+
+async def restored_anew(world: World, copy: Suspended) -> list[Progress]:
+    """Restore it; what was told of it."""
+    await world.fill(100)
+    await world.commit([(2, None)])
+    await world.commit([(1, b"new")])
+    connection = world.cluster.connect("reader")
+    await connection.open()
+    told: list[Progress] = []
+    source = world.source(copy=copy)._replace(on_ready=lambda: world.ready.append(0))
+    await restore.Restore(connection, world.settings, told.append, lambda: world.now_ms).run([source])
+    return told
+
+
 def test_a_restore_that_stood_still_for_days_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has written may hold what was deleted meanwhile."""
     monkeypatch.setattr(restore, "FETCH_RECORDS_MAX", 500)
 
-    class Suspended(MemoryCopy):
-        """The machine sleeps behind the third write, for longer than the changelog keeps its deletes."""
-
-        writes = 0
-
-        def write(self, changes: Any, marks: Any = ()) -> None:
-            super().write(changes, marks)
-            self.writes += 1
-            if self.writes == 3:
-                world.now_ms += 200 * HOUR_MS
-                world.cluster.compact(CHANGELOG, keep_tombstones=False)
-
     async def story() -> None:
-        await world.fill(100)
-        await world.commit([(2, None)])
-        await world.commit([(1, b"new")])
-        copy = Suspended()
-        connection = world.cluster.connect("reader")
-        await connection.open()
-        told = lambda: world.ready.append(0)  # noqa: E731  # one line
-        source = world.source(copy=copy)._replace(on_ready=told)
-        await restore.Restore(connection, world.settings, None, lambda: world.now_ms).run([source])
+        copy = Suspended(world, 3)
+        told = await restored_anew(world, copy)
         assert copy.writes > 3
         assert dict(copy.page(b"", None, 1_000_000)) == world.truth[0]
         assert world.ready == [0]
         assert copy.markers().at(WHOLE.first) == Marker(world.cluster.watermarks(CHANGELOG).high, world.now_ms)
+        assert told[-1].seconds_left == 0.0
 
     world = World(1)
     run_virtual(story(), seed=1)
+
+
+def test_a_restore_that_is_too_slow_for_its_changelog_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would begin anew for ever, and its ranges would stand still."""
+    monkeypatch.setattr(restore, "FETCH_RECORDS_MAX", 20)
+
+    async def story() -> None:
+        with pytest.raises(StateError) as caught:
+            await restored_anew(world, Suspended(world, 3, 6))
+        for words in (f"{TOPIC}[0]", "delete.retention.ms=604800000", "twice", "Let delete.retention.ms of this topic"):
+            assert words in str(caught.value)
+        assert not world.ready
+
+    world = World(1)
+    run_virtual(story(), seed=1)
+
+
+def test_a_changelog_that_keeps_its_deletes_for_too_short_a_time_is_refused() -> None:
+    """Whoever reads it for longer than half of that begins anew."""
+
+    async def story(world: Beside) -> None:
+        await world.fill()
+        world.cluster.configure_topic(TOPIC, {"delete.retention.ms": "59999"})
+        world.ask(1)
+        with pytest.raises(StateError) as caught:
+            await world.wait_ready(1)
+        for words in (TOPIC, "delete.retention.ms=59999", "at least 60000", "Raise delete.retention.ms"):
+            assert words in str(caught.value)
+        world.cluster.configure_topic(TOPIC, {"delete.retention.ms": "60000"})
+        await world.begin()
+        await world.wait_ready(1)
+
+    virtual(story)
