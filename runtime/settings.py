@@ -24,6 +24,7 @@ Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 ViewedAge = Annotated[int, Meta(ge=2_000, le=86_400_000)]  # a broker in good health tells the end of a log each second
+Session = Annotated[int, Meta(ge=1_000, le=86_400_000)]  # or sooner, with heartbeats of a third of that
 Waited = Annotated[int, Meta(ge=0, le=86_400_000)]
 Capacity = Annotated[float, Meta(gt=0, le=CAPACITY_MAX)]
 
@@ -75,7 +76,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drain_timeout_ms: Milliseconds = 8_000  # a stop lets handlers end; no record begins in its last fifth
     close_timeout_ms: Milliseconds = 5_000  # the last commit, leaving the group and closing, all together
     # The group
-    session_timeout_ms: Milliseconds = 10_000  # a member that is not heard of for so long is expelled
+    session_timeout_ms: Session = 10_000  # a member that is not heard of for so long is expelled
     heartbeat_interval_ms: Milliseconds = 1_000  # how often a member is heard of; at most a third of the session
     group_instance_id: str | None = None  # the name of this process alone: a restart has its place and copies again
     capacity: Capacity = 1.0  # how much of the work this process gets beside others: 2.0 is twice as much
