@@ -44,7 +44,7 @@ from ..offsets.ledger import Place, is_span
 from .happened import Change, Entry, Moment, Move, MoveState, Party
 from .members import LEFT
 from .plans import CHANGE
-from .shown import NOTHING_TOLD, copies_shown, waits_for_copy
+from .shown import NOTHING_TOLD, copies_shown, name_of_hold, waits_for_copy
 
 JOIN: Final = "join"
 START: Final = "start"
@@ -454,7 +454,8 @@ class History:
         term = self.control.term if asked is None else asked.term
         copy_ms = self._copies_ms.get(number)
         move = Move(0, MoveState.ASKED, *place, first, end, origin, target, cause, plan, number, term)
-        return move._replace(copy_asked_ms=copy_ms)
+        held_for = "" if newest is not None else name_of_hold(self.control, place, owner.incarnation)
+        return move._replace(copy_asked_ms=copy_ms, reason=held_for)
 
 
 def _note(into: dict[Hold, Steps[int]], event: RangesReleased | WorkersCut, first: int, end: int, ms: int) -> None:

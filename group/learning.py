@@ -16,7 +16,8 @@ who had it keeps a copy until its successor works. Until it is asked to release,
   points before, needs no other one to move there.
 - A copy of points on which nobody works is not ended; so the last one that is ready never is.
 - Standbys: at rest each range with state has ``standbys`` copies at other members, on other hosts first, at those who
-  have the fewest. One that is there stays.
+  have the fewest. One that is there stays, unless it has come to lie on the owner's own host and another host is free:
+  then one more is made there, and replaces it when it is ready.
 """
 
 from collections import Counter
@@ -160,9 +161,14 @@ def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Spa
         having = keepers(view, run, own, ())
         lacks = {i: uncovered([(run.first, run.end)], _bands_at(own, i)) for i in having}
         found += [(run, i, bands) for i, bands in lacks.items() if bands and slots.take(i, run.place)]
-        hosts = {staying[incarnation].joined.host for incarnation in (run.owner, *having)}
+        at_home = staying[run.owner].joined.host
+        hosts = {at_home, *(staying[incarnation].joined.host for incarnation in having)}
         rest = [m for m in able(view, run.place[0]) if m.incarnation not in (run.owner, *having)]
-        for _ in range(min(wanted - len(having), len(rest))):
+        lacking = wanted - len(having)
+        if lacking <= 0:
+            rest = [member for member in rest if member.joined.host != at_home]
+            lacking = wanted - sum(staying[incarnation].joined.host != at_home for incarnation in having)
+        for _ in range(min(lacking, len(rest))):
             ranked = sorted(rest, key=lambda m: (m.joined.host in hosts, counts[m.incarnation], m.incarnation))
             on_best = [m for m in ranked if (m.joined.host in hosts) == (ranked[0].joined.host in hosts)]
             member = next((m for m in on_best if slots.take(m.incarnation, run.place)), None)
@@ -177,7 +183,8 @@ def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Spa
 
 def keepers(view: View, run: Run, own: Sequence[Kept], but: Collection[int]) -> list[int]:
     """The members that keep a standby of a range, of those who have a copy of some of it: who has all of it, is ready,
-    is on another host, and was asked first. ``own``: the copies of the place; ``but``: who does not count.
+    is on another host, and was asked first; and who will be one of them when it is ready. ``own``: the copies of the
+    place; ``but``: who does not count.
     """
     hosts = {member.incarnation: member.joined.host for member in view.living}
     staying = {member.incarnation for member in view.staying}
@@ -190,8 +197,13 @@ def keepers(view: View, run: Run, own: Sequence[Kept], but: Collection[int]) -> 
         is_here = hosts[incarnation] == hosts.get(run.owner)
         return lacks, not is_ready, is_here, min(kept.asked.move for kept in has)
 
+    def rank_then(incarnation: int) -> tuple[bool, bool, bool, int]:
+        lacks, is_far, is_here, move = rank(incarnation)
+        return lacks, is_here, is_far, move
+
     there = ({kept.incarnation for kept in over} & staying) - {run.owner, *but}
-    return sorted(there, key=rank)[: view.rules.standbys]
+    now, then = (sorted(there, key=key)[: view.rules.standbys] for key in (rank, rank_then))
+    return [*now, *(incarnation for incarnation in then if incarnation not in now)]
 
 
 def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:

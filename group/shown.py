@@ -218,7 +218,7 @@ def _moves(
             waits_for = _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut)
             if cell.standing is Standing.HELD and cell.owner == move.origin != move.target and not is_asked:
                 waits_for = waits_for_copy(control, move, copies, parked) or waits_for
-            elif cell.standing is not Standing.HELD and (name := _name_of_hold(control, place, cell.owner)):
+            elif cell.standing is not Standing.HELD and (name := name_of_hold(control, place, cell.owner)):
                 waits_for += f", or for {name}"
             if waits_for:
                 yield MoveShown(number, *place, move.first, move.end, move.origin, move.target, waits_for)
@@ -264,7 +264,7 @@ def waits_for_copy(
     return ", or ".join(may_be) or "the coordinator to ask for a copy"
 
 
-def _name_of_hold(control: Control, place: Place, owner: int) -> str:
+def name_of_hold(control: Control, place: Place, owner: int) -> str:
     """For whom points with state are held, and how long at most; "": for nobody."""
     member = control.members.get(owner)
     is_stateful = place[0] in {store.topic for store in control.stores.values()}
@@ -312,7 +312,7 @@ def _member(control: Control, member: Member, held: Mapping[int, list[Held]]) ->
 
 
 def _why(control: Control, place: Place, standing: Standing, owner: int) -> str:
-    why, name = _why_free(control, place, standing, owner), _name_of_hold(control, place, owner)
+    why, name = _why_free(control, place, standing, owner), name_of_hold(control, place, owner)
     return f"{why}, or for {name}" if name else why
 
 

@@ -334,6 +334,22 @@ def test_a_move_that_is_not_asked_for_says_what_it_waits_for() -> None:
     assert (waiting.state, waiting.planned_ms, waiting.reason) == (MoveState.ASKED, None, "")
 
 
+def test_a_range_with_state_says_which_name_it_waits_for() -> None:
+    """As long as no plan gives it to somebody else; one without state waits for nobody."""
+    control = [*begun("a", "b"), (1, granted(1, 1))]
+    end: list[tuple[int, ControlEvent]] = [
+        (9, MemberExpelled(1, NUMBERLESS, 1, "silent", 60_000)),
+        (10, member_fenced(1, 1)),
+    ]
+    store: tuple[int, ControlEvent] = (0, store_declared(1, 0, "seen", "orders", "value", "", "int", "json"))
+    (_, waiting) = moves(told([*control, *end], [(2, cut(1, 1))]))
+    assert (waiting.state, waiting.reason) == (MoveState.FENCED, "")
+    (_, waiting) = moves(told([*control, store, *end], [(2, cut(1, 1))]))
+    assert (waiting.state, waiting.reason) == (MoveState.FENCED, "'a' to come back, 60 s at most")
+    (_, waiting) = moves(told([*control, store, *end, (70, planned(1, 0, 2))], [(2, cut(1, 1))]))
+    assert (waiting.target, waiting.reason) == (Party(2, "b", "host"), "")
+
+
 def test_a_move_between_two_members_has_the_cause_that_its_plan_answers() -> None:
     """That somebody joined is answered by the first plan; the next one answers that somebody went."""
     control = [*begun("a", "b", "c"), (1, granted(1, 1)), (2, planned(1, 1, 2, epoch=4)), (3, asked(1, 1))]

@@ -304,6 +304,9 @@ class World(Group):
                 if place[0] == "orders":
                     having = {copy.incarnation for copy, has in self.kept(place) if n in has} - {owner}
                     assert len(having) == wanted, f"copies of {place} {n}: {having}, wanted are {wanted}"
+                    away = {i for i in staying if control.members[i].joined.host != control.members[owner].joined.host}
+                    least = min(wanted, len(away))
+                    assert len(having & away) >= least, f"copies of {place} {n} on the host of their owner: {having}"
 
 
 def plays(seed: int, *, heals: bool = True) -> None:
@@ -400,12 +403,16 @@ PLANTED: dict[str, tuple[str, Put]] = {
         "copies of",
         row(learning, "asked", ("[] if decisions else _standbys_wanted(view, slots)", "[]")),
     ),
+    "a standby stays on the host of its owner": (
+        "on the host of their owner",
+        changed(learning, "_standbys_wanted", ("if lacking <= 0:", "if False:")),
+    ),
     "a hold has no end": (
         "nobody works on",
         changed(copies, "held_for", ("view.now_ms - since_ms < member.hold_ms", "True")),
     ),
 }
-AT_REST = ("copies of", "nobody works on")
+AT_REST = ("copies of", "on the host of their owner", "nobody works on")
 
 
 @pytest.mark.parametrize(("says", "put"), PLANTED.values(), ids=PLANTED.keys())

@@ -353,7 +353,7 @@ class Happenings:
             process = rng.choice(named)
             if rng.random() < 0.5 and not process.is_paused:
                 self._for_some_time(rng, process.pause, process.resume, self.session_s)
-            self.world.count_fault("twin")
+            self.world.count_fault("two bear one name")
             self.world.start(process.settings.group_instance_id)
 
     async def _names_swapped(self, rng: random.Random) -> None:
@@ -361,7 +361,7 @@ class Happenings:
         named = {p.settings.group_instance_id: p for p in self.world.alive() if p.settings.group_instance_id}
         if len(named) >= 2:
             one, other = rng.sample([*named.values()], 2)
-            self.world.count_fault("names swapped")
+            self.world.count_fault("two have each other's names")
             for process, name in (
                 (one, other.settings.group_instance_id),
                 (other, one.settings.group_instance_id),
