@@ -1,5 +1,6 @@
 """Defects in copies of state: who makes one, how far it is, and who writes to it."""
 
+from keylanes.errors import StateError
 from keylanes.group import learning
 from keylanes.runtime.stores import copying
 from keylanes.runtime.stores.follower import Follower
@@ -15,6 +16,8 @@ MOVES = ("move", "deal", "move")
 CLAIMS = "a copy is marked as read up to"
 STALE = rf"the copy has|at Marker\(|{CLAIMS}"
 """A value of before is seen, or lies in a copy, or a marker claims what is not there."""
+MARKED = "max([marker.position for _, _, marker in markers.pieces()], default=high)"
+"""How far a copy has come by its markers."""
 
 PLANTS = [
     Plant(
@@ -95,6 +98,19 @@ PLANTS = [
         kinds=MOVES,
         stateful=True,
         finding=CLAIMS,
+    ),
+    Plant(
+        "a restore reads to where the copy's learner had looked",
+        "the watermark is one of before the grant: what the owner before committed up to its release is lost",
+        changed(
+            Restore,
+            "_plan",
+            ("markers, start, high, now_ms,", f"markers, start, {MARKED}, now_ms,"),
+        ),
+        kinds=MOVES,
+        stateful=True,
+        finding=r"it holds state up to .* and the offset log says",
+        raised=StateError,
     ),
     Plant(
         "a learner's marker is where it will be",
