@@ -24,7 +24,7 @@ Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 ViewedAge = Annotated[int, Meta(ge=2_000, le=86_400_000)]  # a broker in good health tells the end of a log each second
-Session = Annotated[int, Meta(ge=1_000, le=86_400_000)]  # or sooner, with heartbeats of a third of that
+Session = Annotated[int, Meta(ge=1_000, le=86_400_000)]  # a broker in good health tells the end of a log sooner
 Waited = Annotated[int, Meta(ge=0, le=86_400_000)]
 Capacity = Annotated[float, Meta(gt=0, le=CAPACITY_MAX)]
 
