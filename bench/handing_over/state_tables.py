@@ -6,7 +6,7 @@ from typing import Any
 
 from handing_over.state_sizes import OURS, PARTS, SCALED, STREAMS, WAYS, WITH_STANDBY
 from handing_over.tables import Table
-from handing_over.verdicts import Verdict, figures
+from handing_over.verdicts import GAP_FREE_S, GAP_TIMES, Verdict, figures
 from rig.figures import Content
 from rig.gaps import percentile
 
@@ -159,12 +159,23 @@ def _judged_state(content: Content) -> Iterator[Verdict]:
     failed = sum(run["failed"] for run in figures(content, "state"))
     yield Verdict("state", f"every move that was asked for came to its end; {failed} did not", failed == 0)
     arms = [arm for arm in arms if len(stood_ms(content, arm)) >= JUDGED_MOVES_MIN]
+    yield from (_stays(content, arm) for arm in arms)
     if len(arms) < 2:
         return
     first, last = (median(stood_ms(content, arm)) for arm in (arms[0], arms[-1]))
     text = f"a range with {arms[-1]} of state stands still for {last:.0f} ms (p50), with {arms[0]} for {first:.0f} ms; "
     text += f"required at most {STOOD_TIMES:g} times as long, aimed at {STOOD_MS_AIM:g} ms"
     yield Verdict("state", text, last <= first * STOOD_TIMES)
+
+
+def _stays(content: Content, arm: str) -> Verdict:
+    gaps = [[gap for run in figures(content, "state", arm) for gap in run[f"gaps_{n}_s"]] for n in WINDOWS]
+    calm_s, busy_s = (percentile(own, 0.999) for own in gaps)
+    text = (
+        f"ranges that stay beside one with {arm}: 99.9 % of the gaps between commits are below {busy_s * 1e3:.0f} ms "
+    )
+    text += f"(in the calm minute {calm_s * 1e3:.0f} ms); required at most twice that, or 250 ms"
+    return Verdict("state", text, busy_s <= max(GAP_TIMES * calm_s, GAP_FREE_S))
 
 
 def _judged_scaling(content: Content) -> Iterator[Verdict]:

@@ -137,7 +137,12 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
         moves = [{"stood_ms": stood_ms} for _ in range(20)]
         asked = [{"took_s": 2.0, "gap_ms": stood_ms, "late_ms_max": 80.0}] * 20
         figures = {"gb": gb, "moves": moves, "asked": asked, "failed": changed.get("failed", 0)}
-        figures |= {"calm": late, "busy": late, "gaps_calm_s": [0.1], "gaps_busy_s": [0.1]}
+        figures |= {
+            "calm": late,
+            "busy": late,
+            "gaps_calm_s": [0.1],
+            "gaps_busy_s": [changed.get("gap_s", 0.1) if gb == 1.0 else 0.25],
+        }
         found.append(run("state", f"{gb:g} GB", **figures))
     curve_ = [[0.0, 10, 1.0, 2.0, 3.0], [0.25, 10, 1.0, 2.0, 3.0]]
     way = {
@@ -173,14 +178,22 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
 
 def test_a_book_within_all_bars_holds() -> None:
     """Of one size of state alone there is nothing to compare."""
-    assert [verdict.holds for verdict in judge(book(*runs_of()))] == [True] * 6
-    assert len(judge(book(runs_of()[0]))) == 1
+    assert [verdict.holds for verdict in judge(book(*runs_of()))] == [True] * 8
+    assert len(judge(book(runs_of()[0]))) == 2
     assert judge(book()) == []
 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"stood_ms": 45.1}, {"failed": 1}, {"read": 1.21e8}, {"copied": 0.69e8}, {"works_s": 4.1}, {"per_s": 220.0}],
+    [
+        {"stood_ms": 45.1},
+        {"failed": 1},
+        {"gap_s": 0.251},
+        {"read": 1.21e8},
+        {"copied": 0.69e8},
+        {"works_s": 4.1},
+        {"per_s": 220.0},
+    ],
 )
 def test_each_bar_can_be_missed(changed: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """What is beyond it fails, and says so."""
