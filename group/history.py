@@ -408,9 +408,10 @@ class History:
                 else:  # it is held
                     yield from self._parked(place, c, d, owner)
                     continue
-                yield self._under_way(place, c, d, owner, asked if is_asked else None)._replace(
-                    state=state, asked=was_asked, released=released, position=position
-                )
+                move = self._under_way(place, c, d, owner, asked if is_asked else None)
+                is_free = state in (MoveState.RELEASED, MoveState.FENCED) and move.target is None
+                reason = name_of_hold(self.control, place, owner.incarnation) if is_free else ""
+                yield move._replace(state=state, asked=was_asked, released=released, position=position, reason=reason)
 
     def _parked(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[Move]:
         """What goes to somebody else by a plan, and its owner was not asked for it yet."""
@@ -454,8 +455,7 @@ class History:
         term = self.control.term if asked is None else asked.term
         copy_ms = self._copies_ms.get(number)
         move = Move(0, MoveState.ASKED, *place, first, end, origin, target, cause, plan, number, term)
-        held_for = "" if newest is not None else name_of_hold(self.control, place, owner.incarnation)
-        return move._replace(copy_asked_ms=copy_ms, reason=held_for)
+        return move._replace(copy_asked_ms=copy_ms)
 
 
 def _note(into: dict[Hold, Steps[int]], event: RangesReleased | WorkersCut, first: int, end: int, ms: int) -> None:

@@ -174,7 +174,8 @@ def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Spa
             member = next((m for m in on_best if slots.take(m.incarnation, run.place)), None)
             if member is None:
                 break
-            found.append((run, member.incarnation, [Span(run.first, run.end)]))
+            bands = uncovered([(run.first, run.end)], _bands_at(own, member.incarnation))
+            found.append((run, member.incarnation, bands))
             rest.remove(member)
             hosts.add(member.joined.host)
             counts[member.incarnation] += 1

@@ -174,7 +174,7 @@ def _stays(content: Content, arm: str) -> Verdict:
     text = (
         f"ranges that stay beside one with {arm}: 99.9 % of the gaps between commits are below {busy_s * 1e3:.0f} ms "
     )
-    text += f"(in the calm minute {calm_s * 1e3:.0f} ms); required at most twice that, or 250 ms"
+    text += f"(in the calm minute {calm_s * 1e3:.0f} ms); required at most twice those of the calm minute, or 250 ms"
     return Verdict("state", text, busy_s <= max(GAP_TIMES * calm_s, GAP_FREE_S))
 
 

@@ -31,7 +31,7 @@ from ...brokers.protocol import (
 from ...errors import StateError
 from ...keyrange.ranges import KeyRange
 from ...state.learning import least_position, points_of
-from ...state.restore import BEACON_NEAR, BEACON_STEP, Beacons, BeaconSearch, Plan, Writers, plan_restore
+from ...state.restore import BEACON_STEP, Beacons, BeaconSearch, Plan, Writers, plan_restore
 from ...state.tables import Change, Copy
 from ..settings import Settings
 from ..watch.statistics import Progress
@@ -117,7 +117,7 @@ class Restore:
 
     async def _run(self, sources: Sequence[Restoring]) -> None:
         passes = [self._pass(source, plan) for source, plan in await self._plan(sources)]
-        passes.sort(key=lambda one: (one.plan.offsets > BEACON_NEAR, not one.is_opened, one.plan.offsets))
+        passes.sort(key=lambda one: (one.plan.offsets > NEAR_OFFSETS, not one.is_opened, one.plan.offsets))
         at_once = min(len(passes), self.settings.restore_partitions_max)
         progress = _Progress([one.plan for one in passes])
         lanes: list[asyncio.Future[None]] = []

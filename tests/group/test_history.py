@@ -346,6 +346,8 @@ def test_a_range_with_state_says_which_name_it_waits_for() -> None:
     assert (waiting.state, waiting.reason) == (MoveState.FENCED, "")
     (_, waiting) = moves(told([*control, store, *end], [(2, cut(1, 1))]))
     assert (waiting.state, waiting.reason) == (MoveState.FENCED, "'a' to come back, 60 s at most")
+    (_, waiting) = moves(told([*control, store, *end[:1]], [(2, cut(1, 1))]))
+    assert (waiting.state, waiting.reason) == (MoveState.EXPELLED, "")
     (_, waiting) = moves(told([*control, store, *end, (70, planned(1, 0, 2))], [(2, cut(1, 1))]))
     assert (waiting.target, waiting.reason) == (Party(2, "b", "host"), "")
 

@@ -225,7 +225,7 @@ class World(Group):
         match what:
             case "ask" if absent:
                 one = chance.choice(absent)
-                self.asks_anew(one, chance.choice(("h1", "h2")))
+                self.asks_anew(one, chance.choice(("h1", "h2", "h3")))
             case "pass":
                 self.run(f"pass {chance.choice((1, 3, 12))}s")
             case "elect":
@@ -294,8 +294,6 @@ class World(Group):
         """Everything is owned by somebody who stays, and has as many copies as are wanted."""
         assert not self.run("pass 10s"), "it does not come to rest"
         control, staying = self.ledger.control, self.staying()
-        assert not control.moves.asked
-        assert all(copy.role == STANDBY for copy in control.moves.copies.values())
         wanted = min(self.rules.standbys, len(staying) - 1)
         for place in control.started:
             for n, owner, how in self.at(place):
@@ -307,6 +305,8 @@ class World(Group):
                     away = {i for i in staying if control.members[i].joined.host != control.members[owner].joined.host}
                     least = min(wanted, len(away))
                     assert len(having & away) >= least, f"copies of {place} {n} on the host of their owner: {having}"
+        assert not control.moves.asked
+        assert all(copy.role == STANDBY for copy in control.moves.copies.values())
 
 
 def plays(seed: int, *, heals: bool = True) -> None:
