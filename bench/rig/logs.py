@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from keylanes.brokers.protocol import Appender, Broker, Outgoing, Reader, TopicPartition
 from keylanes.group.cells import Standing, cells
 from keylanes.group.happened import Change, Move
 from keylanes.group.heard import MEMBERS
 from keylanes.group.history import History
+from keylanes.keyrange.steps import Steps
 from keylanes.offsets.codec import decode, encode
 from keylanes.offsets.control_events import ControlEvent, MemberJoined
 from keylanes.offsets.events import Committed, Event
@@ -29,6 +30,7 @@ LOOK_S = 0.1
 AGAIN_S = 10.0
 """A request that came to nothing is made again."""
 BY = "a benchmark"
+UNCUT: Final[Steps[int]] = Steps()
 
 
 class Commit(NamedTuple):
@@ -89,13 +91,16 @@ class Logs:
         return {incarnation: member.joined.instance for incarnation, member in members if not member.expelled}
 
     def holders(self, partition: int) -> list[tuple[int, int, str]]:
-        """Who works on which points of a source partition; "" where nobody does."""
+        """Who works on which points of a source partition; "" where nobody does. Who had them before and has not taken
+        them up again does not, either.
+        """
         place, names = (self.topic, partition), self.names()
-        cut, found = self.ledger.partition(place).workers(), list[tuple[int, int, str]]()
+        parts, found = self.ledger.partition(place).parts, list[tuple[int, int, str]]()
         for cell in cells(self.ledger.control, self.ledger.partitions, place, ()):
+            is_held = cell.standing is Standing.HELD and cell.epoch in parts
+            cut = parts[cell.epoch].workers if is_held else UNCUT
             for first, end, worker in cut.all_pieces(cell.first, cell.end):
-                is_at_work = cell.standing is Standing.HELD and worker is not None and worker[0] == cell.owner
-                name = names.get(cell.owner, "") if is_at_work else ""
+                name = "" if worker is None else names.get(cell.owner, "")
                 if found and found[-1][2] == name:
                     found[-1] = found[-1][0], end, name
                 else:

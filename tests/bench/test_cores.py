@@ -19,7 +19,7 @@ from keylanes.offsets.control_events import (
 )
 from keylanes.offsets.decide import Turn, decide_grant
 from keylanes.offsets.event_values import LEVEL
-from keylanes.offsets.events import Event
+from keylanes.offsets.events import Event, WorkersCut
 from keylanes.offsets.ledger import evolve_all
 from keylanes.offsets.starts import EARLIEST
 from rig.logs import Logs
@@ -28,8 +28,11 @@ from rig.notes import Notes, Points, notes_of
 from spreading.moving import CELLS, chosen, told
 from spreading.run import Arm, figures_of
 
+from ..stage.log_events import range_released
+
 S = 1_000_000_000
 CELL = SPACE_END // CELLS
+PLACE = ("t", 0)
 NO_READER: Any = None
 NO_APPENDER: Any = None
 """Nothing is read or asked for."""
@@ -84,9 +87,8 @@ def test_the_first_cell_of_the_widest_band_goes_to_the_next_one() -> None:
     assert chosen({0: []}) is None
 
 
-def test_what_was_granted_is_known_from_the_control_log_alone() -> None:
-    """Touching points of a member as one, also of several grants."""
-    place, turn, half = ("t", 0), Turn(1), SPACE_END // 2
+def begun(turn: Turn) -> Logs:
+    """Of an application of two members and one partition."""
     logs = Logs("app", "t", NO_READER, NO_APPENDER, [])
     events: list[Event] = [AppCreated("app", HASH_NAME, 1), CoordinatorElected(1, "", "a", "a")]
     events.append(LevelRaised(*turn.next(), LEVEL))
@@ -94,12 +96,39 @@ def test_what_was_granted_is_known_from_the_control_log_alone() -> None:
         ids = (f"app.{name}",)
         joined = MemberJoined(*turn.next(), number, name, name, ids, "", "", 1.0, LEVEL, (), (), until_level=False)
         events.append(joined)
-    events.append(PartitionStarted(*turn.next(), *place, 0, EARLIEST, 1))
+    events.append(PartitionStarted(*turn.next(), *PLACE, 0, EARLIEST, 1))
     evolve_all(logs.ledger, events)
+    return logs
+
+
+def test_what_was_granted_is_known_from_the_control_log_alone() -> None:
+    """Touching points of a member as one, also of several grants."""
+    turn, half = Turn(1), SPACE_END // 2
+    logs = begun(turn)
     assert logs.granted(0) == []
     for owner, first, end in ((1, 0, CELL), (1, CELL, half), (2, half, SPACE_END)):
-        evolve_all(logs.ledger, decide_grant(logs.ledger, turn, place, owner, KeyRange(first, end), move=0))
+        evolve_all(logs.ledger, decide_grant(logs.ledger, turn, PLACE, owner, KeyRange(first, end), move=0))
     assert logs.granted(0) == [(0, half, "a"), (half, SPACE_END, "b")]
+
+
+def test_who_gets_a_range_back_works_on_it_when_it_has_taken_it_up_again() -> None:
+    """Not as soon as it is granted, as its workers of before are in the log, too."""
+    turn, half = Turn(1), SPACE_END // 2
+    logs = begun(turn)
+
+    def granted(owner: int, first: int, end: int) -> None:
+        evolve_all(logs.ledger, decide_grant(logs.ledger, turn, PLACE, owner, KeyRange(first, end), move=0))
+
+    granted(1, 0, SPACE_END)
+    evolve_all(logs.ledger, [WorkersCut(1, 1, 1, *PLACE, 1, (0, half, SPACE_END))])
+    assert logs.holders(0) == [(0, SPACE_END, "a")]
+    evolve_all(logs.ledger, [range_released(1, 2, 1, *PLACE, 0, half, 0)])
+    granted(2, 0, half)
+    evolve_all(logs.ledger, [WorkersCut(2, 1, 2, *PLACE, 1, (0, half)), range_released(2, 2, 2, *PLACE, 0, half, 0)])
+    granted(1, 0, half)
+    assert logs.holders(0) == [(0, half, ""), (half, SPACE_END, "a")]
+    evolve_all(logs.ledger, [WorkersCut(1, 3, 3, *PLACE, 9, (0, half))])
+    assert logs.holders(0) == [(0, SPACE_END, "a")]
 
 
 def moved(cause: str, asked_ms: int, released_ms: int, taken_up_ms: int | None) -> Move:
