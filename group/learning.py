@@ -17,7 +17,8 @@ who had it keeps a copy until its successor works. Until it is asked to release,
 - A copy of points on which nobody works is not ended; so the last one that is ready never is.
 - Standbys: at rest each range with state has ``standbys`` copies at other members, on other hosts first, at those who
   have the fewest. One that is there stays, unless it has come to lie on the owner's own host and another host is free:
-  then one more is made there, and replaces it when it is ready.
+  then one more is made there, and replaces it when it is ready. A copy of several ranges stays as long as one of them
+  needs it.
 """
 
 from collections import Counter
