@@ -24,6 +24,19 @@ from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, World, key_of
 CHANGELOG = TopicPartition(TOPIC, 0)
 
 
+def describes_late(world: Beside, seconds: float) -> None:
+    """The broker takes so long to say how topics are set up."""
+    broker: Any = world.learner.broker
+    describe = broker.describe
+
+    async def late(topics: Collection[str]) -> Any:
+        found = await describe(topics)
+        await asyncio.sleep(seconds)
+        return found
+
+    broker.describe = late
+
+
 def test_the_owner_commits_while_an_old_copy_is_thrown_away() -> None:
     """Before that the beacons are compared with the logs. These are read behind the watermark: the newest beacon lies
     above it.
@@ -73,15 +86,8 @@ def test_what_joins_a_pass_while_it_is_planned_waits_for_the_next_plan() -> None
         async def writers(_: Place) -> Writers:
             return Writers({1: world.transaction}, frozenset({1}), frozenset({1}), incarnation_max=2, own=1)
 
-        broker: Any = world.learner.broker
-        describe = broker.describe
-
-        async def describe_late(topics: Collection[str]) -> Any:
-            found = await describe(topics)
-            await asyncio.sleep(0.05)
-            return found
-
-        broker.describe, world.learner.writers = describe_late, writers
+        describes_late(world, 0.05)
+        world.learner.writers = writers
 
         def mark() -> list[Mark]:
             return [(UPPER.first, UPPER.end, Marker(world.high, world.now_ms))]
@@ -105,15 +111,7 @@ def test_what_is_asked_once_more_does_not_hold_up_a_plan() -> None:
 
     async def story(world: Beside) -> None:
         await world.fill()
-        broker: Any = world.learner.broker
-        describe = broker.describe
-
-        async def describe_late(topics: Collection[str]) -> Any:
-            found = await describe(topics)
-            await asyncio.sleep(0.5)
-            return found
-
-        broker.describe = describe_late
+        describes_late(world, 0.5)
         world.ask(1)
 
         async def say_again() -> None:
