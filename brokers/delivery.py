@@ -69,8 +69,8 @@ class Batch(NamedTuple, Generic[T]):
     size: int
 
 
-class MessageLimits:
-    """The ``max.message.bytes`` of topics, as ``ask`` tells it; asked for again from time to time."""
+class TopicNumbers:
+    """A setting of topics that is a number, as ``ask`` tells it; asked for again from time to time."""
 
     def __init__(self, ask: Callable[[Collection[str]], Awaitable[Mapping[str, int]]]) -> None:
         self._ask = ask
@@ -98,7 +98,7 @@ class BatchRequests(Protocol[T]):
     """
 
     @property
-    def limits(self) -> MessageLimits: ...
+    def limits(self) -> TopicNumbers: ...
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """From now; without ``timeout_ms``, so long as a client waits for an answer."""
@@ -261,17 +261,17 @@ class Appends(Generic[T]):
         self._session: Session[T] | None = None
         self.closed = False
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
+    async def append(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         """See the protocol."""
         if not records:
-            return
+            return {}
         deadline = self._deadline("appending")
         async with self._lock:
             deadline.check("others were in front of it")
             try:
                 session = await self._opened(deadline)
                 groups = await session.plan(records, deadline)
-                await session.deliver(records, groups, deadline)
+                return await session.deliver(records, groups, deadline)
             except BaseException as error:
                 # What became of a batch is not known, so the sequence numbers can't go on from it.
                 await self._drop()

@@ -197,10 +197,6 @@ class EmbeddedBroker:
         epoch = await self._write(functools.partial(self._store.bump_epoch, transactional_id))
         return EmbeddedProducer(self, Guard(transactional_id, epoch))
 
-    async def fence(self, transactional_id: str) -> None:
-        """Fence all producers of an id, after the write that one of them is at."""
-        await self._write(functools.partial(self._store.bump_epoch, transactional_id))
-
     def table(self, topic: str, partition: int) -> "EmbeddedTable | None":
         """A partition of a topic that is kept by key; None for a log. Raises UnknownTopic."""
         found = _translated(functools.partial(self._store.table, topic, partition))
@@ -254,14 +250,12 @@ class EmbeddedReader:
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
         self._positions: dict[TopicPartition, int] = {}
-        self._at_end_s: dict[TopicPartition, float] = {}
         self._closed = False
         self._turn = 0
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read from these places, and no others."""
         self._positions = {TopicPartition(*source): offset for source, offset in positions.items()}
-        self._at_end_s.clear()
 
     def position(self, source: TopicPartition) -> int:
         """The offset to be read next."""
@@ -280,10 +274,7 @@ class EmbeddedReader:
             # Registered before it looks: an append between the look and the wait is not missed.
             news = shared.wait_for(frozenset(asked))
             try:
-                looked_s = loop.time()
                 found = await self._look(shared.store, asked, records_max)
-                if not found:
-                    self._at_end_s.update(dict.fromkeys(asked.keys() & self._positions.keys(), looked_s))
                 # An ``assign`` meanwhile makes a batch of a place that is not read any more worthless.
                 fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
                 for batch in fresh:
@@ -296,10 +287,6 @@ class EmbeddedReader:
                 asked = {source: self._positions[source] for source in sources if source in self._positions}
             finally:
                 shared.forget(news)
-
-    def at_end_s(self, source: TopicPartition) -> float | None:
-        """See the protocol."""
-        return self._at_end_s.get(source)
 
     async def close(self) -> None:
         """Let go; a fetch that waits ends with an error."""
@@ -352,6 +339,12 @@ class EmbeddedProducer:
         self._usable = True
         return ends
 
+    async def mark(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+        """See the protocol; nothing is written, for the ends of the one store are true."""
+        await self._broker._append([], self._guard)
+        marks = await self._broker.watermarks({TopicPartition(record.topic, record.partition) for record in records})
+        return {partition: mark.high for partition, mark in marks.items()}
+
     async def close(self) -> None:
         """Let go."""
         self._usable = False
@@ -365,12 +358,12 @@ class EmbeddedAppender:
         self._lock = asyncio.Lock()  # two threads would write in any order
         self._closed = False
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
+    async def append(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         """See the protocol; a large write is done in a thread."""
         async with self._lock:
             if self._closed:
                 raise BrokerError("the appender was closed")
-            await self._broker._append(records, None)
+            return await self._broker._append(records, None)
 
     async def close(self) -> None:
         """Let go."""

@@ -3,12 +3,19 @@
 How each step may end, and what is done then:
 
 - AddPartitions, Produce: what may be taken later is asked again; a refusal for good names its batch's records; a lost
-  answer ends the transaction. Whatever happens here, no commit was asked for: the transaction is aborted.
-- EndTxn(commit) is sent once. No answer means that the outcome is unknown. It is not sent again on a new connection:
-  a commit that is still under way could then end the *next* transaction of the same epoch.
+  answer ends the transaction. Whatever happens here, no commit was asked for: nothing of it becomes visible.
+- EndTxn(commit) is sent once. No sure answer means that the outcome is unknown. It is not sent again on a new
+  connection: a commit that is still under way could then end the *next* transaction of the same epoch.
 - "Fenced" is also what Kafka says when a transaction ran into its time limit; the coordinator is asked which it was.
 
 The producer is spent after any of these; the next one has a new epoch, which late requests of this one do not have.
+
+A transaction that failed is left open: the next producer of the id aborts it, under its own epoch. To abort it here
+would be wrong where a batch is still under way and the broker does not verify batches (Kafka before 3.6): the batch
+would arrive behind the marker of the abort, and the next transaction of this epoch would commit it.
+
+All of an epoch is asked of the node that gave it: what a transaction coordinator answers counts from no other one. When
+that node does not answer, or coordinates no more, the producer is spent.
 """
 
 import asyncio
@@ -30,7 +37,6 @@ from .protocol import (
 T = TypeVar("T")
 
 ABORT_MS_MAX: Final = 5_000
-ANSWERED_LATER: Final = SENT_AGAIN - {Verdict.NOT_SENT}
 ABORTED: Final = frozenset({"PrepareEpochFence", "PrepareAbort", "CompleteAbort"})
 
 
@@ -72,29 +78,27 @@ class TransactionalProducer(Generic[T]):
 
     async def transact(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         """See the protocol."""
-        if not self._usable:
-            raise BrokerError("this producer is in use, was closed or has failed: make a new one")
-        if not records:
-            return {}
-        self._usable = False
-        started = asyncio.get_running_loop().time()
-        deadline = self.requests.deadline(f"the transaction of {self._id!r}", self._timeout_ms)
-        self._opened = None
-        try:
-            groups = await self.session.plan(records, deadline)
-            await self._add(groups, deadline)
-            self._opened = started
-            ends = await self.session.deliver(records, groups, deadline)
-        except Refused as error:
-            await self._abort(error)
-            raise error.as_refusal() from error
-        except FencedAnswer as error:
-            raise await self._fenced() from error
-        except BrokerError as error:
-            await self._abort(error)
-            raise TransactionAborted(f"aborted, nothing of it is visible: {error}") from error
-        await self._commit()
+        self._take_up()
+        if records:
+            ends = await self._write(records)
+            await self._commit()
+        else:
+            ends = {}
         self._usable = True
+        return ends
+
+    async def mark(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+        """See the protocol."""
+        self._take_up()
+        ends = await self._write(records)
+        while unknown := [record for record in records if TopicPartition(record.topic, record.partition) not in ends]:
+            ends |= await self._write(unknown)
+        deadline = self.requests.deadline("an abort", min(ABORT_MS_MAX, self.requests.request_timeout_ms))
+        # What becomes of the abort does not matter: the offsets stand, and the next producer aborts what is open.
+        with contextlib.suppress(BrokerError):
+            while (answer := await self.requests.end(deadline, commit=False)).verdict is Verdict.AGAIN:
+                await deadline.pause(answer.problem)
+            self._usable = answer.verdict is Verdict.DONE
         return ends
 
     async def close(self) -> None:
@@ -102,8 +106,30 @@ class TransactionalProducer(Generic[T]):
         self._usable, self.closed = False, True
         await self.requests.close()
 
+    def _take_up(self) -> None:
+        if not self._usable:
+            raise BrokerError("this producer is in use, was closed or has failed: make a new one")
+        self._usable = False
+
+    async def _write(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+        """Write into the open transaction, or begin one. Returns what ``Session.deliver`` does."""
+        started = asyncio.get_running_loop().time()
+        deadline = self.requests.deadline(f"the transaction of {self._id!r}", self._timeout_ms)
+        self._opened = None
+        try:
+            groups = await self.session.plan(records, deadline)
+            await self._add(groups, deadline)
+            self._opened = started
+            return await self.session.deliver(records, groups, deadline)
+        except Refused as error:
+            raise error.as_refusal() from error
+        except FencedAnswer as error:
+            raise await self._fenced() from error
+        except BrokerError as error:
+            raise TransactionAborted(f"aborted, nothing of it is visible: {error}") from error
+
     async def _add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
-        while (answer := await self.requests.add(partitions, deadline)).verdict in SENT_AGAIN:
+        while (answer := await self.requests.add(partitions, deadline)).verdict is Verdict.AGAIN:
             await deadline.pause(answer.problem)
         if answer.verdict is Verdict.FENCED:
             raise FencedAnswer(answer.problem)
@@ -112,36 +138,18 @@ class TransactionalProducer(Generic[T]):
 
     async def _commit(self) -> None:
         deadline = self.requests.deadline(f"the commit of {self._id!r}")
-        doubtful = False  # whether the coordinator may have written the decision and failed to confirm it
-        while True:
-            try:
-                answer = await self.requests.end(deadline, commit=True)
-                if answer.verdict in SENT_AGAIN:
-                    doubtful = doubtful or answer.verdict is Verdict.DOUBTFUL
-                    await deadline.pause(answer.problem)
-                    continue
-            except BrokerError as error:  # the time is over, or the coordinator was not found: nothing is under way
-                if doubtful:
-                    raise TransactionUnknown(f"the commit of {self._id!r} was not confirmed: {error}") from error
-                raise TransactionAborted(f"aborted, the commit could not be asked for: {error}") from error
-            if answer.verdict is Verdict.DONE:
-                return
-            if answer.verdict is Verdict.FENCED and not doubtful:
-                raise await self._fenced()
-            raise TransactionUnknown(f"no sure answer to the commit of {self._id!r}: {answer.problem}")
-
-    async def _abort(self, reason: Exception) -> None:
-        """Ask once to abort, so that readers need not wait for the time limit; raises when the answer is "fenced".
-
-        Nothing else depends on the answer: no commit was asked for, and the next producer aborts what is open.
-        """
-        deadline = self.requests.deadline("an abort", min(ABORT_MS_MAX, self.requests.request_timeout_ms))
-        answer = None
-        with contextlib.suppress(BrokerError):
-            while (answer := await self.requests.end(deadline, commit=False)).verdict in ANSWERED_LATER:
+        try:
+            while (answer := await self.requests.end(deadline, commit=True)).verdict is Verdict.AGAIN:
                 await deadline.pause(answer.problem)
-        if answer is not None and answer.verdict is Verdict.FENCED:
-            raise await self._fenced() from reason
+        except BrokerError as error:  # the time is over, and no commit is under way
+            raise TransactionAborted(f"aborted, the commit could not be asked for: {error}") from error
+        if answer.verdict is Verdict.DONE:
+            return
+        if answer.verdict is Verdict.FENCED:
+            raise await self._fenced()
+        if answer.verdict is Verdict.NOT_SENT:
+            raise TransactionAborted(f"aborted, the commit could not be asked for: {answer.problem}")
+        raise TransactionUnknown(f"no sure answer to the commit of {self._id!r}: {answer.problem}")
 
     async def _fenced(self) -> BrokerError:
         """What "fenced" means: a newer producer, or a transaction that Kafka aborted because it took too long."""

@@ -14,8 +14,11 @@ Semantics that every adapter owes:
   another one: each has a session of its own.
 - A topic created with ``state.tables.TABLE_CONFIG`` is kept by key by a broker that can, and is a log like any other at
   one that can't: ``table`` tells which. What is kept by key can't be read by a reader.
-- ``watermarks().high`` is the high watermark (not the last stable offset): "to its end" means that a reader's position
-  has reached a high watermark taken before.
+- ``watermarks().high`` is the high watermark (not the last stable offset). Everything that was acknowledged before the
+  call lies below it: a leader that was deposed and still answers is told from the true one.
+- The offset of an own append is the surest end of a log: only its true leader can acknowledge the append, and all that
+  was acknowledged before lies below it. ``append`` and ``mark`` return it. What decides who may commit, and from where,
+  rests on these offsets alone.
 - Every call is bounded in time by the adapter's own settings and raises ``BrokerTimeout`` when that runs out.
 """
 
@@ -216,12 +219,7 @@ class Reader(Protocol):
 
         At most ``records_max`` records in all. Partitions not named keep what was prefetched for them. Raises
         OffsetOutOfRange, UnknownTopic, CorruptRecord, BrokerTimeout. ``[]`` does not say that there is no more: the
-        broker may be silent for some time (see ``at_end_s``).
-        """
-
-    def at_end_s(self, source: TopicPartition) -> float | None:
-        """When the broker was asked last of those times at which, by its answer, there was no more than ``fetch`` has
-        returned of this partition; by the loop's time. None: it has not answered so since the partition was assigned.
+        broker may be silent for some time, or lead the partition no more.
         """
 
     async def close(self) -> None:
@@ -240,6 +238,14 @@ class Producer(Protocol):
         the outcome is unknown too.
         """
 
+    async def mark(self, records: Sequence[Outgoing]) -> Mapping[TopicPartition, int]:
+        """Write all records in one transaction and abort it, so that nobody reads them; one call at a time.
+
+        Returns for each partition the offset behind the last record there. Whatever older producers of the id have
+        committed there lies below it. Raises ProducerFenced, TransactionAborted, TransactionRefused: then nothing is
+        known. The producer may be of no use any more afterwards: then ``transact`` says so.
+        """
+
     async def close(self) -> None:
         """Let go of connections; bounded in time; never ends a transaction as committed."""
 
@@ -247,12 +253,13 @@ class Producer(Protocol):
 class Appender(Protocol):
     """Writes outside of transactions, one call after the other, and waits for no other appender."""
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
+    async def append(self, records: Sequence[Outgoing]) -> Mapping[TopicPartition, int]:
         """Write all, in order per partition; returns when all are acknowledged.
 
-        Bounded in time, with the wait for the calls in front of it. After an error some may have been written, or may
-        still be, behind what is appended later; the next call may succeed. Raises TransactionRefused for records that
-        are refused for good, BrokerError.
+        Returns for each partition the offset behind the last record. A partition is left out where the adapter can't
+        know. Bounded in time, with the wait for the calls in front of it. After an error some may have been written,
+        or may still be, behind what is appended later; the next call may succeed. Raises TransactionRefused for
+        records that are refused for good, BrokerError.
         """
 
     async def close(self) -> None:
@@ -281,7 +288,9 @@ class Broker(Protocol):
         """Create topics; one that exists already is left as it is. Returns when they can be used."""
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
-        """Watermarks of partitions; raises UnknownTopic."""
+        """Watermarks of partitions: see the semantics above. Raises UnknownTopic, and BrokerTimeout when too few of the
+        brokers that keep a partition say who leads it.
+        """
 
     async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Of each partition the least offset whose record's timestamp is at or behind a time in ms; None: there is
@@ -298,9 +307,6 @@ class Broker(Protocol):
 
     async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> Producer:
         """A new producer of the id, which fences all older ones (see the semantics above)."""
-
-    async def fence(self, transactional_id: str) -> None:
-        """Fence all producers of an id; returns when its last transaction is decided and visible to reads."""
 
     def table(self, topic: str, partition: int) -> Table | None:
         """A partition of a topic that the broker itself keeps by key, as it is committed; None: the topic is a log.

@@ -106,7 +106,7 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
             await asyncio.sleep(max(0.0, began_s + interval_s - loop.time()))
             ledger = await logs.read_control(ledger)
             try:
-                ledger = await logs.read_offsets(ledger)
+                ledger = await logs.read_offsets(ledger, None, await logs.ends_of(logs.offset_logs()))
             except HistoryTrimmed:
                 ledger = await logs.begin_offsets(ledger)
     finally:

@@ -1,6 +1,7 @@
 """PURE. When a process stands for coordinator.
 
-It stands when the coordinator has been silent for long enough. How long depends on what is known of it:
+It stands when the coordinator has been silent for long enough; who was expelled does not. How long depends on what is
+known of the coordinator:
 
     nobody was ever elected, or whoever was is of level 0                      at once: there is nobody to wait for
     it resigned, or its own member was expelled                                at once
@@ -38,12 +39,13 @@ SHORT_INTERVALS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A process that may stand. ``instance``: its name, "" for none; ``is_alone``: the broker proves that there is no
-    other process.
+    """A process that may stand. ``instance``: its name, "" for none; ``incarnation``: of its member, 0 before it has
+    joined; ``is_alone``: the broker proves that there is no other process.
     """
 
     instance: str
     birth: str
+    incarnation: int = 0
     is_alone: bool = False
 
 
@@ -85,9 +87,14 @@ def is_coordinator(control: Control, birth: str, term: int) -> bool:
 
 def stands(control: Control, heard: Heard, candidate: Candidate, term: int) -> bool:
     """Whether the process is to stand for the next term now. ``term``: for which it stood last."""
-    if is_coordinator(control, candidate.birth, term):
+    if is_coordinator(control, candidate.birth, term) or _is_out(control, candidate):
         return False
     return _awaited(control, heard).silent_ms(control.term) >= wait_ms(control, heard, candidate)
+
+
+def _is_out(control: Control, candidate: Candidate) -> bool:
+    """Whether the process was expelled: it does not belong to the group, and may hear others no more."""
+    return candidate.incarnation > 0 and control.is_expelled(candidate.incarnation)
 
 
 def probes(control: Control, heard: Heard, candidate: Candidate, term: int, *, quiet_ms: int) -> bool:

@@ -185,8 +185,7 @@ class Member:
         limit_ms = stopping.left_ms(COMMITTED) if stopping.budget.has_begun else limit_ms
         patience = Patience(limit_ms, "asking whether this process takes part")
         try:
-            await bounded(until_answered(self.standing.read_control, patience), limit_ms, patience.what)
-            self.standing.check()
+            await bounded(until_answered(self.standing.confirm, patience), limit_ms, patience.what)
         except Expelled as out:
             raise out from error
         except (BrokerError, LogError) as unread:
@@ -296,8 +295,8 @@ class Member:
         """INIT → READ, as each time: who was expelled before it made its first producer works on no old grant."""
         producer = await self.patience.ask(self.identity.make_producer)
         try:
+            await self.patience.ask(self.standing.confirm)
             await self.patience.ask(self.standing.read)
-            self.standing.check()
         except BaseException:
             await asyncio.shield(closed_within(self.settings.close_timeout_ms, producer.close(), "closing a producer"))
             raise

@@ -5,32 +5,31 @@ per appender, one consumer per reader. Only the modules of this folder know aiok
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from aiokafka.protocol.admin import CreateTopicsRequest, DeleteRecordsRequest, DescribeConfigsRequest
-from aiokafka.protocol.offset import OffsetRequest
 
 from ...errors import SettingsError
 from ...state.tables import TABLE_CONFIG
 from ..asking import Deadline, NotSent, ReplyLost
-from ..delivery import Appends, MessageLimits
+from ..delivery import Appends, TopicNumbers
 from ..producer import TransactionalProducer
 from ..protocol import (
     BrokerError,
     GroupOffsets,
+    NotAuthorized,
     OffsetOutOfRange,
     Replication,
     TopicDescription,
     TopicPartition,
     TopicSpec,
-    UnknownTopic,
     Watermarks,
 )
 from ..rights import Lacking, Right
 from ..security import Security
 from .address import hosts_of, refuse_plaintext
-from .client import Node
 from .groups import group_offsets
 from .identities import TopicIdentities
 from .link import (
@@ -43,12 +42,12 @@ from .link import (
     describe_code,
     quieten_client_logs,
 )
+from .offsets import LATEST, Ends, ask_leaders, offsets_of
 from .reader import KafkaReader
 from .requests import CODECS, KafkaRequests
 from .rights import ask_lacking
 
-LATEST, EARLIEST, READ_UNCOMMITTED = -1, -2, 0
-FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request; no transaction is ever begun
+NO_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request of an appender, which begins no transaction
 
 Made = KafkaReader | TransactionalProducer[bytes] | Appends[bytes]
 """What a broker makes, and closes when it is closed."""
@@ -87,7 +86,8 @@ class KafkaBroker:
         self._codec = CODECS[compression_type]
         self._link = KafkaLink(self._settings)
         self._identities = TopicIdentities(self._link)
-        self._limits = MessageLimits(self._message_limits)
+        self._limits = TopicNumbers(self._message_limits)
+        self._ends = Ends(self._link, TopicNumbers(self._in_sync_min))
         self._made: list[Made] = []
 
     async def open(self) -> None:
@@ -113,7 +113,7 @@ class KafkaBroker:
         return {
             name: TopicDescription(
                 name,
-                len(topic.leaders),
+                len(topic.partitions),
                 configs[name],
                 topic.identity,
                 Replication(topic.replicas, topic.brokers),
@@ -159,23 +159,22 @@ class KafkaBroker:
 
     async def _wait_usable(self, topics: Collection[str], deadline: Deadline) -> None:
         while True:
-            found = await self._link.partitions(topics, deadline)
-            if len(found) == len(topics) and all(min(leaders.values(), default=-1) >= 0 for leaders in found.values()):
+            found = await self._link.topics(topics, deadline)
+            leaders = [one.leader for topic in found.values() for one in topic.partitions.values()]
+            if len(found) == len(topics) and None not in leaders:
                 break
             await deadline.pause("partitions without a leader")
         # A leader may be named before it knows that it is one; who answers for offsets does.
-        await self._offsets([TopicPartition(name, index) for name in found for index in found[name]], LATEST, deadline)
+        partitions = [partition for topic in found.values() for partition, _ in topic.leaderships()]
+        await offsets_of(self._link, dict.fromkeys(partitions, LATEST), deadline)
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """Watermarks of partitions; raises UnknownTopic."""
-        deadline = self._link.deadline("asking for watermarks")
-        start = await self._offsets(partitions, EARLIEST, deadline)
-        high = await self._offsets(partitions, LATEST, deadline)
-        return {partition: Watermarks(start[partition], high[partition]) for partition in partitions}
+        return await self._ends.watermarks(partitions, self._link.deadline("asking for watermarks"))
 
     async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """See the protocol."""
-        found = await self._offsets_of(times, self._link.deadline("asking for offsets by time"))
+        found = await offsets_of(self._link, times, self._link.deadline("asking for offsets by time"))
         return {partition: None if offset < 0 else offset for partition, offset in found.items()}
 
     async def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:
@@ -203,28 +202,23 @@ class KafkaBroker:
         self,
         deadline: Deadline,
         transactional_id: str | None = None,
-        transaction_timeout_ms: int = FENCE_TRANSACTION_TIMEOUT_MS,
+        transaction_timeout_ms: int = NO_TRANSACTION_TIMEOUT_MS,
     ) -> KafkaRequests:
         """A new producer id or epoch, over connections of its own; not behind ``close``, which would not end them."""
         self._link.check()
         link = KafkaLink(self._settings)
         try:
             await link.open(deadline)
-            number, epoch = await link.initialise(transactional_id, transaction_timeout_ms, deadline)
+            initialised = await link.initialise(transactional_id, transaction_timeout_ms, deadline)
             self._link.check()  # it may have been closed meanwhile
         except BaseException:
             await link.close()
             raise
-        return KafkaRequests(link, self._limits, self._codec, number, epoch, transactional_id)
+        return KafkaRequests(link, self._limits, self._codec, initialised, transactional_id)
 
     def _keep(self, made: Made) -> None:
         self._made = [one for one in self._made if not one.closed]
         self._made.append(made)
-
-    async def fence(self, transactional_id: str) -> None:
-        """Fence all producers of an id; returns when its last transaction is decided and its markers are written."""
-        deadline = self._link.deadline(f"fencing {transactional_id!r}")
-        await self._link.initialise(transactional_id, FENCE_TRANSACTION_TIMEOUT_MS, deadline)
 
     def table(self, topic: str, partition: int) -> None:
         """Kafka keeps logs only."""
@@ -239,7 +233,8 @@ class KafkaBroker:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
         deadline = self._link.deadline("trimming")
         timeout_ms = self._settings.answered_within_ms
-        answers = await self._ask_leaders(before, lambda rows: DeleteRecordsRequest(rows, timeout_ms), 1, deadline)
+        rows = {partition: partial(_row, partition.partition, offset) for partition, offset in before.items()}
+        answers = await ask_leaders(self._link, rows, lambda rows: DeleteRecordsRequest(rows, timeout_ms), 1, deadline)
         for partition, (_low, code, *_) in answers.items():
             if code == Code.OFFSET_OUT_OF_RANGE:
                 raise OffsetOutOfRange(partition, before[partition], (await self.watermarks([partition]))[partition])
@@ -247,71 +242,6 @@ class KafkaBroker:
                 raise self._link.refused(Right("topic", partition.topic, "DELETE"))
             if code != Code.NONE:
                 raise BrokerError(f"{partition.topic}[{partition.partition}] can't be trimmed: {describe_code(code)}")
-
-    async def _offsets(
-        self, partitions: Collection[TopicPartition], which: int, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        return await self._offsets_of(dict.fromkeys(partitions, which), deadline)
-
-    async def _offsets_of(self, which: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, int]:
-        """ListOffsets, uncommitted: of a committed reader LATEST would be the last stable offset."""
-        answers = await self._ask_leaders(which, lambda rows: OffsetRequest(-1, READ_UNCOMMITTED, rows), 0, deadline)
-        for partition, (code, *_) in answers.items():
-            if code == Code.TOPIC_NOT_AUTHORIZED:
-                raise self._link.refused(Right("topic", partition.topic, "DESCRIBE"))
-            if code != Code.NONE:
-                raise BrokerError(f"{partition.topic}[{partition.partition}]: {describe_code(code)}")
-        return {partition: row[2] for partition, row in answers.items()}
-
-    async def _ask_leaders(
-        self,
-        values: Mapping[TopicPartition, int],
-        request: Callable[[list[tuple[str, list[tuple[int, int]]]]], Any],
-        code_at: int,
-        deadline: Deadline,
-    ) -> dict[TopicPartition, Sequence[int]]:
-        """Ask the leader of each partition with its value, again where that may help.
-
-        The answers by partition: what follows the partition in it, with the error code at ``code_at``.
-        """
-        found: dict[TopicPartition, Sequence[int]] = {}
-        while len(found) < len(values):
-            open_ = [partition for partition in values if partition not in found]
-            missing = await self._link.missing(open_, deadline)
-            if missing:
-                raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
-            by_leader: dict[int, dict[str, list[tuple[int, int]]]] = {}
-            for partition in open_:
-                leader = self._link.leader(partition)
-                rows = by_leader.setdefault(-1 if leader is None else leader, {}).setdefault(partition.topic, [])
-                rows.append((partition.partition, values[partition]))
-            problem: object = "no answer"
-            # Side by side: one that is silent does not hold up what the others know.
-            replies = await asyncio.gather(
-                *(self._asked(leader, request(list(topics.items())), deadline) for leader, topics in by_leader.items())
-            )
-            for reply in replies:
-                if isinstance(reply, NotSent | ReplyLost):
-                    problem = reply
-                    continue
-                for topic, rows, *_ in reply.topics:
-                    for index, *row in rows:
-                        code = row[code_at]
-                        if code not in TRY_AGAIN:
-                            found[TopicPartition(topic, index)] = row
-                        else:
-                            problem = describe_code(code)
-            if len(found) < len(values):
-                self._link.forget_leaders(partition for partition in values if partition not in found)
-                await deadline.pause(problem)
-        return found
-
-    async def _asked(self, node: Node, request: Any, deadline: Deadline) -> Any:
-        """An answer, or why there is none that may come yet."""
-        try:
-            return await self._link.ask(node, request, deadline)
-        except (NotSent, ReplyLost) as error:
-            return error
 
     async def _configs(self, topics: Collection[str], deadline: Deadline) -> dict[str, dict[str, str]]:
         """All settings of topics that exist."""
@@ -332,6 +262,19 @@ class KafkaBroker:
     async def _message_limits(self, topics: Collection[str]) -> dict[str, int]:
         configs = await self._configs(topics, self._link.deadline("asking for max.message.bytes"))
         return {name: int(config["max.message.bytes"]) for name, config in configs.items()}
+
+    async def _in_sync_min(self, topics: Collection[str]) -> dict[str, int]:
+        """Of those topics whose brokers tell it."""
+        try:
+            configs = await self._configs(topics, self._link.deadline("asking for min.insync.replicas"))
+        except NotAuthorized:
+            return {}
+        key = "min.insync.replicas"
+        return {name: int(config[key]) for name, config in configs.items() if key in config}
+
+
+def _row(*values: int) -> tuple[int, ...]:
+    return values
 
 
 def _settings_of(spec: TopicSpec) -> list[tuple[str, str]]:

@@ -20,15 +20,17 @@ from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import CloseReason
-from aiokafka.protocol.metadata import MetadataRequest
 
 from ..asking import first_of
-from ..protocol import AuthenticationRefused
+from ..leaders import Leaders
+from ..protocol import AuthenticationRefused, TopicPartition
 from ..silence import SilentNodes
 from . import inside
 from .connecting import in_words, refusal_of
 from .connection import KafkaConnection
+from .topics import Node, TopicsRequest, answered_topics
 
 STAGGER_S: Final = 0.25
 """So long the next server waits for the one before it, when a client learns the brokers (RFC 8305)."""
@@ -43,7 +45,37 @@ NOT_FOR_CONNECTIONS: Final = frozenset({"bootstrap_servers", "retry_backoff_ms"}
 
 logger = logging.getLogger("keylanes")
 
-Node = int | str
+
+class _NewestLeaders(ClusterMetadata):  # type: ignore[misc]  # aiokafka has no types
+    """What a client knows of a cluster; who leads a partition is what all clients of the process have heard of it."""
+
+    def __init__(self, leaders: Leaders[Node], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._leaders = leaders
+
+    def leader_for_partition(self, partition: TopicPartition) -> Node | None:
+        """The node to read a partition from; -1: it has no leader now; None: the partition is not known."""
+        if super().leader_for_partition(partition) is None:
+            return None
+        leader = self._leaders.leader(partition)
+        return -1 if leader is None else leader
+
+
+class _ToldTopic(NamedTuple):
+    code: int
+    name: str
+    is_internal: bool
+    partitions: list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]]
+    """Each with its error, number, leader, replicas, and those in sync."""
+
+
+class _Told(NamedTuple):
+    """An answer to a ``TopicsRequest`` as aiokafka wants it, without leaders: they stand in ``Leaders``."""
+
+    brokers: list[tuple[int, str, int, str | None]]
+    controller_id: int
+    topics: list[_ToldTopic]
+    API_VERSION: int = 5
 
 
 class _Answered(NamedTuple):
@@ -53,13 +85,14 @@ class _Answered(NamedTuple):
 
 
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
-    """See the module. ``silent``: shared by the clients of a cluster; ``attempt_ms``: so long a connection may take to
-    be made, and a broker may say nothing.
+    """See the module. ``silent``, ``leaders``: shared by the clients of a cluster; ``attempt_ms``: so long a connection
+    may take to be made, and a broker may say nothing.
     """
 
-    def __init__(self, silent: SilentNodes[Node], attempt_ms: int, **arguments: Any) -> None:
+    def __init__(self, silent: SilentNodes[Node], leaders: Leaders[Node], attempt_ms: int, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.silent = silent
+        self.silent, self.leaders = silent, leaders
+        self.cluster = _NewestLeaders(leaders, bootstrap_servers=arguments["bootstrap_servers"])
         self.refusal: AuthenticationRefused | None = None
         """Set when a broker refused the log-in, or showed a certificate that is not trusted."""
         self._attempt_s = attempt_ms / 1000
@@ -83,7 +116,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         Its connection is one of the client's own, so ``close`` finds it whatever becomes of this call.
         """
         answered = await self._first_server()
-        self.cluster.update_metadata(answered.metadata)
+        self.cluster.update_metadata(_told(answered.metadata))
         inside.connections(self).pop((answered.node, ConnectionGroup.DEFAULT), None)
         if self.cluster.brokers():
             inside.abort(answered.connection)
@@ -113,7 +146,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             raise aiokafka.errors.KafkaConnectionError(self.problem(node))
         try:
             async with asyncio.timeout(self._attempt_s):
-                metadata = await connection.send(MetadataRequest([], False))
+                metadata = await connection.send(TopicsRequest(()))
         except BaseException as error:
             inside.abort(connection)
             if isinstance(error, Exception):
@@ -130,7 +163,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         """Ask the brokers one by one, silent ones last; when none of them answers, the servers of the beginning: the
         brokers that were known may all be gone. Creates no topic. Without topics it asks for the brokers alone.
         """
-        request = MetadataRequest(None if topics is None else sorted(topics), False)
+        request = TopicsRequest(topics or ())
         known = self.nodes()
         if inside.BOOTSTRAP in inside.connections(self):
             known.append(inside.BOOTSTRAP[0])
@@ -164,7 +197,10 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         return False
 
     def _take(self, cluster_metadata: Any, metadata: Any) -> None:
-        cluster_metadata.update_metadata(metadata)
+        for topic in answered_topics(metadata):
+            for partition, leadership in topic.leaderships():
+                self.leaders.advance(partition, leadership)
+        cluster_metadata.update_metadata(_told(metadata))
         # The connection of the beginning is only kept until the brokers are known.
         if inside.BOOTSTRAP in inside.connections(self) and self.cluster.brokers():
             inside.abort(inside.connections(self).pop(inside.BOOTSTRAP))
@@ -330,6 +366,16 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             making.cancel()
         for connection in list(inside.connections(self).values()):
             connection.close(reason=CloseReason.SHUTDOWN)
+
+
+def _told(metadata: Any) -> _Told:
+    """An answer to a ``TopicsRequest`` for aiokafka."""
+    topics = [
+        _ToldTopic(topic.code, topic.name, False, [(0, n, -1, (), ()) for n in topic.partitions])
+        for topic in answered_topics(metadata)
+    ]
+    brokers = [(node, host, port, rack) for node, host, port, rack, *_ in metadata.brokers]
+    return _Told(brokers, metadata.controller_id, topics)
 
 
 def close_if_reset(connection: Any) -> bool:

@@ -59,7 +59,7 @@ def what_changed(
     """What an answer says against reading on, given the identities known by name; None: nothing."""
     for source in sources:
         topic = found.get(source.topic)
-        if topic is None or source.partition not in topic.leaders:
+        if topic is None or source.partition not in topic.partitions:
             return f"topic {source.topic!r} has no partition {source.partition}"
         if topic.identity and known.get(topic.name, topic.identity) != topic.identity:
             return (

@@ -12,7 +12,6 @@ import asyncio
 import functools
 import itertools
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -111,7 +110,7 @@ def client_of(consumer: Any) -> Any:
 
 def leader_known(consumer: Any, source: TopicPartition) -> bool:
     """Whether the consumer knows a leader: it asks nobody for a partition without one, and does not say so."""
-    return consumer._client.cluster.leader_for_partition(source) is not None
+    return consumer._client.cluster.leader_for_partition(source) not in (None, -1)
 
 
 def mark_closed(consumer: Any) -> None:
@@ -163,37 +162,15 @@ def failure_of(consumer: Any) -> BaseException | None:
     return asyncio.CancelledError() if task.cancelled() else task.exception() or RuntimeError("it has ended")
 
 
-def tell_at_once(
-    consumer: Any, wake: Callable[[], None], answered: Callable[[TopicPartition, float, int], None]
-) -> None:
+def tell_at_once(consumer: Any, wake: Callable[[], None]) -> None:
     """Call ``wake`` as soon as an answer has brought something. The consumer's own signal comes three turns of the loop
     later, after a look for what to ask next, which finds that nothing was taken yet and has to be made again.
-
-    ``answered`` is called with each partition of which an answer told the last stable offset, when that was asked for,
-    by the loop's time, and that offset. Not when another node was asked for the partition meanwhile, as its leader has
-    moved: whose answer it is then is not known.
     """
     fetcher = consumer._fetcher
     ask = fetcher._proc_fetch_request
-    asks: dict[TopicPartition, int] = {}  # how many were begun
-    under_way: Counter[TopicPartition] = Counter()
 
     async def ask_and_tell(assignment: Any, node: int, request: Any) -> bool:
-        asked_s = asyncio.get_running_loop().time()
-        sources = [TopicPartition(topic, number) for topic, partitions in request.topics for number, *_ in partitions]
-        asks.update({source: asks.get(source, 0) + 1 for source in sources})
-        states = {source: assignment.state_value(source) for source in sources if not under_way[source]}
-        before = [
-            (source, state, state.timestamp, asks[source]) for source, state in states.items() if state is not None
-        ]
-        under_way.update(sources)
-        try:
-            has_news: bool = await ask(assignment, node, request)
-        finally:
-            under_way.subtract(sources)
-        for source, state, told_ms, number in before if assignment.active else ():
-            if asks[source] == number and state.timestamp != told_ms and state.lso is not None:
-                answered(source, asked_s, state.lso)
+        has_news: bool = await ask(assignment, node, request)
         if has_news:
             wake()
         return has_news

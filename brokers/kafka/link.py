@@ -12,10 +12,10 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import aiokafka.errors
 from aiokafka.client import ConnectionGroup
@@ -24,13 +24,14 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from ..asking import Deadline, NotSent, ReplyLost
+from ..leaders import Leaders
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
 from ..rights import Operation, Right, right_to_id
 from ..security import Secret, Security
 from ..silence import SilentNodes
-from .client import KafkaClient, Node, is_lost
+from .client import KafkaClient, is_lost
 from .tokens import Tokens
-from .topics import AnsweredTopic, TopicsRequest, answered_topics
+from .topics import AnsweredTopic, Node, TopicsRequest, answered_topics
 
 T = TypeVar("T")
 
@@ -118,8 +119,8 @@ TRY_AGAIN: Final = frozenset(
 class LinkSettings:
     """How to reach the cluster. ``bootstrap`` is ``host:port[,host:port…]``; times are in ms.
 
-    ``request_timeout_ms`` bounds one attempt, ``default_api_timeout_ms`` a call with all its attempts. ``silent``: what
-    is known of brokers that do not answer, by all connections of one process.
+    ``request_timeout_ms`` bounds one attempt, ``default_api_timeout_ms`` a call with all its attempts. ``silent``,
+    ``leaders``: what all connections of one process know of brokers that do not answer, and of who leads.
     """
 
     bootstrap: str
@@ -129,6 +130,7 @@ class LinkSettings:
     default_api_timeout_ms: int
     close_timeout_ms: int
     silent: SilentNodes[Node] = field(default_factory=SilentNodes)
+    leaders: Leaders[Node] = field(default_factory=Leaders)
 
     @functools.cached_property
     def tokens(self) -> Tokens | None:
@@ -148,7 +150,7 @@ class LinkSettings:
 
     def client(self) -> KafkaClient:
         """A new client, which is not connected yet. Raises SettingsError."""
-        return KafkaClient(self.silent, self.request_timeout_ms, **self.client_arguments())
+        return KafkaClient(self.silent, self.leaders, self.request_timeout_ms, **self.client_arguments())
 
     def client_arguments(self) -> dict[str, Any]:
         """For aiokafka's clients. Reads the files that the security settings name; raises SettingsError."""
@@ -252,10 +254,8 @@ class KafkaLink:
     """Connections of one client. Closed and abandoned as a whole, so that nothing of it can arrive late."""
 
     def __init__(self, settings: LinkSettings) -> None:
-        self.settings = settings
+        self.settings, self.leaders = settings, settings.leaders
         self._client: Any = None
-        self._leaders: dict[TopicPartition, int] = {}
-        self._coordinators: dict[str, int] = {}
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """A deadline from now: ``timeout_ms``, else the settings' ``default_api_timeout_ms``."""
@@ -319,8 +319,7 @@ class KafkaLink:
 
     def _forget(self, node: Node) -> None:
         """Others may lead and coordinate by now what this node did."""
-        self._leaders = {place: leader for place, leader in self._leaders.items() if leader != node}
-        self._coordinators = {name: found for name, found in self._coordinators.items() if found != node}
+        self.leaders.forget_node(node)
 
     async def ask_any(self, request: Any, deadline: Deadline) -> Any:
         """Ask whichever broker answers; raises BrokerTimeout. For requests that may be carried out twice."""
@@ -347,23 +346,21 @@ class KafkaLink:
         controller: int = reply.controller_id
         return controller
 
-    async def partitions(
-        self, topics: Collection[str], deadline: Deadline, purpose: Operation = "DESCRIBE"
-    ) -> dict[str, dict[int, int]]:
-        """Partition → leader (-1: none now) for those of the topics that exist. Creates none."""
-        found = await self.topics(topics, deadline, purpose)
-        return {name: topic.leaders for name, topic in found.items()}
-
     async def topics(
         self, names: Collection[str], deadline: Deadline, purpose: Operation = "DESCRIBE"
     ) -> dict[str, AnsweredTopic]:
-        """Those of the topics that exist. Creates none. Who does not see one lacks the right to what is the purpose."""
+        """Those of the topics that exist. Creates none. Who does not see one lacks the right to what is the purpose.
+
+        What is told of the leaders counts by its leader epochs: see ``leaders``.
+        """
         reply = await self.ask_any(TopicsRequest(names), deadline)
         found: dict[str, AnsweredTopic] = {}
         unseen: list[Right] = []
         for topic in answered_topics(reply):
             if topic.code in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
                 found[topic.name] = topic
+                for partition, leadership in topic.leaderships():
+                    self.leaders.advance(partition, leadership)
             elif topic.code == Code.TOPIC_NOT_AUTHORIZED:
                 unseen.append(Right("topic", topic.name, purpose))
             elif topic.code not in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC):
@@ -376,47 +373,43 @@ class KafkaLink:
         self, partitions: Collection[TopicPartition], deadline: Deadline, purpose: Operation = "DESCRIBE"
     ) -> list[TopicPartition]:
         """Learn the leaders of partitions that have none known here; those that do not exist, asked repeatedly."""
-        silent = self.settings.silent
+        leaders, silent = self.leaders, self.settings.silent
         if silent.has_any:  # of a leader that was silent it is asked each time whether it still leads
-            self._leaders = {place: node for place, node in self._leaders.items() if not silent.is_doubtful(node)}
-        wanted = [partition for partition in partitions if partition not in self._leaders]
+            known = [(partition, leaders.leader(partition)) for partition in partitions]
+            leaders.forget([place for place, node in known if node is not None and silent.is_doubtful(node)])
         tries = 0
-        while wanted:
-            found = await self.partitions({partition.topic for partition in wanted}, deadline, purpose)
-            absent, leaderless = [], False
-            for partition in wanted:
-                leader = found.get(partition.topic, {}).get(partition.partition)
-                if leader is None:
-                    absent.append(partition)
-                elif leader < 0:
-                    leaderless = True
-                else:
-                    self._leaders[partition] = leader
+        while wanted := [partition for partition in partitions if leaders.leader(partition) is None]:
+            found = await self.topics({partition.topic for partition in wanted}, deadline, purpose)
+            absent = [p for p in wanted if p.topic not in found or p.partition not in found[p.topic].partitions]
             tries += bool(absent)
             if tries >= UNKNOWN_TOPIC_TRIES:
                 return absent
-            wanted = [partition for partition in wanted if partition not in self._leaders]
-            if wanted:
-                await deadline.pause("partitions without a leader" if leaderless else "unknown topics")
+            if any(leaders.leader(partition) is None for partition in wanted):
+                await deadline.pause("unknown topics" if absent else "partitions without a leader")
         return []
 
-    def leader(self, partition: TopicPartition) -> int | None:
-        """The leader, if it is known."""
-        return self._leaders.get(partition)
-
-    def forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
-        """They were not the leaders any more; ``missing`` learns the new ones."""
-        for partition in partitions:
-            self._leaders.pop(partition, None)
-
     async def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
-        """The node that keeps an id's transactions."""
-        if self.settings.silent.is_doubtful(self._coordinators.get(transactional_id, -1)):
-            self.forget_coordinator(transactional_id)
-        while transactional_id not in self._coordinators:
-            reply = await self.ask_any(FindCoordinatorRequest(transactional_id, TRANSACTION_COORDINATOR), deadline)
+        """The node that keeps an id's transactions; raises BrokerTimeout, NotAuthorized.
+
+        No epoch tells an old answer from a new one. So a node that names itself is believed when another node names it
+        too, or when no other node answers: one that was deposed and is cut off names itself for as long as that lasts.
+        """
+        request = FindCoordinatorRequest(transactional_id, TRANSACTION_COORDINATOR)
+        named_itself: set[int] = set()
+        while True:
+            node = self._node_but(named_itself)
+            if node is None:  # each node that answers names itself, or is the only one
+                return next(iter(named_itself)) if len(named_itself) == 1 else random.choice([*named_itself])
+            try:
+                reply = await self.ask(node, request, deadline)
+            except (NotSent, ReplyLost) as error:
+                await deadline.pause(error)
+                continue
             if reply.error_code == Code.NONE:
-                self._coordinators[transactional_id] = reply.coordinator_id
+                named: int = reply.coordinator_id
+                if named != node:
+                    return named
+                named_itself.add(named)
             elif reply.error_code in TRY_AGAIN:
                 await deadline.pause(describe_code(reply.error_code))
             elif reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
@@ -425,34 +418,42 @@ class KafkaLink:
                 raise BrokerError(
                     f"no coordinator for the transactional id {transactional_id!r}: {describe_code(reply.error_code)}"
                 )
-        return self._coordinators[transactional_id]
 
-    def forget_coordinator(self, transactional_id: str) -> None:
-        """It has moved or does not answer."""
-        self._coordinators.pop(transactional_id, None)
+    def _node_but(self, named_itself: Collection[Node]) -> Node | None:
+        """A node to ask for a coordinator; None: all others were silent lately, and these name themselves."""
+        if not named_itself:
+            return self.any_node()
+        silent = self.settings.silent
+        others = [node for node in self._client.nodes() if node not in named_itself and not silent.is_doubtful(node)]
+        return random.choice(others) if others else None
 
     async def initialise(
         self, transactional_id: str | None, transaction_timeout_ms: int, deadline: Deadline
-    ) -> tuple[int, int]:
+    ) -> "Initialised":
         """InitProducerId: producer id and epoch. With a transactional id it fences all older producers of it.
 
         Kafka answers only after the id's last transaction is decided and its markers are written. Asking twice is
-        harmless: the second answer has the next epoch.
+        harmless: the second answer has the next epoch. An answer proves that the node is the coordinator: it is
+        appended to ``__transaction_state`` before.
         """
         request = InitProducerIdRequest(transactional_id, transaction_timeout_ms)
+        coordinator: Node | None = None
         while True:
             try:
                 if transactional_id is None:
-                    reply = await self.ask(self.any_node(), request, deadline)
+                    node = self.any_node()
+                    reply = await self.ask(node, request, deadline)
                 else:
-                    node = await self.coordinator(transactional_id, deadline)
+                    if coordinator is None:
+                        coordinator = await self.coordinator(transactional_id, deadline)
+                    node = coordinator
                     reply = await self.ask(node, request, deadline, coordination=True)
             except (NotSent, ReplyLost) as error:
-                self.forget_coordinator(transactional_id or "")
+                coordinator = None
                 await deadline.pause(error)
                 continue
             if reply.error_code == Code.NONE:
-                return reply.producer_id, reply.producer_epoch
+                return Initialised(reply.producer_id, reply.producer_epoch, node)
             if reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
                 raise self.refused(right_to_id(transactional_id or ""))
             if reply.error_code == Code.CLUSTER_NOT_AUTHORIZED:
@@ -460,5 +461,13 @@ class KafkaLink:
             if reply.error_code not in TRY_AGAIN:
                 raise BrokerError(f"no producer for {transactional_id!r}: {describe_code(reply.error_code)}")
             if reply.error_code != Code.CONCURRENT_TRANSACTIONS:
-                self.forget_coordinator(transactional_id or "")
+                coordinator = None
             await deadline.pause(describe_code(reply.error_code))
+
+
+class Initialised(NamedTuple):
+    """A producer id at an epoch, and the node that gave it."""
+
+    producer_id: int
+    epoch: int
+    node: Node

@@ -63,9 +63,6 @@ class KafkaReader:
         self._assigned = True
         self._waiting: asyncio.Future[None] | None = None
         self._heard: dict[TopicPartition, tuple[Any, float]] = {}
-        self._answers: dict[TopicPartition, tuple[float, int]] = {}
-        """When the newest answer was asked for, and where the partition ended by it."""
-        self._at_end_s: dict[TopicPartition, float] = {}
         self._empty: dict[TopicPartition, EmptyAnswers] = {}
         self._careful: dict[TopicPartition, int] = {}
         """Partitions that are read record by record, and how many records more."""
@@ -105,16 +102,7 @@ class KafkaReader:
 
     async def _start(self, consumer: Any) -> None:
         await consumer.start()
-        inside.tell_at_once(consumer, self._wake, self._has_answered)
-
-    def _has_answered(self, source: TopicPartition, asked_s: float, end: int) -> None:
-        self._note_end(source)
-        self._answers[source] = asked_s, end
-
-    def _note_end(self, source: TopicPartition) -> None:
-        answer = self._answers.get(source)
-        if answer is not None and self._assigned and answer[1] <= self._positions.get(source, -1):
-            self._at_end_s[source] = answer[0]
+        inside.tell_at_once(consumer, self._wake)
 
     async def close(self) -> None:
         """Let go of connections; bounded in time."""
@@ -156,11 +144,6 @@ class KafkaReader:
         except TimeoutError:
             logger.warning("a reader did not end within %d ms; its connections are closed", limit_ms)
 
-    def at_end_s(self, source: TopicPartition) -> float | None:
-        """See the protocol."""
-        self._note_end(source)
-        return self._at_end_s.get(source) if self._assigned else None
-
     async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
         """See the protocol."""
         loop = asyncio.get_running_loop()
@@ -198,8 +181,6 @@ class KafkaReader:
             await self._has_checked()
         if positions is self._positions and not self.closed:  # else assigned anew meanwhile: ``fetch`` comes back
             self._assigned = True
-            self._answers.clear()
-            self._at_end_s.clear()
             self._heard.clear()
             self._empty.clear()
             self._careful.clear()
@@ -296,7 +277,10 @@ class KafkaReader:
         """An error of the consumer as one of ours."""
         match error:
             case aiokafka.errors.OffsetOutOfRangeError():
-                return OffsetOutOfRange(source, position, (await self._watermarks([source]))[source])
+                marks = (await self._watermarks([source]))[source]
+                if marks.start <= position <= marks.high:  # by its leader: one that was deposed has less
+                    return BrokerTimeout(f"a broker that does not lead {source.topic}[{source.partition}] answered")
+                return OffsetOutOfRange(source, position, marks)
             case aiokafka.errors.TopicAuthorizationFailedError():
                 return NotAuthorized([Right("topic", source.topic, "READ")], self._settings.security.principal)
             case aiokafka.errors.KafkaError() if error.retriable:

@@ -9,12 +9,13 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnReque
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from ..asking import Deadline, NotSent, ReplyLost
-from ..delivery import Answer, Batch, MessageLimits, Verdict
+from ..delivery import Answer, Batch, TopicNumbers, Verdict
 from ..filling import fill
 from ..producer import IdState
 from ..protocol import NotAuthorized, Outgoing, TopicPartition
 from ..rights import Right, right_to_id
-from .link import TRY_AGAIN, Code, KafkaLink, describe_code
+from .link import TRY_AGAIN, Code, Initialised, KafkaLink, describe_code
+from .topics import Node
 from .transactions import DescribeTransactionsRequest
 
 CODECS: Final[Mapping[str | None, int]] = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -31,6 +32,7 @@ REFUSED: Final = frozenset(
         Code.INVALID_RECORD,
     }
 )
+NO_NODE: Final = -1
 FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
 # A coordinator says one of the last two also of a decision that it has written, when it is none any more by then
 # (TransactionStateManager.appendTransactionToLog).
@@ -71,14 +73,14 @@ class KafkaRequests:
     def __init__(
         self,
         link: KafkaLink,
-        limits: MessageLimits,
+        limits: TopicNumbers,
         codec: int,
-        producer_id: int,
-        epoch: int,
+        initialised: Initialised,
         transactional_id: str | None = None,
     ) -> None:
         self.link, self.limits, self.codec = link, limits, codec
-        self.producer_id, self.epoch, self.transactional_id = producer_id, epoch, transactional_id
+        self.producer_id, self.epoch, self.coordinator = initialised
+        self.transactional_id = transactional_id
 
     @property
     def request_timeout_ms(self) -> float:
@@ -120,19 +122,19 @@ class KafkaRequests:
         self, batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline
     ) -> dict[TopicPartition, Answer]:
         """See ``BatchRequests``; leaders that did not take their batches are forgotten."""
-        by_node: dict[int, dict[TopicPartition, Batch[bytes]]] = {}
+        by_node: dict[Node, dict[TopicPartition, Batch[bytes]]] = {}
         for partition, batch in batches.items():
-            leader = self.link.leader(partition)
-            by_node.setdefault(-1 if leader is None else leader, {})[partition] = batch
+            leader = self.link.leaders.leader(partition)
+            by_node.setdefault(NO_NODE if leader is None else leader, {})[partition] = batch
         parts = await asyncio.gather(*(self._produce_at(node, part, deadline) for node, part in by_node.items()))
         answers = {partition: answer for part in parts for partition, answer in part.items()}
-        self.link.forget_leaders(place for place, answer in answers.items() if answer.verdict is not Verdict.DONE)
+        self.link.leaders.forget(place for place, answer in answers.items() if answer.verdict is not Verdict.DONE)
         return answers
 
     async def _produce_at(
-        self, node: int, batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline
+        self, node: Node, batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline
     ) -> dict[TopicPartition, Answer]:
-        if node < 0:
+        if node == NO_NODE:
             return dict.fromkeys(batches, Answer(Verdict.NOT_SENT, describe_code(Code.LEADER_NOT_AVAILABLE)))
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for (topic, partition), batch in batches.items():
@@ -211,20 +213,19 @@ class KafkaRequests:
     async def _ask_coordinator(
         self, request: Any, codes_of: Callable[[Any], Collection[int]], deadline: Deadline
     ) -> tuple[Answer, Any]:
-        """The worst answer, and the reply (None: there was none). A coordinator that can't serve now is forgotten."""
-        node = await self.link.coordinator(self._id, deadline)
+        """The worst answer, and the reply (None: there was none).
+
+        Only the node that gave this epoch is asked: of another one that calls itself the coordinator nothing proves
+        that it is. A coordinator that was deposed answers from what it knew, and appends nothing.
+        """
         try:
-            reply = await self.link.ask(node, request, deadline, coordination=True)
+            reply = await self.link.ask(self.coordinator, request, deadline, coordination=True)
         except NotSent as error:
-            self.link.forget_coordinator(self._id)
             return Answer(Verdict.NOT_SENT, str(error)), None
         except ReplyLost as error:
-            self.link.forget_coordinator(self._id)
             return Answer(Verdict.LOST, str(error)), None
         codes = sorted(codes_of(reply), key=lambda code: WORST_FIRST.index(verdict_of(code)))
         worst = codes[0] if codes else Code.NONE
-        if verdict_of(worst) in (Verdict.AGAIN, Verdict.DOUBTFUL) and worst != Code.CONCURRENT_TRANSACTIONS:
-            self.link.forget_coordinator(self._id)
         refusal = None
         if worst == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
             refusal = self.link.refused(right_to_id(self._id))

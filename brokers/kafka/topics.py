@@ -1,17 +1,33 @@
-"""Which topics there are, with the identity that Kafka gives each: a topic created anew under its name has another one.
+"""Which topics there are, who leads their partitions at which leader epoch, and the identity that Kafka gives each
+topic: one that is created anew under its name has another identity.
 
-aiokafka asks in a version that does not tell. A broker older than 2.8 does not know identities: they are "" then.
-Source of the layout: https://kafka.apache.org/protocol#The_Messages_Metadata, version 12.
+aiokafka asks in a version that tells neither. A broker older than 2.8 does not know identities: they are "" then.
+Source of the layouts: https://kafka.apache.org/protocol#The_Messages_Metadata, versions 7 and 12.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.metadata import MetadataRequest_v5
-from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
+from aiokafka.protocol.types import (
+    Array,
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    String,
+    TaggedFields,
+)
+
+from ..leaders import Leadership
+from ..protocol import TopicPartition
+
+Node = int | str
+"""The number of a broker, or the address of a server that is asked before the brokers are known."""
 
 UUID_BYTES: Final = 16
 NO_IDENTITY: Final = bytes(UUID_BYTES)
@@ -30,6 +46,51 @@ class Uuid(AbstractType):  # type: ignore[misc]  # of a library without types
     def decode(cls, data: BytesIO) -> bytes:
         """As it is."""
         return data.read(UUID_BYTES)
+
+
+class TopicsReply7(Response):  # type: ignore[misc]  # of a library without types
+    """What a broker of version 2.1 or newer knows."""
+
+    API_KEY = 3
+    API_VERSION = 7
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            Array(("node_id", Int32), ("host", String("utf-8")), ("port", Int32), ("rack", String("utf-8"))),
+        ),
+        ("cluster_id", String("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            Array(
+                ("error_code", Int16),
+                ("name", String("utf-8")),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", Array(Int32)),
+                        ("isr", Array(Int32)),
+                        ("offline", Array(Int32)),
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+class TopicsRequest7(RequestStruct):  # type: ignore[misc]  # of a library without types
+    """By name; creates none."""
+
+    API_KEY = 3
+    API_VERSION = 7
+    RESPONSE_TYPE = TopicsReply7
+    SCHEMA = Schema(("topics", Array(String("utf-8"))), ("allow_auto_topic_creation", Boolean))
 
 
 class TopicsReply12(Response):  # type: ignore[misc]  # of a library without types
@@ -94,7 +155,7 @@ class TopicsRequest12(RequestStruct):  # type: ignore[misc]  # of a library with
     )
 
 
-class TopicsRequest(Request[MetadataRequest_v5 | TopicsRequest12]):  # type: ignore[misc]  # of a library without types
+class TopicsRequest(Request[TopicsRequest7 | TopicsRequest12]):  # type: ignore[misc]  # of a library without types
     """In the newest of two versions that the broker knows."""
 
     API_KEY = 3
@@ -110,32 +171,40 @@ class TopicsRequest(Request[MetadataRequest_v5 | TopicsRequest12]):  # type: ign
 
 
 class AnsweredTopic(NamedTuple):
-    """A topic in an answer: an error code, its identity ("": not told), partition → leader (-1: none now).
+    """A topic in an answer: an error code, its identity ("": not told), and by partition who leads it.
 
-    ``replicas``: as many as each of its partitions has, at least; ``brokers``: as many as there are. ``operations``:
-    what the client may do with it, a bit for each, or NOT_TOLD.
+    ``brokers``: as many as there are. ``operations``: what the client may do with it, a bit for each, or NOT_TOLD.
     """
 
     code: int
     name: str
     identity: str
-    leaders: dict[int, int]
-    replicas: int = 0
+    partitions: Mapping[int, Leadership[Node]]
     operations: int = NOT_TOLD
     brokers: int = 0
+
+    @property
+    def replicas(self) -> int:
+        """As many as each partition has, at least."""
+        return min((len(one.replicas) for one in self.partitions.values()), default=0)
+
+    def leaderships(self) -> Iterator[tuple[TopicPartition, Leadership[Node]]]:
+        """Each partition, and who leads it."""
+        for partition, leadership in self.partitions.items():
+            yield TopicPartition(self.name, partition), leadership
 
 
 def answered_topics(reply: Any) -> Iterator[AnsweredTopic]:
     """The topics in an answer to a ``TopicsRequest``."""
     for topic in reply.topics:
+        identity, operations = NO_IDENTITY, NOT_TOLD
         if reply.API_VERSION == TopicsReply12.API_VERSION:
-            code, name, identity, _internal, partitions, operations, _tags = topic
-            told = "" if identity == NO_IDENTITY else identity.hex()
-            # (error code, partition, leader, leader epoch, replicas, …)
-            replicas = min((len(row[4]) for row in partitions), default=0)
+            code, name, identity, _internal, rows, operations, _tags = topic
         else:
-            code, name, _internal, partitions = topic
-            told, operations = "", NOT_TOLD
-            replicas = min((len(row[3]) for row in partitions), default=0)  # no leader epoch there
-        leaders = {index: leader for _code, index, leader, *_ in partitions}
-        yield AnsweredTopic(code, name, told, leaders, replicas, operations, len(reply.brokers))
+            code, name, _internal, rows = topic
+        told = "" if identity == NO_IDENTITY else identity.hex()
+        partitions = {
+            partition: Leadership(None if leader < 0 else leader, epoch, tuple(replicas), told)
+            for _code, partition, leader, epoch, replicas, *_ in rows
+        }
+        yield AnsweredTopic(code, name, told, partitions, operations, len(reply.brokers))

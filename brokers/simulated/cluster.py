@@ -7,7 +7,7 @@ import asyncio
 import random
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..protocol import Batch, BrokerError, Outgoing, ProducerFenced, TopicPartition, TopicSpec
 from .log import (
@@ -20,13 +20,6 @@ from .log import (
     WrongTransactionState,
 )
 from .network import EPOCH_MS, Network
-
-
-class Found(NamedTuple):
-    """An answer to a read. ``ends``: the last stable offset of each partition that was asked for."""
-
-    batches: list[Batch]
-    ends: Mapping[TopicPartition, int]
 
 
 class Cluster:
@@ -105,7 +98,7 @@ class Cluster:
 
     def read(
         self, positions: Mapping[TopicPartition, int], records_max: int, news: asyncio.Future[None] | None
-    ) -> Found:
+    ) -> list[Batch]:
         """What there is, in an order and amount by the seed; nothing: ``news`` is told when there is something."""
         self.network.faults.refuse("READ", (source.topic for source in positions))
         batches: list[Batch] = []
@@ -119,7 +112,7 @@ class Cluster:
                 batches.append(Batch(source, records, offset_next))
         if not batches and news is not None:
             self._waiting[news] = frozenset(positions)
-        return Found(batches, {source: self.state.log(source).stable for source in positions})
+        return batches
 
     def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete records below offsets; raises UnknownTopic, OffsetOutOfRange."""

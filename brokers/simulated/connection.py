@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from ..asking import Deadline
-from ..delivery import Appends, MessageLimits
+from ..delivery import Appends, TopicNumbers
 from ..producer import TransactionalProducer
 from ..protocol import (
     Batch,
@@ -25,12 +25,11 @@ from ..protocol import (
     Watermarks,
 )
 from ..rights import Lacking, Right
-from .cluster import Cluster, Found
+from .cluster import Cluster
 from .link import ConnectionSevered, Link
 from .network import Kind
 from .requests import Numbered, SimulatedRequests
 
-FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000
 PATIENCE_S_MIN: Final = 0.02  # of a fetch that shall not wait: it does not live on a silent cluster for ever
 
 
@@ -44,7 +43,7 @@ class SimulatedConnection:
         self._cluster = cluster
         self._link = Link(cluster, client_name)
         self._links: dict[Link, None] = {}  # of what was made here
-        self._limits = MessageLimits(self._message_limits)
+        self._limits = TopicNumbers(self._message_limits)
 
     def sever(self) -> None:
         """Kill the process: every call, running or to come, raises ConnectionSevered and has no further effect."""
@@ -129,11 +128,6 @@ class SimulatedConnection:
         requests = SimulatedRequests(link, self._limits, transactional_id, epoch)
         return TransactionalProducer(requests, transactional_id, transaction_timeout_ms)
 
-    async def fence(self, transactional_id: str) -> None:
-        """Fence all producers of an id and wait for its last transaction's markers."""
-        deadline = self._link.deadline(f"fencing {transactional_id!r}")
-        await self._link.initialise(transactional_id, FENCE_TRANSACTION_TIMEOUT_MS, deadline)
-
     def table(self, topic: str, partition: int) -> None:
         """The cluster keeps logs only, as Kafka does."""
 
@@ -167,13 +161,11 @@ class SimulatedReader:
         self._cluster = cluster
         self._positions: dict[TopicPartition, int] = {}
         self._silent_since: float | None = None
-        self._at_end_s: dict[TopicPartition, float] = {}
         self._assigned = True
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read from these places, and no others."""
         self._positions = dict(positions)
-        self._at_end_s.clear()
         self._assigned = False
 
     def position(self, source: TopicPartition) -> int:
@@ -191,29 +183,22 @@ class SimulatedReader:
             asked = {source: self._positions[source] for source in sources if source in self._positions}
             news: asyncio.Future[None] = loop.create_future()  # done when there is something for this fetch
             try:
-                asked_s = loop.time()
-                answer = await self._ask(asked, records_max, news, end - asked_s)
+                answer = await self._ask(asked, records_max, news, end - loop.time())
                 # An ``assign`` meanwhile makes a batch of a place that is not read any more worthless.
-                found = () if answer is None else answer.batches
+                found = answer or []
                 fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
                 for batch in fresh:
                     self._positions[batch.source] = batch.offset_next
-                ends = {} if answer is None else answer.ends
-                self._at_end_s |= {s: asked_s for s, at in ends.items() if self._positions.get(s, -1) >= at}
                 wait = end - loop.time()
                 if fresh or wait <= 0:
                     self._check_heard(fresh)
                     return fresh
                 if answer is None:
                     await asyncio.sleep(min(wait, self._cluster.network.draw(self._cluster.network.latency.retry_ms)))
-                elif not answer.batches:
+                elif not answer:
                     await self._wait(news, wait)
             finally:
                 self._cluster.forget(news)
-
-    def at_end_s(self, source: TopicPartition) -> float | None:
-        """See the protocol."""
-        return self._at_end_s.get(source)
 
     async def close(self) -> None:
         """Let go."""
@@ -230,7 +215,7 @@ class SimulatedReader:
 
     async def _ask(
         self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
-    ) -> Found | None:
+    ) -> list[Batch] | None:
         """One answer of the cluster; None: there is none."""
         now = asyncio.get_running_loop().time()
         step = partial(self._cluster.read, asked, records_max, news if wait > 0 else None)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ..asking import Deadline, NotSent
-from ..delivery import Answer, Batch, MessageLimits, Verdict
+from ..delivery import Answer, Batch, TopicNumbers, Verdict
 from ..producer import IdState
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, Outgoing, ProducerFenced, TopicPartition, UnknownTopic
 from .batches import fitting
@@ -53,7 +53,7 @@ def answer_of(error: BrokerError) -> Answer:
 class SimulatedRequests:
     """A producer at an epoch (None: outside of transactions): ``TransactionRequests``, ``BatchRequests``."""
 
-    def __init__(self, link: Link, limits: MessageLimits, producer: str, epoch: int | None) -> None:
+    def __init__(self, link: Link, limits: TopicNumbers, producer: str, epoch: int | None) -> None:
         self.link, self.limits, self.producer = link, limits, producer
         self._epoch = epoch
         self._network = link.cluster.network

@@ -1,14 +1,15 @@
 """Transactions: each makes a generation visible, whatever it takes, and moves the edges then.
 
 A transaction that fails is sent again from memory: handlers are not run again. Whatever the failure, the producer is
-replaced: INIT → READ the control log and the own offset log to their ends → look whether the transaction is there →
-send it again if not. A refused one is taken apart until the record that is refused stands alone, which then fails as
+replaced: INIT → READ the control log to an own append. If the outcome is not known: MARK the partitions of the offset
+log that the transaction wrote to, READ them to the mark, look whether the transaction is there. If it is not, it is
+sent again. A refused one is taken apart until the record that is refused stands alone, which then fails as
 its handler would; one that timed out is sent in halves.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import assert_never
 
 from ...brokers.protocol import (
@@ -18,6 +19,7 @@ from ...brokers.protocol import (
     Producer,
     ProducerFenced,
     TopicPartition,
+    TransactionAborted,
     TransactionRefused,
     TransactionUnknown,
 )
@@ -40,6 +42,7 @@ from ...offsets.events import (
 from ...offsets.ledger import Place
 from ..handlers.handler import DeadLetter, Stop
 from ..logs.office import Standing
+from ..logs.openings import opening_records
 from ..logs.reader import offsets_topic
 from ..logs.snapshots import Snapshots
 from ..partition.cut import Released
@@ -130,7 +133,8 @@ class Transactions:
         changelog, changed = self.keeper.records(changes, standing.incarnation, transaction)
         events = [*generation.events(transaction), *changed, *self._first_writes(generation, transaction)]
         snapshot = await self.snapshots.take_when_due(transaction)
-        records = [*generation.outputs(), *changelog, *self._log_records([*events, *snapshot])]
+        logged = self._log_records([*events, *snapshot])
+        records = [*generation.outputs(), *changelog, *logged]
         if not records:  # there was to be a snapshot, and it can't be taken now
             return None
         limit = self.settings.transaction_limit_ms
@@ -152,7 +156,9 @@ class Transactions:
             if not self._say_refusal(failure):
                 logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
             await self.close()
-            await self._replace_producer(deadline, was_fenced=isinstance(failure, ProducerFenced))
+            is_known = isinstance(failure, TransactionAborted | TransactionRefused | ProducerFenced)
+            doubtful = set() if is_known else {record.partition for record in logged}
+            await self._replace_producer(deadline, doubtful, was_fenced=isinstance(failure, ProducerFenced))
             if not standing.has_committed(transaction):
                 self.keeper.keep(_points(released))
                 return failure
@@ -220,8 +226,12 @@ class Transactions:
 
     # --- when a transaction failed ---------------------------------------------------------------------------------
 
-    async def _replace_producer(self, deadline: float, *, was_fenced: bool = False) -> None:
-        """INIT → READ control log and offset log to their ends; raises Expelled when that is what they say.
+    async def _replace_producer(
+        self, deadline: float, doubtful: Collection[int] = (), *, was_fenced: bool = False
+    ) -> None:
+        """INIT → READ the control log; raises Expelled when that is what it says. Then, of the partitions of the offset
+        log that a transaction of unknown outcome wrote to: MARK → READ. INIT is answered when that transaction is
+        decided and its markers are written, so all of it lies below the mark.
 
         After a fence it looks before INIT, too: who was expelled stops there. If nobody was, the broker itself fenced a
         transaction that was open for too long.
@@ -231,12 +241,13 @@ class Transactions:
             began = loop.time()
             try:
                 if was_fenced:
-                    await self.standing.read()
+                    await self.standing.read_control()
                     self.standing.check()
                 producer = await self.standing.identity.make_producer()
                 try:
-                    await self.standing.read()
-                    self.standing.check()
+                    await self.standing.confirm()
+                    if doubtful:
+                        await self.standing.read_offsets_to(await self._mark(producer, doubtful))
                 except BaseException:
                     limit = self.settings.close_timeout_ms
                     # An error of the close would stand for what is raised, a cancellation too.
@@ -245,13 +256,17 @@ class Transactions:
                 self._producer = producer
                 return
             except BrokerError as error:
-                if isinstance(error, ProducerFenced):
-                    raise fatal_of(error) from error
                 if began >= deadline:
                     what = f"no producer could be made for {self.settings.broker_retry_ms} ms"
                     raise given_up(what, error) from error
                 self._say_refusal(error)
                 await asyncio.sleep(RETRY_WAIT_MS / 1000)
+
+    async def _mark(self, producer: Producer, log_partitions: Collection[int]) -> Mapping[TopicPartition, int]:
+        """Positions in partitions of the offset log; what this process has committed so far lies below."""
+        standing, limit = self.standing, self.settings.transaction_limit_ms
+        records = opening_records(standing.logs, sorted(log_partitions), standing.incarnation)
+        return await bounded(producer.mark(records), limit, "marking the end of what is committed")
 
     def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> Sequence[Generation]:
         """What is sent in place of a generation that was refused; raises HandlerFailed, BrokerUnavailable."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ...brokers.protocol import Batch, Broker, Producer
+from ...brokers.protocol import Batch, Broker, Producer, TopicPartition
 from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...group.members import comes_back
@@ -13,6 +13,7 @@ from ...offsets.events import OffsetEvent
 from ...offsets.ledger import Ledger, Place, evolve_all
 from ...offsets.provenance import app_id_of
 from ..settings import Settings
+from .control_end import ControlEnd
 from .reader import HistoryTrimmed, LogReader, Own
 
 logger = logging.getLogger("keylanes")
@@ -31,6 +32,7 @@ class Identity:
     ) -> None:
         self.app, self.birth, self.instance = app, birth, instance
         self.broker, self.logs, self.settings = broker, logs, settings
+        self.control_end = ControlEnd(broker, logs, settings)
         self.transactional_id = ""
         """Of its producer; it stands in the event of its joining."""
         self.incarnation: int | None = None
@@ -41,7 +43,9 @@ class Identity:
         self.incarnation, self.transactional_id = member.incarnation, member.transactional_ids[0]
 
     async def make_producer(self) -> Producer:
-        """INIT: every older producer of the own id is fenced. What it left behind has to be read before it is used."""
+        """INIT: every older producer of the own id is fenced. It is of use behind ``Standing.confirm`` alone: who was
+        expelled and fenced has a good epoch again by an INIT.
+        """
         return await bounded(
             self.broker.producer(self.transactional_id, transaction_timeout_ms=self.settings.transaction_timeout_ms),
             self.settings.call_limit_ms,
@@ -155,6 +159,22 @@ class Standing:
                 self._through = number
             return self.logs.positions[self.logs.control]
 
+    async def read_control_to(self, end: int) -> None:
+        """Read the control log up to a position, unless it was read so far. Raises LogError, BrokerError."""
+        async with self._reading_control:
+            if self.logs.positions.get(self.logs.control, 0) < end:
+                self.ledger = await self.logs.read_control(self.ledger, end)
+
+    async def confirm(self) -> None:
+        """Read the control log to behind an own append that is begun now. Raises Expelled when this process may commit
+        no more, LogError, BrokerError.
+
+        An end that some broker tells is not enough: a leader that was deposed and still answers tells an old one. A
+        member that was expelled would go on, and commit what its successor commits too.
+        """
+        await self.read_control_to(await self.identity.control_end.find())
+        self.check()
+
     async def read(self) -> None:
         """Read both logs to their ends, the control log first. Raises LogError, BrokerError.
 
@@ -174,15 +194,22 @@ class Standing:
 
     async def read_partition(self, log_partition: int) -> None:
         """Read one partition of the offset log to its end, as soon as it can be. Raises LogError, BrokerError."""
+        if self._has_begun:
+            await self.read_offsets_to(await self.logs.ends_of([self.logs.offsets(log_partition)]))
+        else:
+            await self.read()
+
+    async def read_offsets_to(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Read partitions of the offset log up to these positions. Raises LogError, BrokerError."""
         if not self._has_begun:
             await self.read()
-            return
         async with self.reading_offsets:
             try:
-                self.ledger = await self.logs.read_offsets(self.ledger, self._own, [self.logs.offsets(log_partition)])
+                self.ledger = await self.logs.read_offsets(self.ledger, self._own, ends)
             except HistoryTrimmed:  # as in ``_read_offsets``
                 await self.read_control()
                 await self._begin_offsets()
+                self.ledger = await self.logs.read_offsets(self.ledger, self._own, ends)
             await self._check_read()
 
     async def read_of(self, places: Sequence[Place]) -> None:
@@ -198,7 +225,7 @@ class Standing:
     async def _check_read(self) -> None:
         if self.ledger.waiting():
             # A grant may have been written, and committed under, after the control log was read.
-            await self.read_control()
+            await self.read_control_to(await self.identity.control_end.find())
         check_ledger(self.ledger)
 
     async def fold_control(self, begins: int, batch: Batch) -> bool:
@@ -212,12 +239,14 @@ class Standing:
             return True
 
     async def _read_offsets(self) -> None:
-        if not self._has_begun or await self.logs.behind() > BEHIND_MAX:
+        logs = self.logs
+        ends = await logs.ends_of(logs.offset_logs()) if self._has_begun else {}
+        if not ends or max(end - logs.positions[source] for source, end in ends.items()) > BEHIND_MAX:
             await self._begin_offsets()
             self._has_begun = True
             return
         try:
-            self.ledger = await self.logs.read_offsets(self.ledger, self._own)
+            self.ledger = await logs.read_offsets(self.ledger, self._own, ends)
         except HistoryTrimmed as trimmed:
             logger.info("%s; read from its newest snapshot on", trimmed)
             await self.read_control()

@@ -1,7 +1,8 @@
 """Reading our own logs to their ends, into the ledger.
 
-"To its end" means: take the high watermark, then read committed until the position reaches it. An event that can't be
-decoded stops the reader. At the start the offset log is read from its newest snapshot on. Its partitions are read
+"To its end" means: take the high watermark, then read committed until the position reaches it. Who may commit, and from
+where, is read to an own append instead, whose position the caller gives. An event that can't be decoded stops the
+reader. At the start the offset log is read from its newest snapshot on. Its partitions are read
 together: one after the other each would wait for what the consumer has under way for the one before.
 """
 
@@ -165,8 +166,8 @@ class LogReader:
         """The partition of the offset log that a source partition's progress is written to."""
         return partition % self.log_partitions
 
-    async def read_control(self, ledger: Ledger) -> Ledger:
-        """Read the control log to its end, into the ledger, which is changed; raises LogError.
+    async def read_control(self, ledger: Ledger, end: int | None = None) -> Ledger:
+        """Read the control log up to a position (None: to its end), into the ledger, which is changed; raises LogError.
 
         What is granted goes into the folds of the source partitions once ``begin_offsets`` has found these.
         """
@@ -178,7 +179,7 @@ class LogReader:
                     "nothing may expire from it (retention.ms=-1). Restore it from a copy."
                 )
             self.positions[self.control] = 0
-        high = (await self._ends([self.control]))[self.control]
+        high = (await self.ends_of([self.control]))[self.control] if end is None else end
         async for placed in self.stream({self.control: (self.positions[self.control], high)}):
             for one in placed.events:
                 self._fold_control(ledger, one)
@@ -231,14 +232,14 @@ class LogReader:
         ``ledger``: of the control log as far as it was read; it is changed. Raises LogError when a log is foreign, or
         has lost its history although something was granted.
         """
-        positions = {source: at for source, at in self.positions.items() if source != self.control}
+        positions = {source: at for source, at in self.positions.items() if source != self.control}  # read before
         commits_read = self.commits_read
         self._granted_meanwhile, self._is_beginning = [], True
         while True:
             self.commits_read = commits_read  # without those of a try that was cut short
             begun = Ledger(ledger.control, {}, ledger.opened.copy(), ledger.transactions.copy())
             try:
-                await self._begin(begun, None if own is None else replace(own, folded=0))
+                await self._begin(begun, None if own is None else replace(own, folded=0), positions)
                 break
             except HistoryTrimmed as trimmed:
                 # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. It left
@@ -256,7 +257,8 @@ class LogReader:
         self._has_begun, self._is_beginning, self._granted_meanwhile = True, False, []
         return ledger
 
-    async def _begin(self, ledger: Ledger, own: Own | None) -> None:
+    async def _begin(self, ledger: Ledger, own: Own | None, before: Mapping[TopicPartition, int]) -> None:
+        """``before``: up to where the partitions were read once; it is read so far again, whatever their ends are."""
         # Known before the ends are asked for: meanwhile the control log is read on, to grants of what was opened since.
         granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
         marks = await self.watermarks(self.offset_logs())
@@ -271,7 +273,8 @@ class LogReader:
                     ledger.transactions[incarnation] = max(known, transaction)
         for grant in await self._grants_behind(ledger.partitions):
             fold_grant(ledger, grant)
-        await self.read_offsets(ledger, own)
+        ends = await self.ends_of(self.offset_logs())
+        await self.read_offsets(ledger, own, {source: max(end, before.get(source, 0)) for source, end in ends.items()})
 
     async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
         """The grants that count and that these folds may not hold: read again, for there may be very many others."""
@@ -326,13 +329,10 @@ class LogReader:
                     "are lost. Restore the log, or start under a new application name."
                 )
 
-    async def read_offsets(
-        self, ledger: Ledger, own: Own | None = None, sources: Sequence[TopicPartition] = ()
-    ) -> Ledger:
-        """Read the offset log from where it was left to the ends of its partitions, or of these; raises LogError.
-        ``own``: what is not to be folded of it.
+    async def read_offsets(self, ledger: Ledger, own: Own | None, ends: Mapping[TopicPartition, int]) -> Ledger:
+        """Read partitions of the offset log from where they were left up to these positions; raises LogError. ``own``:
+        what is not to be folded of it.
         """
-        ends = await self._ends(sources or self.offset_logs())
         async for placed in self.stream({source: (self.positions[source], high) for source, high in ends.items()}):
             events = [one.event for one in placed.events]
             self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)
@@ -353,19 +353,15 @@ class LogReader:
             evolve(ledger, event)
         return ledger
 
-    async def behind(self) -> int:
-        """How many positions the offset log has behind where it was read to, in the partition where these are most."""
-        marks = await self.watermarks(self.offset_logs())
-        return max((mark.high - self.positions.get(source, 0) for source, mark in marks.items()), default=0)
-
-    async def _ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermarks of sources, which must not lie below the positions."""
+    async def ends_of(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks of sources, which must not lie below the positions that they had been read to before."""
+        before = {source: self.positions[source] for source in sources}
         marks = await self.watermarks(sources)
         for source, mark in marks.items():
-            if mark.high < self.positions[source]:
+            if mark.high < before[source]:
                 raise LogError(
                     f"{source.topic}[{source.partition}] ends at {mark.high}, but was read up to "
-                    f"{self.positions[source]} before: it was truncated or created anew. Restore it from a copy."
+                    f"{before[source]} before: it was truncated or created anew. Restore it from a copy."
                 )
         return {source: mark.high for source, mark in marks.items()}
 

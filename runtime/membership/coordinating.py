@@ -7,7 +7,7 @@ tried again: what has not come about is decided, or needed, again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -18,7 +18,7 @@ from ...brokers.protocol import (
     BrokerError,
     BrokerTimeout,
     NotAuthorized,
-    Outgoing,
+    Producer,
     ProducerFenced,
     TopicPartition,
     TransactionAborted,
@@ -27,7 +27,7 @@ from ...brokers.protocol import (
 )
 from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
 from ...errors import LogError
-from ...group.coordinator import decide, needs
+from ...group.coordinator import ToFence, ToRead, decide, needs
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...group.learning import parked
@@ -36,14 +36,11 @@ from ...group.plans import Question, answered
 from ...group.rates import Obeyed, Shares
 from ...group.view import Batch, Seat, View
 from ...keyrange.hashing import HASH_NAME
-from ...offsets.codec import encode
-from ...offsets.control import Member
 from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled
-from ...offsets.decide import decide_opening
 from ...offsets.event_values import EVERYBODY, PinnedEnd
-from ...offsets.ledger import Place
 from ...offsets.signals import WAITS_MAX, CoordinatorBeat, Wait
 from ..logs.office import Standing
+from ..logs.openings import opening_records
 from ..logs.reader import offsets_topic
 from .decisions import Decisions
 from .following import Following
@@ -66,8 +63,6 @@ READ_BACK_S: Final = 0.1
 """So long a decision is waited for where the control log is followed, before that is read to its end."""
 READ_ALONG_MS = 10_000
 """The same else: so the coordinator knows when a snapshot is due, and is never far behind, whoever commits."""
-OPENS: Final = 0
-"""The number of the transaction that opens the offset log: of no generation."""
 
 
 class Coordinating:
@@ -88,8 +83,8 @@ class Coordinating:
         self.signals, self.following = signals, following
         self.broker, self.settings = identity.broker, identity.settings
         self.rules = rules_of(self.settings)
-        self.candidate = Candidate(identity.instance, identity.birth, is_alone=is_alone)
-        self.decisions = Decisions(self.broker, identity.logs.control, self.settings)
+        self._is_alone = is_alone
+        self.decisions = Decisions(self.broker, identity.logs.control, identity.control_end, self.settings)
         self.sources = Sources(self.broker, self.settings)
         self.levelling = Levelling(standing, heard)
         self.resigns = False
@@ -99,13 +94,19 @@ class Coordinating:
         self._seat, self._shares = Seat(identity.app, identity.birth, 0), Shares(0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
-        self._looked_s = 0.0
+        self._looked_s = self._stands_s = 0.0
         self._error: BaseException | None = None
 
     @property
     def is_coordinator(self) -> bool:
         """Whether this process decides, by what it has read."""
         return is_coordinator(self.standing.ledger.control, self.identity.birth, self._term)
+
+    @property
+    def candidate(self) -> Candidate:
+        """The own process, as one that may stand."""
+        identity = self.identity
+        return Candidate(identity.instance, identity.birth, identity.incarnation or 0, is_alone=self._is_alone)
 
     def wake(self) -> None:
         """Look again: something was heard or read."""
@@ -173,7 +174,7 @@ class Coordinating:
         control = self.standing.ledger.control
         self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
         self.heard.loads.keep(control.started)
-        if self.candidate.is_alone:  # nobody hears it
+        if self._is_alone:  # nobody hears it
             return False
         if self.is_coordinator:
             if not self.following.is_lost():  # or others would go on waiting for who can decide nothing
@@ -223,23 +224,28 @@ class Coordinating:
     # --- standing ----------------------------------------------------------------------------------------------------
 
     async def _stand(self) -> None:
-        """Read the control log to its end; stand, unless somebody else was elected meanwhile."""
+        """Read the control log to its end; stand, unless somebody else was elected meanwhile. Who was elected is known
+        when it is read to behind the own election: an end that is told may be an old one.
+
+        An election that fails is not repeated before an interval is over: each stays in the log for ever.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._stands_s:
+            return
         await self.following_read()
         control = self.standing.ledger.control
         if not stands(control, self.heard, self.candidate, self._term):
             return
+        self._stands_s = now_s + self.settings.heartbeat_interval_ms / 1000
+        identity = self.identity
         if control.created is None:
             await self._check_lost()
-            await self.decisions.append([AppCreated(self.identity.app, HASH_NAME, self.identity.logs.log_partitions)])
+            await self.decisions.append([AppCreated(identity.app, HASH_NAME, identity.logs.log_partitions)])
         self._term = control.term + 1
-        identity = self.identity
         app_birth = control.app_birth or identity.birth
         self.decisions.stand(self._term)
-        try:
-            elected = CoordinatorElected(self._term, identity.instance, identity.birth, app_birth)
-            await self.decisions.append([elected])
-        finally:
-            await self.following_read()
+        await self.decisions.append([CoordinatorElected(self._term, identity.instance, identity.birth, app_birth)])
+        await self.standing.read_control_to(self.decisions.end)
         self.wake()
 
     def _take_seat(self) -> None:
@@ -270,9 +276,9 @@ class Coordinating:
 
     async def following_read(self) -> None:
         """Read the control log to its end, for all who follow it."""
-        asked_ms = self.following.wall_ms()
+        asked = self.following.begun()
         await self.standing.read_control()
-        self.following.has_read(asked_ms)
+        self.following.has_read(asked)
 
     # --- coordinating ------------------------------------------------------------------------------------------------
 
@@ -297,19 +303,17 @@ class Coordinating:
                 break
             self.decisions.add(batch.decisions)
         self._begin_needs()
-        is_heard = not self.candidate.is_alone and not self.following.is_lost()
+        is_heard = not self._is_alone and not self.following.is_lost()
         view = self._view()
         if is_heard and (self._shares.is_due(self._shares.next(view)) or dismissed(view) != self.dismissed):
             self.beat()
 
     async def _read_back(self) -> None:
-        """Raises LogError when what was acknowledged does not count."""
-        control = self.standing.ledger.control
-        turn = self.decisions.turn
-        if control.number < turn.number or control.term != turn.term:
-            if not await self.following.has_numbered(turn.term, turn.number, READ_BACK_S):
-                await self.following_read()
-            control = self.standing.ledger.control
+        """Read to behind what was appended last. Raises LogError when what was acknowledged does not count."""
+        end = self.decisions.end
+        if not await self.following.has_reached(end, READ_BACK_S):
+            await self.standing.read_control_to(end)
+        control, turn = self.standing.ledger.control, self.decisions.turn
         if self.is_coordinator and control.number < turn.number:
             raise LogError(
                 f"{self.identity.logs.control.topic}: decision {turn.number} of term {turn.term} was acknowledged and "
@@ -332,10 +336,10 @@ class Coordinating:
     def _begin_needs(self) -> None:
         wanted = needs(self._view())
         self.hears_releases()
-        for member in wanted.fence:
-            self._begin(f"fence {member.incarnation}", partial(self._fence, member))
-        if wanted.read:
-            self._begin("read", lambda: self._read(wanted.read))
+        for one in wanted.fence:
+            self._begin(f"fence {one.member.incarnation}", partial(self._fence, one))
+        if wanted.read.places:
+            self._begin("read", partial(self._read, wanted.read))
         if wanted.look:
             self._begin("look", lambda: self._look(wanted.look))
         if wanted.open:
@@ -374,19 +378,34 @@ class Coordinating:
 
         task.add_done_callback(ended)
 
-    async def _fence(self, member: Member) -> None:
-        """Fence all ids of a member whose expulsion was read back; its last transaction's markers may take longer."""
-        seat = self._seat
-        limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
-        for one in member.transactional_ids:
-            await bounded(self.broker.fence(one), limit, f"fencing {one}")
-        seat.fenced.add(member.incarnation)
+    async def _fence(self, wanted: ToFence) -> None:
+        """Fence all ids of a member whose expulsion was read back, then mark the end of what it has committed, with the
+        producer that fenced the last one. The markers of its last transaction may take longer.
 
-    async def _read(self, wanted: list[tuple[Place, int]]) -> None:
-        """The owners of these are known to be fenced: what is read from here on has all that they committed."""
-        seat = self._seat
-        await self.standing.read()
-        seat.read |= set(wanted)
+        The mark is refused when the member makes a producer meanwhile: it does not know yet that it was expelled.
+        """
+        seat, member = self._seat, wanted.member
+        records = opening_records(self.identity.logs, wanted.log_partitions, member.incarnation)
+        limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
+        producers: list[Producer] = []
+        try:
+            for one in member.transactional_ids:
+                making = self.broker.producer(one, transaction_timeout_ms=self.settings.transaction_timeout_ms)
+                producers.append(await bounded(making, limit, f"fencing {one}"))
+            marking = producers[-1].mark(records) if records else _nothing()
+            ends = await bounded(marking, limit, f"marking what incarnation {member.incarnation} has committed")
+        except (ProducerFenced, TransactionAborted) as error:
+            raise BrokerTimeout(f"incarnation {member.incarnation} is fenced again: {error}") from error
+        finally:
+            closing = asyncio.gather(*(producer.close() for producer in producers))
+            await closed_within(self.settings.close_timeout_ms, closing, "closing producers")
+        seat.marks[member.incarnation] = {source.partition: end for source, end in ends.items()}
+
+    async def _read(self, wanted: ToRead) -> None:
+        """The owners of these are known to be fenced: what lies below the marks has all that they committed."""
+        seat, logs = self._seat, self.identity.logs
+        await self.standing.read_offsets_to({logs.offsets(number): end for number, end in wanted.ends.items()})
+        seat.read |= set(wanted.places)
 
     async def _solve(self, question: Question) -> None:
         """Work a large plan out beside the event loop."""
@@ -464,10 +483,9 @@ class Coordinating:
         if self.standing.ledger.opened.issuperset(log_partitions):
             return
         identity, topic = self.identity, offsets_topic(self.identity.app)
-        own, all_of_them = self.standing.ledger.control.member_of(identity.birth), identity.logs.log_partitions
+        own = self.standing.ledger.control.member_of(identity.birth)
         incarnation = EVERYBODY if own is None else own.incarnation
-        events = [decide_opening(identity.app, all_of_them, p, incarnation, OPENS) for p in log_partitions]
-        records = [Outgoing(topic, event.log_partition, None, encode(event)) for event in events]
+        records = opening_records(identity.logs, log_partitions, incarnation)
         limit = self.settings.transaction_limit_ms
         opener = f"{identity.app}.{identity.birth}.opens"
         making = self.broker.producer(opener, transaction_timeout_ms=self.settings.transaction_timeout_ms)
@@ -485,3 +503,8 @@ class Coordinating:
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""
         await self.decisions.close()
+
+
+async def _nothing() -> Mapping[TopicPartition, int]:
+    """The marks of a member that owns nothing."""
+    return {}

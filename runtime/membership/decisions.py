@@ -15,17 +15,21 @@ from ...brokers.waiting import bounded
 from ...offsets.codec import encode
 from ...offsets.control_events import ControlEvent, Decision
 from ...offsets.decide import Turn
+from ..logs.control_end import ControlEnd
 from ..settings import Settings
 
 
 class Decisions:
-    """Those of one process. ``control``: the partition of the control log.
+    """Those of one process. ``control``: the partition of the control log; ``control_end``: where it ends, if the
+    broker does not tell where it has appended.
 
     They have an appender of their own, so that nothing else waits behind a decision, nor a decision behind it.
     """
 
-    def __init__(self, broker: Broker, control: TopicPartition, settings: Settings) -> None:
-        self.control, self.settings = control, settings
+    def __init__(self, broker: Broker, control: TopicPartition, control_end: ControlEnd, settings: Settings) -> None:
+        self.control, self.control_end, self.settings = control, control_end, settings
+        self.end = 0
+        """The position behind what was acknowledged last: whoever has read to it has read all that is decided."""
         self._appender = broker.appender()
         self.turn = Turn(0)
         """Of the term that this process was elected for; of none before."""
@@ -51,7 +55,8 @@ class Decisions:
         if events:
             records = [Outgoing(*self.control, None, encode(event)) for event in events]
             limit = self.settings.call_limit_ms
-            await bounded(self._appender.append(records), limit, f"appending to {self.control.topic}")
+            ends = await bounded(self._appender.append(records), limit, f"appending to {self.control.topic}")
+            self.end = ends[self.control] if self.control in ends else await self.control_end.find()
 
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ...brokers.protocol import Batch, BrokerError, NotAuthorized, Reader
 from ...brokers.waiting import Patience, closed_within
@@ -16,12 +16,21 @@ logger = logging.getLogger("keylanes")
 FETCH_RECORDS_MAX = 1_000
 AWAY_WAIT_MS = 200
 """After a read that failed."""
-FETCHES_APART_S = 0.05
-"""One that is begun sooner counts from the one before."""
+
+
+class Asked(NamedTuple):
+    """A moment, by the loop's time and by ``wall_ms``."""
+
+    loop_s: float
+    wall_ms: int
 
 
 class Following:
-    """Of one process. ``news``: when the events were written. ``listeners`` are called when something was read."""
+    """Of one process. ``news``: when the events were written. ``listeners`` are called when something was read.
+
+    The log is tailed, which tells what is new, but not that there is no more: a leader that was deposed and still
+    answers has nothing new for ever. So beside that its end is asked for, by a leader that is confirmed, and reached.
+    """
 
     def __init__(self, standing: Standing, settings: Settings, news: News) -> None:
         self.standing, self.settings, self.news = standing, settings, news
@@ -30,46 +39,35 @@ class Following:
         self.now_s: Callable[[], float] = lambda: asyncio.get_running_loop().time()
         """The loop's time, also when another thread asks."""
         self.seen_ms = 0
-        """All that stood in the log at that time, by ``wall_ms``, is known: a read that came to its end was begun
-        then. Who was suspended in its midst knows only how it was before.
+        """All that stood in the log at that time, by ``wall_ms``, is known: its end was asked for then, and reached
+        since. Who was suspended in its midst knows only how it was before.
         """
-        self.read_s = 0.0
-        """When the log was read to its end last, or what was found of it was asked for, by the loop's time."""
+        self.seen_s = 0.0
+        """The same by the loop's time."""
         self._has_told = asyncio.Event()
-        self._end_s = 0.0
-        self._fetches: deque[tuple[float, int]] = deque()
-        """When those were begun that the log was not seen to its end since, by both clocks; some of them."""
+        # Short enough, so that what is known is never too old for questions while the broker answers.
+        self._wait_ms = max(1, min(settings.heartbeat_interval_ms, settings.query_view_ms_max // 4))
 
-    def has_read(self, asked_ms: int) -> None:
-        """The log was read to its end just now; that was begun at this time, by ``wall_ms``."""
-        self.seen_ms = max(self.seen_ms, asked_ms)
-        self._tell(asyncio.get_running_loop().time())
+    def begun(self) -> "Asked":
+        """The moment before the end of the log is asked for."""
+        return Asked(asyncio.get_running_loop().time(), self.wall_ms())
 
-    def _was_at_end(self, end_s: float) -> None:
-        """The broker was asked at this time, by the loop's time, and all that it had then is known. By the other clock
-        that is when the fetch was begun, or earlier, if this process was suspended since.
-        """
-        if end_s <= self._end_s:
-            return
-        self._end_s = end_s
-        while len(self._fetches) > 1 and self._fetches[1][0] <= end_s:
-            self._fetches.popleft()
-        begun_s, begun_ms = self._fetches[0]
-        if begun_s <= end_s:
-            self.seen_ms = max(self.seen_ms, begun_ms)
-            self._tell(end_s)
+    def has_read(self, asked: "Asked") -> None:
+        """The log was read up to an end that was asked for at that moment."""
+        self.seen_ms, self.seen_s = max(self.seen_ms, asked.wall_ms), max(self.seen_s, asked.loop_s)
+        self._tell()
 
-    def _tell(self, read_s: float) -> None:
-        self.read_s = max(self.read_s, read_s)
+    def _tell(self) -> None:
         self._has_told.set()
         for listener in self.listeners:
             listener()
 
-    async def has_numbered(self, term: int, number: int, limit_s: float) -> bool:
-        """Wait until a decision is read, or a later term is; False: not in time."""
+    async def has_reached(self, position: int, limit_s: float) -> bool:
+        """Wait until the log is read up to a position; False: not in time."""
+        logs = self.standing.logs
         try:
             async with asyncio.timeout(limit_s):
-                while (control := self.standing.ledger.control).term == term and control.number < number:
+                while logs.positions.get(logs.control, 0) < position:
                     self._has_told.clear()
                     await self._has_told.wait()
         except TimeoutError:
@@ -80,11 +78,11 @@ class Following:
         """How old what is known of the log may be. By both clocks: one stands still with the machine, the other can be
         set back.
         """
-        return max(self.wall_ms() - self.seen_ms, int((self.now_s() - self.read_s) * 1000))
+        return max(self.wall_ms() - self.seen_ms, int((self.now_s() - self.seen_s) * 1000))
 
     def is_lost(self) -> bool:
         """Whether the log could not be read for a session: what this process may do, it does not know."""
-        return (asyncio.get_running_loop().time() - self.read_s) * 1000 >= self.settings.session_timeout_ms
+        return (asyncio.get_running_loop().time() - self.seen_s) * 1000 >= self.settings.session_timeout_ms
 
     async def run(self) -> None:
         """Follow until cancelled. Raises LogError; NotAuthorized, when it may not be read for ``broker_retry_ms``."""
@@ -93,19 +91,14 @@ class Following:
         refused = Patience(self.settings.broker_retry_ms, "reading the control log")
         reader: Reader | None = None
         position = 0
-        # Short enough, so that what is known is never too old for questions while the broker answers.
-        wait_ms = max(1, min(self.settings.heartbeat_interval_ms, self.settings.query_view_ms_max // 4))
         is_told = False
         try:
             while True:
-                asked_s = asyncio.get_running_loop().time()
-                if not self._fetches or asked_s - self._fetches[-1][0] >= FETCHES_APART_S:
-                    self._fetches.append((asked_s, self.wall_ms()))
                 try:
                     if reader is None:
                         position = standing.logs.positions[source]
                         reader = await broker.reader({source: position})
-                    batches = await reader.fetch([source], records_max=FETCH_RECORDS_MAX, wait_ms=wait_ms)
+                    batches = await reader.fetch([source], records_max=FETCH_RECORDS_MAX, wait_ms=self._wait_ms)
                     for batch in batches:
                         await self._take(position, batch)
                         position = batch.offset_next
@@ -119,17 +112,30 @@ class Following:
                     is_told = True
                     await self._let_go(reader)
                     reader = None
-                    self._fetches.clear()
                     await asyncio.sleep(AWAY_WAIT_MS / 1000)
                 else:
                     refused.answered()
                     is_told = False
-                    if batches:  # there may be more of it
-                        self._tell(asked_s)
-                    if (end_s := reader.at_end_s(source)) is not None:  # a broker that is silent tells no end
-                        self._was_at_end(end_s)
+                    if batches:
+                        self._tell()
         finally:
             await self._let_go(reader)
+
+    async def see_ends(self) -> None:
+        """Ask for the end of the log again and again, until cancelled: so it is known how old is what is known. Raises
+        LogError, when the log is shorter than what was read of it.
+        """
+        logs = self.standing.logs
+        while True:
+            asked = self.begun()
+            try:
+                end = (await logs.ends_of([logs.control]))[logs.control]
+            except BrokerError:  # it is told by who reads the log, and a session later by who holds back records
+                await asyncio.sleep(AWAY_WAIT_MS / 1000)
+                continue
+            if await self.has_reached(end, self.settings.call_limit_ms / 1000):
+                self.has_read(asked)
+                await asyncio.sleep(self._wait_ms / 1000)
 
     async def _take(self, begins: int, batch: Batch) -> None:
         """What was fetched goes into the ledger; who reads the log to its end meanwhile may have it there already."""

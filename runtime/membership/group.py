@@ -74,18 +74,18 @@ class Group:
 
         Raises SettingsError, SourceError, LogError, BrokerError.
         """
-        asked_ms = self.following.wall_ms()
+        asked = self.following.begun()
         await self.standing.read_control()
-        self.following.has_read(asked_ms)
+        self.following.has_read(asked)
         control = self.standing.ledger.control
         check_identities(control.identities, identities)
         trial, places = Starts(self.identity.broker, self.settings, starts, is_trial=True), list(sources)
         trial.check(control)
         missing_stores(control, places, self.stores)
         if new := {topic for topic, partition in places if (topic, partition) not in control.started}:
-            asked = [TopicPartition(*place) for place in places if place[0] in new]
+            begun = [TopicPartition(*place) for place in places if place[0] in new]
             limit = self.settings.call_limit_ms
-            marks = await bounded(self.identity.broker.watermarks(asked), limit, "watermarks of sources")
+            marks = await bounded(self.identity.broker.watermarks(begun), limit, "watermarks of sources")
             await trial.decide(control, marks)
 
     def view(self) -> GroupView:
@@ -99,6 +99,7 @@ class Group:
         coordinating = self.coordinating
         return [
             self.following.run(),
+            self.following.see_ends(),
             self.signals.run(),
             coordinating.run(),
             coordinating.beat_on(),
@@ -169,7 +170,7 @@ class Group:
 
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""
-        await asyncio.gather(self.signals.close(), self.coordinating.close())
+        await asyncio.gather(self.signals.close(), self.coordinating.close(), self.identity.control_end.close())
 
 
 def _unheard(topic: str, per_s: float) -> None:

@@ -39,6 +39,7 @@ from keylanes.brokers.simulated.network import Fault, Kind
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..stage.appending import append
+from ..stage.fencing import fence
 
 SEEDS = range(6)
 PATIENCE_S = 30.0
@@ -52,7 +53,7 @@ Join = Callable[[str, Mapping[TopicPartition, int]], AbstractAsyncContextManager
 """A consumer group of that name has a member, which has committed these offsets; it leaves at the end."""
 
 
-Stuck = Callable[[Coroutine[Any, Any, None]], AbstractAsyncContextManager["asyncio.Task[None]"]]
+Stuck = Callable[[Coroutine[Any, Any, object]], AbstractAsyncContextManager["asyncio.Task[object]"]]
 """Inside, an append is under way that is not answered before the end."""
 
 
@@ -229,29 +230,6 @@ async def a_fetch_of_nothing_waits_and_ends(world: World) -> None:
     assert await reader.fetch([source], records_max=10, wait_ms=200) == []
     assert 0.15 <= loop.time() - begin < PATIENCE_S
     assert reader.position(source) == 0
-
-
-@case
-async def a_reader_tells_when_it_was_at_the_end(world: World) -> None:
-    """By what the broker has answered; not before, not of another place, and not while there is more."""
-    loop = asyncio.get_running_loop()
-    topic = await world.topic(partitions=2)
-    source, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    await (await world.broker()).appender().append([Outgoing(topic, 0, None, b"%d" % i) for i in range(20)])
-    reader = await world.reader({source: 0})
-    assert reader.at_end_s(source) is None
-    await reader.fetch([source], records_max=10, wait_ms=5_000)
-    assert reader.at_end_s(source) is None, "there is more"
-    await world.read_to(reader, 20, source)
-    began_s, at_s = loop.time(), 0.0
-    async with asyncio.timeout(PATIENCE_S):
-        while at_s <= began_s:
-            assert not await reader.fetch([source], records_max=10, wait_ms=200)
-            at_s = reader.at_end_s(source) or 0.0
-    assert at_s <= loop.time()
-    assert reader.at_end_s(other) is None
-    reader.assign({source: 0})
-    assert reader.at_end_s(source) is None, "it is assigned anew"
 
 
 @case
@@ -502,10 +480,13 @@ async def a_group_is_read_without_joining_it(world: World) -> None:
 
 @case
 async def appends_keep_their_order(world: World) -> None:
-    """Appends that follow each other are read in that order, and an acknowledged one is visible at once."""
+    """Appends that follow each other are read in that order, and an acknowledged one is visible at once, below the
+    offset that ``append`` returns.
+    """
     topic, appender = await world.topic(), (await world.broker()).appender()
     for number in range(20):
-        await appender.append(numbered(topic, 2, first=2 * number))
+        ends = await appender.append(numbered(topic, 2, first=2 * number))
+        assert ends == {at(topic): 2 * number + 2}
         assert await world.high(at(topic)) == 2 * number + 2
     assert values(await world.read(at(topic))) == [b"%d" % number for number in range(40)]
 
@@ -687,6 +668,35 @@ async def a_new_producer_fences_the_older_ones(world: World) -> None:
 
 
 @case
+async def a_mark_lies_behind_all_that_the_id_has_committed(world: World) -> None:
+    """``mark`` leaves nothing that is read, and returns offsets that readers come to. What older producers of the id
+    committed lies below; the producer works on.
+    """
+    topic, name = await world.topic(partitions=2), world.unique("id")
+    old = await world.producer(name)
+    ends = await old.transact([*numbered(topic, 3), *numbered(topic, 2, 1)])
+    new = await world.producer(name, await world.another())
+    marks = await new.mark([*numbered(topic, 1, 0, 666), *numbered(topic, 1, 1, 666)])
+    assert marks.keys() == ends.keys()
+    assert all(marks[source] >= ends[source] for source in ends)
+    for source, mark in marks.items():
+        await world.read_to(await world.reader({source: 0}), mark, source)
+    await new.transact(numbered(topic, 1, first=3))
+    assert values(await world.read(at(topic))) == [b"0", b"1", b"2", b"3"]
+    assert values(await world.read(at(topic, 1))) == [b"0", b"1"]
+
+
+@case
+async def the_mark_of_a_fenced_producer_is_refused(world: World) -> None:
+    """It would bound nothing: a newer producer of the id may have committed since."""
+    topic, name = await world.topic(), world.unique("id")
+    old = await world.producer(name)
+    await world.producer(name, await world.another())
+    with pytest.raises(ProducerFenced):
+        await old.mark(numbered(topic, 1, first=666))
+
+
+@case
 async def producers_of_other_ids_are_not_fenced(world: World) -> None:
     """Two ids write side by side, and each keeps its own order."""
     topic = await world.topic()
@@ -698,13 +708,13 @@ async def producers_of_other_ids_are_not_fenced(world: World) -> None:
 
 @case
 async def fence_fences(world: World) -> None:
-    """``fence`` ends the producers of an id, also of one that never had any, and a new producer works afterwards."""
+    """A new producer ends the others of its id, also of one that never had any, and a new producer works afterwards."""
     topic, name = await world.topic(), world.unique("id")
     broker = await world.broker()
-    await broker.fence(name)
+    await fence(broker, name)
     producer = await world.producer(name)
     await producer.transact(numbered(topic, 1))
-    await broker.fence(name)
+    await fence(broker, name)
     assert len(await world.read(at(topic))) == 1
     with pytest.raises(ProducerFenced):
         await producer.transact(numbered(topic, 1, first=666))
@@ -726,7 +736,7 @@ async def what_an_older_producer_was_at_is_decided_when_the_new_one_is_there(wor
         await asyncio.gather(running, return_exceptions=True)
         await producer.close()
         if cut % 2:
-            await (await world.broker()).fence(name)
+            await fence(await world.broker(), name)
         else:
             await world.producer(name)
         seen = len(await world.read(at(topic), begin[0])), len(await world.read(at(other), begin[1]))
@@ -856,7 +866,7 @@ def _simulated_join(cluster: SimulatedBroker) -> Join:
 
 def _simulated_stuck(cluster: SimulatedBroker) -> Stuck:
     @asynccontextmanager
-    async def stuck(appending: Coroutine[Any, Any, None]) -> "AsyncIterator[asyncio.Task[None]]":
+    async def stuck(appending: Coroutine[Any, Any, object]) -> "AsyncIterator[asyncio.Task[object]]":
         cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
         running = asyncio.get_running_loop().create_task(appending)
         await cluster.network.caught()

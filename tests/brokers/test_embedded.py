@@ -16,6 +16,7 @@ from keylanes.errors import StoreError
 from keylanes.state.tables import TABLE_CONFIG, Table
 
 from ..stage.appending import append
+from ..stage.fencing import fence
 
 SOURCE = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)
@@ -213,7 +214,7 @@ async def test_a_fence_waits_for_a_large_transaction(tmp_path: Path) -> None:
             await asyncio.sleep(0.002)
         if turn % 2:
             running.cancel()
-        await broker.fence("id")
+        await fence(broker, "id")
         seen = len(await values_of(broker, SOURCE)) - begin, len(await values_of(broker, OTHER))
         await asyncio.gather(running, return_exceptions=True)
         assert seen[0] in (0, 20_000)
@@ -320,7 +321,7 @@ async def test_a_fenced_producer_changes_no_table(tmp_path: Path) -> None:
         SOURCE: 2,
         TopicPartition("t", 0): 1,
     }
-    await broker.fence("id")
+    await fence(broker, "id")
     with pytest.raises(ProducerFenced):
         await old.transact([*numbered("a", 1, 666), Outgoing("t", 0, b"k", b"666")])
     assert (table.get(b"k"), len(await values_of(broker, SOURCE))) == (b"1", 2)

@@ -28,6 +28,7 @@ from keylanes.brokers.simulated.broker import (
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..stage.appending import append
+from ..stage.fencing import fence
 
 SOURCE = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)
@@ -177,7 +178,7 @@ def crash_run(seed: int) -> tuple[list[str], Sequence[object]]:
     async def main() -> Sequence[object]:
         cluster = cluster_of(seed, faults=Faults(transact_aborted=0.1, transact_unknown=0.1, reply_slow=0.1))
         await asyncio.gather(*(write(cluster, name) for name in ("one", "two", "three")), return_exceptions=True)
-        await cluster.connect("heir").fence("one")
+        await fence(cluster.connect("heir"), "one")
         await asyncio.sleep(1)
         first, second = cluster.committed("a"), cluster.committed("b")
         assert sorted(record.value or b"" for record in first) == sorted(record.value or b"" for record in second)
@@ -211,7 +212,7 @@ def test_unknown_outcomes_are_of_both_kinds() -> None:
         connection = cluster.connect("one")
         with pytest.raises(TransactionUnknown):
             await (await producer_of(connection)).transact(both(1))
-        await connection.fence("id")
+        await fence(connection, "id")
         values, position = await seen_now(connection)
         assert len(cluster.committed("a")) == len(values)
         assert position == cluster.watermarks(SOURCE).high
@@ -281,7 +282,7 @@ def test_compaction_heeds_transactions() -> None:
         await append(connection, keyed((b"a", b"1"), (b"b", b"1")))
         with pytest.raises(TransactionAborted):
             await (await producer_of(connection)).transact(keyed((b"a", b"2"), (b"b", b"2")))
-        await asyncio.sleep(1)
+        await fence(connection, "id")
         cluster.compact(COMPACTED)
         assert left(cluster) == [(0, b"a", b"1"), (1, b"b", b"1")]
         assert [entry.record is None for entry in cluster.everything(COMPACTED)] == [False, False, True, True, True]

@@ -107,7 +107,7 @@ class Group:
     """Into how many parts a partition may be cut, unless a process says otherwise."""
 
     def __init__(self, rules: Rules | None = None) -> None:
-        self.ledger, self.rules = Ledger(), rules or Rules(measure_ms=0)
+        self.ledger, self.rules = Ledger(opened={0}), rules or Rules(measure_ms=0)
         self.now_ms = self.position = self.requests = self.transactions = 0
         self.topics: dict[str, tuple[int, bool]] = {}
         self.asks: dict[str, JoinAsked] = {}
@@ -127,7 +127,7 @@ class Group:
     def _seats(self, term: int, name: str) -> None:
         birth = self.asks[name].birth if name in self.asks else f"{name}1"
         self.write(CoordinatorElected(term, "", birth, "app"))
-        self.turn, self.seat = Turn(term), Seat("app", birth, self.now_ms)
+        self.turn, self.seat = Turn(term), Seat("app", birth, self.now_ms, log_partitions=1)
         self.heard = Heard(self.rules.session_ms, self.rules.interval_ms)
         self._beat()
 
@@ -185,10 +185,10 @@ class Group:
         found = {topic: self._found(topic) for topic in wanted.look if topic in self.topics}
         self.seat.found |= found
         fences = [] if "fences" in self.holds else wanted.fence
-        reads = [] if "reads" in self.holds else wanted.read
-        for member in fences:
+        reads = [] if "reads" in self.holds else wanted.read.places
+        for member, log_partitions in fences:
             self.said.append(f"fences {self.name_of(member.incarnation)}")
-            self.seat.fenced.add(member.incarnation)
+            self.seat.marks[member.incarnation] = dict.fromkeys(log_partitions, 1)
             self.stopped.add(member.incarnation)
         for place, epoch in reads:
             self.said.append(f"reads {place[0]}[{place[1]}] at epoch {epoch}")

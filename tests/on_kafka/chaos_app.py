@@ -10,7 +10,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -122,7 +122,9 @@ def _middle(bounds: tuple[int, ...], worker: int) -> int:
 def resend_without_reading() -> None:
     """A defect: after a commit without an answer nobody looks what became of it; all is sent again."""
 
-    async def forgetful(self: Transactions, deadline: float, *, was_fenced: bool = False) -> None:
+    async def forgetful(
+        self: Transactions, deadline: float, doubtful: Collection[int] = (), *, was_fenced: bool = False
+    ) -> None:
         self._producer = await self.standing.identity.make_producer()
 
     Transactions._replace_producer = forgetful  # type: ignore[method-assign]  # a defect changes the class

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from aiokafka.protocol.offset import OffsetRequest
 
 from keylanes.brokers.kafka.broker import KafkaBroker
-from keylanes.brokers.kafka.link import TRY_AGAIN, Code, KafkaLink
+from keylanes.brokers.kafka.link import TRY_AGAIN, Code, Initialised, KafkaLink
+from keylanes.brokers.kafka.offsets import ask_leaders
 from keylanes.brokers.kafka.requests import KafkaRequests
 from keylanes.brokers.kafka.transactions import DescribeTransactionsRequest
 from keylanes.brokers.producer import TransactionalProducer
@@ -30,6 +32,7 @@ from keylanes.brokers.simulated.broker import Kind, Latency, SimulatedBroker
 from keylanes.brokers.simulated.requests import SimulatedRequests
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..stage.fencing import fence
 from ..stage.proxy import ADD_PARTITIONS, END_TXN, INIT_PRODUCER_ID, PRODUCE, Fault, Proxy
 from .honest_scripts import CONNECTIONS, IDS, LONG_MS, STAMP_FIRST_MS, STAMPS_MS, Item, Place, Script, Step
 
@@ -209,7 +212,7 @@ class Run(ABC):
         return "made"
 
     async def fence(self, connection: str, id: str) -> Seen:  # noqa: A002  # a script's word
-        await self._brokers[connection].fence(f"{self._prefix}{id}")
+        await fence(self._brokers[connection], f"{self._prefix}{id}")
         return "fenced"
 
     async def twin(self, name: str, of: str) -> Seen:
@@ -366,7 +369,7 @@ class Run(ABC):
         """All ids are fenced, so that nothing is open: the end of every partition, and all that is in them."""
         before = await self._settled(IDS)
         for name in IDS:
-            await self._brokers["one"].fence(f"{self._prefix}{name}")
+            await fence(self._brokers["one"], f"{self._prefix}{name}")
         places = sorted(self._places)
         if not places:
             return before
@@ -493,8 +496,9 @@ class KafkaRun(Run):
 
     async def _stable(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         broker: Any = self._brokers["one"]
-        answers = await broker._ask_leaders(
-            dict.fromkeys(places, LATEST),
+        answers = await ask_leaders(
+            broker._link,
+            {place: partial(_latest, place) for place in places},
             lambda rows: OffsetRequest(-1, READ_COMMITTED, rows),
             0,
             broker._link.deadline("asking for the last stable offsets"),
@@ -506,11 +510,16 @@ class KafkaRun(Run):
         old: KafkaRequests = producer.requests
         link = KafkaLink(broker._settings)
         await link.open()
-        requests = KafkaRequests(link, old.limits, old.codec, old.producer_id, old.epoch, transactional_id)
+        same = Initialised(old.producer_id, old.epoch, old.coordinator)
+        requests = KafkaRequests(link, old.limits, old.codec, same, transactional_id)
         twin = TransactionalProducer(requests, transactional_id, LONG_MS)
         twin.session.sequences = dict(producer.session.sequences)
         broker._keep(twin)
         return twin
+
+
+def _latest(place: TopicPartition) -> tuple[int, int]:
+    return place.partition, LATEST
 
 
 def simulate(script: Script, seed: int = 0) -> list[Seen]:

@@ -32,6 +32,7 @@ from keylanes.brokers.protocol import (
 from keylanes.devkafka.server import KafkaServer
 
 from ..stage.appending import append
+from ..stage.fencing import fence
 from ..stage.proxy import END_TXN, PRODUCE, Fault, Proxy
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(90)]
@@ -159,7 +160,7 @@ async def test_an_idle_producer_is_fenced(broker: KafkaBroker, name: str, place:
     """A producer that was fenced while it did nothing gets ProducerFenced, and stays of no use."""
     producer = await broker.producer(name, transaction_timeout_ms=SHORT_MS)
     await producer.transact(numbers(place, 1))
-    await broker.fence(name)
+    await fence(broker, name)
     with pytest.raises(ProducerFenced):
         await producer.transact(numbers(place, 2))
     assert await visible(broker, place) == [1]
@@ -188,7 +189,7 @@ async def test_positions_pass_markers_and_aborted_records(
     """At the end of a partition, too, a position passes what is not a record, soon and without a record to carry it."""
     await append(broker, numbers(place, 1))
     _producer, running = await held_transaction(through, proxy, name, numbers(place, 2, 3))
-    await broker.fence(name)
+    await fence(broker, name)
     proxy.release()
     with pytest.raises(ProducerFenced):
         await running
@@ -418,7 +419,7 @@ async def test_a_silent_broker_is_an_error_everywhere(
         append(through, numbers(place, 1)),
         through.watermarks([place]),
         through.describe([place.topic]),
-        through.fence(name),
+        fence(through, name),
         through.producer(name, transaction_timeout_ms=TIMEOUT_MS),
         through.reader({place: 0}),
         through.trim({place: 0}),

@@ -58,7 +58,7 @@ def send(ground: Ground, data: bytes, topic: str = "") -> int:
             request = ProduceRequest(
                 transactional_id=None, required_acks=-1, timeout=5_000, topics=[(place.topic, [(0, data)])]
             )
-            leader = link.leader(place)
+            leader = link.leaders.leader(place)
             assert leader is not None
             reply = await link.ask(leader, request, deadline)
             ((_, ((_, code, *_),)),) = reply.topics

@@ -31,6 +31,7 @@ from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.settings import Settings
 
 from ...stage.appending import append
+from ...stage.fencing import fence
 
 PLACE = ("src", 0)
 LOG = TopicPartition("x.offsets", 0)
@@ -99,7 +100,7 @@ class Group:
         await self.decide(CoordinatorElected(self.turn.term, name, name, control.app_birth or "P"))
         for incarnation in [member.incarnation for member in control.unfenced()]:
             await self.decide(MemberExpelled(*self.turn.next(), incarnation, "silent", 0))
-            await self.cluster.connect(name).fence(control.members[incarnation].transactional_ids[0])
+            await fence(self.cluster.connect(name), control.members[incarnation].transactional_ids[0])
             await self.decide(MemberFenced(*self.turn.next(), incarnation))
         if PLACE not in control.started:
             await self.decide(PartitionStarted(*self.turn.next(), *PLACE, 0, "earliest", 1))

@@ -1,0 +1,228 @@
+"""What brokers say of the offsets of partitions, and whether it is the true leader that says it.
+
+ListOffsets is asked at a leader epoch, which aiokafka encodes with the wrong width. A leader that was deposed and is
+cut off answers with its old end. So beside the leader other replicas are asked at the same leader epoch: a follower
+that knows no newer one says NOT_LEADER, one that does says FENCED_LEADER_EPOCH.
+
+R - min.insync.replicas + 1 of the R replicas have to agree, the leader among them: so many share a replica with any
+set of min.insync.replicas. Nothing that was acknowledged at a newer leader epoch before they were asked can be missing.
+
+Source of the layout: https://kafka.apache.org/protocol#The_Messages_ListOffsets, version 4.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from aiokafka.protocol.api import Request, RequestStruct
+from aiokafka.protocol.offset import OffsetResponse_v4
+from aiokafka.protocol.types import Array, Int8, Int32, Int64, Schema, String
+
+from ..asking import Deadline, NotSent, ReplyLost
+from ..delivery import TopicNumbers
+from ..protocol import BrokerError, TopicPartition, UnknownTopic, Watermarks
+from ..rights import Right
+from .link import TRY_AGAIN, Code, KafkaLink, describe_code
+from .topics import Node
+
+LATEST, EARLIEST = -1, -2
+CLIENT, READ_UNCOMMITTED = -1, 0
+
+logger = logging.getLogger("keylanes")
+
+Row = tuple[int, ...]
+"""Of one partition in a request: its number, and what is asked of it."""
+
+
+class OffsetsRequest4(RequestStruct):  # type: ignore[misc]  # of a library without types
+    """Of an uncommitted reader: of a committed one LATEST would be the last stable offset."""
+
+    API_KEY = 2
+    API_VERSION = 4
+    RESPONSE_TYPE = OffsetResponse_v4
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        ("isolation_level", Int8),
+        (
+            "topics",
+            Array(
+                ("topic", String("utf-8")),
+                ("partitions", Array(("partition", Int32), ("current_leader_epoch", Int32), ("timestamp", Int64))),
+            ),
+        ),
+    )
+
+
+class OffsetsRequest(Request[OffsetsRequest4]):  # type: ignore[misc]  # of a library without types
+    """Rows are (partition, leader epoch, timestamp)."""
+
+    API_KEY = 2
+
+    def __init__(self, rows: Sequence[tuple[str, Sequence[Row]]]) -> None:
+        self._rows = rows
+
+    def build(self, request_struct_class: Any) -> Any:
+        """For the one version."""
+        return request_struct_class(CLIENT, READ_UNCOMMITTED, self._rows)
+
+
+async def ask_leaders(
+    link: KafkaLink,
+    rows: Mapping[TopicPartition, Callable[[], Row]],
+    request: Callable[[list[tuple[str, list[Row]]]], Any],
+    code_at: int,
+    deadline: Deadline,
+) -> dict[TopicPartition, Sequence[int]]:
+    """Ask the leader of each partition for its row, which is made when it is asked; again where that may help.
+
+    The answers by partition: what follows the partition in it, with the error code at ``code_at``.
+    """
+    found: dict[TopicPartition, Sequence[int]] = {}
+    while len(found) < len(rows):
+        open_ = [partition for partition in rows if partition not in found]
+        missing = await link.missing(open_, deadline)
+        if missing:
+            raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
+        by_leader: dict[Node, dict[str, list[Row]]] = {}
+        for partition in open_:
+            leader = link.leaders.leader(partition)
+            by_topic = by_leader.setdefault(-1 if leader is None else leader, {})
+            by_topic.setdefault(partition.topic, []).append(rows[partition]())
+        problem: object = "no answer"
+        # Side by side: one that is silent does not hold up what the others know.
+        replies = await asyncio.gather(
+            *(_answer(link, leader, request(list(topics.items())), deadline) for leader, topics in by_leader.items())
+        )
+        for reply in replies:
+            if isinstance(reply, NotSent | ReplyLost):
+                problem = reply
+                continue
+            for partition, row in _answered(reply):
+                if row[code_at] not in TRY_AGAIN:
+                    found[partition] = row
+                else:
+                    problem = describe_code(row[code_at])
+        if len(found) < len(rows):
+            link.leaders.forget(partition for partition in rows if partition not in found)
+            await deadline.pause(problem)
+    return found
+
+
+async def offsets_of(
+    link: KafkaLink, which: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """The offset of each partition at a time in ms, or LATEST, or EARLIEST, as its leader says; below 0: none."""
+
+    def row_of(partition: TopicPartition) -> Row:
+        return partition.partition, link.leaders.epoch(partition), which[partition]
+
+    rows = {partition: (lambda one=partition: row_of(one)) for partition in which}
+    answers = await ask_leaders(link, rows, OffsetsRequest, 0, deadline)
+    for partition, (code, *_) in answers.items():
+        if code == Code.TOPIC_NOT_AUTHORIZED:
+            raise link.refused(Right("topic", partition.topic, "DESCRIBE"))
+        if code != Code.NONE:
+            raise BrokerError(f"{partition.topic}[{partition.partition}]: {describe_code(code)}")
+    return {partition: row[2] for partition, row in answers.items()}
+
+
+class Ends:
+    """The watermarks of partitions, of leaders that are confirmed. ``in_sync_min``: min.insync.replicas by topic."""
+
+    def __init__(self, link: KafkaLink, in_sync_min: TopicNumbers) -> None:
+        self._link, self._in_sync_min = link, in_sync_min
+        self._doubted: set[str] = set()
+        """Topics of which it was said that their leaders can't be confirmed."""
+
+    async def watermarks(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, Watermarks]:
+        """Raises UnknownTopic, BrokerTimeout, NotAuthorized."""
+        found: dict[TopicPartition, Watermarks] = {}
+        leaders = self._link.leaders
+        while open_ := [partition for partition in partitions if partition not in found]:
+            if missing := await self._link.missing(open_, deadline):
+                raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
+            epochs = {partition: leaders.epoch(partition) for partition in open_}
+            starts, highs, confirmed = await asyncio.gather(
+                offsets_of(self._link, dict.fromkeys(open_, EARLIEST), deadline),
+                offsets_of(self._link, dict.fromkeys(open_, LATEST), deadline),
+                self._confirmed(epochs, deadline),
+            )
+            for partition in open_:
+                # At one and the same leader epoch: an older one never replaces a newer one.
+                if partition in confirmed and leaders.epoch(partition) == epochs[partition]:
+                    found[partition] = Watermarks(starts[partition], highs[partition])
+            if len(found) < len(partitions):
+                place = next(partition for partition in open_ if partition not in found)
+                leaders.forget([place for place in open_ if place not in found])
+                await deadline.pause(
+                    f"who leads {place.topic}[{place.partition}] is not confirmed: too few of its replicas answer"
+                )
+        return found
+
+    async def _confirmed(self, epochs: Mapping[TopicPartition, int], deadline: Deadline) -> set[TopicPartition]:
+        """Those of the partitions of which enough replicas know no newer leader epoch."""
+        needed, in_sync = await self._needed(epochs)
+        asked: dict[Node, dict[str, list[Row]]] = {}
+        for partition in needed:
+            if (known := self._link.leaders.of(partition)) is not None:
+                for node in {*known.replicas} - {known.leader}:
+                    rows = asked.setdefault(node, {}).setdefault(partition.topic, [])
+                    rows.append((partition.partition, epochs[partition], LATEST))
+        agree, deposed = Counter[TopicPartition](), set[TopicPartition]()
+        answers = {
+            asyncio.ensure_future(_answer(self._link, node, OffsetsRequest(list(topics.items())), deadline))
+            for node, topics in asked.items()
+        }
+        try:
+            waiting = set(answers)
+            while waiting and any(agree[p] < count and p not in deposed for p, count in needed.items()):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for answer in done:
+                    reply = answer.result()
+                    for partition, row in () if isinstance(reply, NotSent | ReplyLost) else _answered(reply):
+                        agree[partition] += row[0] == Code.NOT_LEADER
+                        deposed |= {partition} if row[0] == Code.FENCED_LEADER_EPOCH else set()
+        finally:
+            for answer in answers:
+                answer.cancel()
+        doubted = {p for p, count in needed.items() if agree[p] < count and p not in deposed}
+        believed = {p for p in doubted if in_sync.get(p.topic, 1) == 1}
+        self._doubt({partition.topic for partition in believed})
+        return epochs.keys() - deposed - (doubted - believed)
+
+    async def _needed(self, partitions: Collection[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+        """How many replicas beside the leader have to agree, of partitions with several; min.insync.replicas."""
+        replicas = {
+            partition: len(known.replicas)
+            for partition in partitions
+            if (known := self._link.leaders.of(partition)) is not None and len(known.replicas) > 1
+        }
+        in_sync = await self._in_sync_min.of({partition.topic for partition in replicas}) if replicas else {}
+        return {partition: count - in_sync.get(partition.topic, 1) for partition, count in replicas.items()}, in_sync
+
+    def _doubt(self, topics: Collection[str]) -> None:
+        """Say once of each topic that its leader is believed."""
+        if new := sorted({*topics} - self._doubted):
+            self._doubted.update(new)
+            logger.warning(
+                "%s: min.insync.replicas is 1, or is not told, and not all brokers that keep these topics answer: "
+                "whoever says that it leads them is believed",
+                ", ".join(new),
+            )
+
+
+def _answered(reply: Any) -> list[tuple[TopicPartition, Sequence[int]]]:
+    """What an answer says of each partition."""
+    return [(TopicPartition(topic, index), row) for topic, rows, *_ in reply.topics for index, *row in rows]
+
+
+async def _answer(link: KafkaLink, node: Node, request: Any, deadline: Deadline) -> Any:
+    """An answer, or why there is none that may come yet."""
+    try:
+        return await link.ask(node, request, deadline)
+    except (NotSent, ReplyLost) as error:
+        return error
