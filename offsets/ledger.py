@@ -197,9 +197,16 @@ class Ledger:
         started = self.control.started.get(place, 0)
         return min(edge for _, _, edge in self.partition(place).edges(started).pieces())
 
-    def violations(self) -> list[tuple[Place, int]]:
-        """(partition, epoch) of every visible commit that does not count, in order."""
-        return [(place, e) for place, p in sorted(self.partitions.items()) for e in sorted(p.violations)]
+    def violations(self, writer: int | None = None) -> list[tuple[Place, int]]:
+        """(partition, epoch) of every visible commit that does not count, in order; all, or those at epochs of one
+        incarnation.
+        """
+        return [
+            (place, epoch)
+            for place, partition in sorted(self.partitions.items())
+            for epoch in sorted(partition.violations)
+            if writer is None or ((part := partition.parts.get(epoch)) is not None and part.incarnation == writer)
+        ]
 
     def waiting(self, writer: int | None = None) -> list[tuple[Place, int]]:
         """(partition, epoch) of events whose grant was not read yet, in order; all, or those of one incarnation."""

@@ -41,7 +41,7 @@ from ...offsets.events import (
 )
 from ...offsets.ledger import Place
 from ..handlers.handler import DeadLetter, Stop
-from ..logs.office import Standing
+from ..logs.office import Standing, check_violations
 from ..logs.openings import opening_records
 from ..logs.reader import offsets_topic
 from ..logs.snapshots import Snapshots
@@ -197,9 +197,10 @@ class Transactions:
         return True
 
     def _finish(self, generation: Generation, *, has_snapshot: bool) -> None:
-        ledger = self.standing.ledger
-        for place, epoch in [*ledger.violations(), *ledger.waiting(self.standing.incarnation)]:
+        ledger, own = self.standing.ledger, self.standing.incarnation
+        for place, epoch in [*ledger.violations(own), *ledger.waiting(own)]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
+        check_violations(ledger)  # of others: what was read beside this transaction
         if self._refusals:
             logger.info("transactions are committed again; they were refused %d times", self._refusals)
             self._refusals = 0

@@ -259,10 +259,15 @@ class Standing:
 
 def check_ledger(ledger: Ledger) -> None:
     """Raises LogError when the logs contradict the rules: then something else wrote to them, or we are wrong."""
+    check_violations(ledger)
+    for (topic, partition), epoch in ledger.waiting():
+        raise LogError(f"{topic}[{partition}]: commits of epoch {epoch}, which the control log does not know")
+
+
+def check_violations(ledger: Ledger) -> None:
+    """Raises LogError when a commit does not count, whosever it is."""
     for (topic, partition), epoch in ledger.violations():
         raise LogError(
             f"{topic}[{partition}]: a commit of epoch {epoch} lies outside what was granted, and its outputs are "
             "visible. Run the audit to see which records are concerned."
         )
-    for (topic, partition), epoch in ledger.waiting():
-        raise LogError(f"{topic}[{partition}]: commits of epoch {epoch}, which the control log does not know")
