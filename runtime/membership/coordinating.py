@@ -7,7 +7,7 @@ tried again: what has not come about is decided, or needed, again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -18,7 +18,6 @@ from ...brokers.protocol import (
     BrokerError,
     BrokerTimeout,
     NotAuthorized,
-    Producer,
     ProducerFenced,
     TopicPartition,
     TransactionAborted,
@@ -43,6 +42,7 @@ from ..logs.office import Standing
 from ..logs.openings import opening_records
 from ..logs.reader import offsets_topic
 from .decisions import Decisions
+from .fencing import fence
 from .following import Following
 from .levelling import Levelling
 from .rules import rules_of
@@ -379,27 +379,9 @@ class Coordinating:
         task.add_done_callback(ended)
 
     async def _fence(self, wanted: ToFence) -> None:
-        """Fence all ids of a member whose expulsion was read back, then mark the end of what it has committed, with the
-        producer that fenced the last one. The markers of its last transaction may take longer.
-
-        The mark is refused when the member makes a producer meanwhile: it does not know yet that it was expelled.
-        """
-        seat, member = self._seat, wanted.member
-        records = opening_records(self.identity.logs, wanted.log_partitions, member.incarnation)
-        limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
-        producers: list[Producer] = []
-        try:
-            for one in member.transactional_ids:
-                making = self.broker.producer(one, transaction_timeout_ms=self.settings.transaction_timeout_ms)
-                producers.append(await bounded(making, limit, f"fencing {one}"))
-            marking = producers[-1].mark(records) if records else _nothing()
-            ends = await bounded(marking, limit, f"marking what incarnation {member.incarnation} has committed")
-        except (ProducerFenced, TransactionAborted) as error:
-            raise BrokerTimeout(f"incarnation {member.incarnation} is fenced again: {error}") from error
-        finally:
-            closing = asyncio.gather(*(producer.close() for producer in producers))
-            await closed_within(self.settings.close_timeout_ms, closing, "closing producers")
-        seat.marks[member.incarnation] = {source.partition: end for source, end in ends.items()}
+        """The member's expulsion was read back."""
+        seat = self._seat
+        seat.marks[wanted.member.incarnation] = await fence(self.identity, wanted)
 
     async def _read(self, wanted: ToRead) -> None:
         """The owners of these are known to be fenced: what lies below the marks has all that they committed."""
@@ -503,8 +485,3 @@ class Coordinating:
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""
         await self.decisions.close()
-
-
-async def _nothing() -> Mapping[TopicPartition, int]:
-    """The marks of a member that owns nothing."""
-    return {}
