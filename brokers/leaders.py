@@ -39,8 +39,11 @@ class Leaders(Generic[N]):
     def advance(self, partition: TopicPartition, heard: Leadership[N]) -> bool:
         """Take what was heard, unless its leader epoch is older than the one that is known. Whether it was taken."""
         known = self._known.get(partition)
-        if known is not None and known.identity == heard.identity and heard.epoch < known.epoch:
-            return False
+        if known is not None:
+            is_another = bool(known.identity and heard.identity) and known.identity != heard.identity
+            if heard.epoch < known.epoch and not is_another:
+                return False
+            heard = heard._replace(identity=heard.identity or known.identity)
         self._known[partition] = heard
         return True
 

@@ -395,21 +395,22 @@ class KafkaLink:
         too, or when no other node answers: one that was deposed and is cut off names itself for as long as that lasts.
         """
         request = FindCoordinatorRequest(transactional_id, TRANSACTION_COORDINATOR)
-        named_itself: set[int] = set()
+        named_itself, silent = list[int](), set[Node]()
         while True:
-            node = self._node_but(named_itself)
+            node = self._node_but({*named_itself, *silent}) if named_itself else self.any_node()
             if node is None:  # each node that answers names itself, or is the only one
-                return next(iter(named_itself)) if len(named_itself) == 1 else random.choice([*named_itself])
+                return random.choice(named_itself)
             try:
                 reply = await self.ask(node, request, deadline)
             except (NotSent, ReplyLost) as error:
+                silent.add(node)
                 await deadline.pause(error)
                 continue
             if reply.error_code == Code.NONE:
                 named: int = reply.coordinator_id
                 if named != node:
                     return named
-                named_itself.add(named)
+                named_itself.append(named)
             elif reply.error_code in TRY_AGAIN:
                 await deadline.pause(describe_code(reply.error_code))
             elif reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
@@ -419,12 +420,10 @@ class KafkaLink:
                     f"no coordinator for the transactional id {transactional_id!r}: {describe_code(reply.error_code)}"
                 )
 
-    def _node_but(self, named_itself: Collection[Node]) -> Node | None:
-        """A node to ask for a coordinator; None: all others were silent lately, and these name themselves."""
-        if not named_itself:
-            return self.any_node()
+    def _node_but(self, asked: Collection[Node]) -> Node | None:
+        """A node that was not asked, and was not silent lately; None: there is no other."""
         silent = self.settings.silent
-        others = [node for node in self._client.nodes() if node not in named_itself and not silent.is_doubtful(node)]
+        others = [node for node in self._client.nodes() if node not in asked and not silent.is_doubtful(node)]
         return random.choice(others) if others else None
 
     async def initialise(

@@ -241,6 +241,14 @@ def test_whoever_resigned_is_followed_at_once() -> None:
     assert not stands(control, heard, Candidate("", "a"), 2)
 
 
+def test_who_was_expelled_does_not_stand() -> None:
+    """It hears nobody, perhaps, and what it writes stays in the log for ever; who has not joined may stand."""
+    control = control_of(ELECTED, *JOINED, member_expelled(1, 1), member_expelled(1, 2))
+    for incarnation, may in ((2, False), (3, True), (0, True)):
+        candidate = Candidate("", f"b{incarnation}", incarnation)
+        assert stands(control, Heard(SESSION_MS, INTERVAL_MS), candidate, 0) is may
+
+
 def test_members_stand_in_their_order_and_others_behind_them() -> None:
     """By incarnation, those who were expelled left out."""
     control = control_of(ELECTED, *JOINED, member_expelled(1, 1))
