@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .brokers import AuditError, EmbeddedWitness, WitnessBroker
-from .kafka import API_TIMEOUT_MS, KafkaWitness
+from .kafka import KafkaWitness
+from .kafka_clients import API_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Access:
         """The broker; raises AuditError."""
         scheme, _, rest = self.url.partition(":")
         if scheme == "kafka" and rest.startswith("//") and len(rest) > 2:
-            return KafkaWitness(rest[2:].rstrip("/"), dict(self.security), self.default_api_timeout_ms / 1000)
+            return KafkaWitness(rest[2:].rstrip("/"), self.security, self.default_api_timeout_ms / 1000)
         if scheme == "embedded" and rest:
             return EmbeddedWitness(Path(rest))
         raise AuditError(f"broker: expected kafka://host:port or embedded:folder; seen {self.url!r}")

@@ -23,7 +23,7 @@ from .judge_outputs import Expected, judge_outputs
 from .judge_plane import Plane, Tiles, judge_commits, judge_plane
 from .judge_records import judge_records, read_places
 from .judge_state import ExpectedState, judge_state
-from .kafka import API_TIMEOUT_MS
+from .kafka_clients import API_TIMEOUT_MS
 from .pins import Pins, pin
 from .report import COPYING, OWNERSHIP, Report, TileRow
 from .run import Run

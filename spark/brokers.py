@@ -2,8 +2,9 @@
 
 The embedded broker's folder is read here, a Kafka cluster in kafka.py; access.py opens either.
 
-The runtime's client is not used: a fault in it would be seen by both sides alike. A pin is a high watermark. Reading
-up to it is right only when every transaction below it is decided, so whoever pins waits for that first.
+The runtime's client is not used: a fault in it would be seen by both sides alike. A pin is a high watermark, of a
+leader that is confirmed. Reading up to it is right only when every transaction below it is decided, so whoever pins
+waits for that first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -73,6 +74,9 @@ class WitnessBroker(Protocol):
 
         All of it is as it was at one moment. Offsets and timestamps mean nothing.
         """
+
+    def doubts(self) -> list[str]:
+        """What spans rest on without proof, in sentences."""
 
     def close(self) -> None:
         """Let go of files and connections."""
@@ -144,6 +148,10 @@ class EmbeddedWitness:
         except TopicMissing:
             return None
         return None if found is None else _pages(found)
+
+    def doubts(self) -> list[str]:
+        """None: the folder has one writer."""
+        return []
 
     def close(self) -> None:
         self._store.close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from .access import parse_security
 from .brokers import AuditError
-from .kafka import API_TIMEOUT_MS
+from .kafka_clients import API_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,6 +33,8 @@ class Pins:
     problems: list[Example]
     control_ms: dict[int, int]
     """When each event of the control log was written, by position."""
+    doubts: list[str]
+    """What the offsets rest on without proof, in sentences."""
 
     def log_partition(self, partition: int) -> int:
         """The partition of the offset log that holds the events of a source partition."""
@@ -74,6 +76,7 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
         sources=sources,
         problems=_control_problems(app, control, control_span, logs),
         control_ms=control_ms,
+        doubts=broker.doubts(),
     )
 
 

@@ -24,7 +24,7 @@ class Run:
         self.spark, self.access = spark, access
         self.pins = pins
         self.found: list[Check] = []
-        self.notes: list[str] = []
+        self.notes: list[str] = [*pins.doubts]
         self.seconds: dict[str, float] = {}
         self.sources = sorted(pins.sources)
         self.numbers = {source: number for number, source in enumerate(self.sources)}

@@ -67,6 +67,7 @@ BLOCKING = {
     "devkafka/cluster.py": "polls child processes, for the command line and for tests; no event loop is there",
     "devkafka/security.py": "asks the brokers until they know of a user, for the same; no event loop is there",
     "devkafka/folder.py": "waits for the lock of a folder, for the same; no event loop is there",
+    "spark/kafka_clients.py": "the audit asks brokers again after a pause; no event loop is there",
     "spark/kafka.py": "the audit's driver waits for an open transaction to be decided; no event loop is there",
     "state/rocks.py": "some milliseconds between attempts to open beside a running writer, which only readers do",
 }

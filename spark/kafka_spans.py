@@ -1,0 +1,197 @@
+"""First offsets and ends of partitions of a Kafka cluster, as leaders tell them that are confirmed.
+
+A partition with one replica has one broker that ever tells its end. Of one with several, each replica is asked by a
+client of its own, which learns of the leaders from this replica alone: see replicas.py. librdkafka then asks that
+leader at the leader epoch that the replica knows, and the leader refuses any other one.
+
+Of offsets that one broker of several did not answer librdkafka says -1001 and no error: taken for an end, that would
+leave a partition out of the audit unseen.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Final
+
+from .brokers import Place, Span
+from .kafka_clients import ATTEMPT_S, KafkaClients
+from .replicas import BELIEVED_IN_SYNC, Poll, Told
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+ASKED_AT_ONCE: Final = 16
+"""Replicas, each by a thread."""
+UNTOLD_EPOCH: Final = -1
+_IN_SYNC_MIN: Final = "min.insync.replicas"
+_NOT_NAMED_YET: Final = -1
+"""The number of a broker that a client has learned no number of: it is the one that the client was made for."""
+_UNTOLD: Final = frozenset(
+    ("CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE")
+)
+"""Errors of a cluster that does not show its configuration."""
+
+
+class KafkaSpans:
+    """Asks for spans, and remembers which topics have leaders that are believed without proof."""
+
+    def __init__(self, clients: KafkaClients) -> None:
+        self._clients = clients
+        self._in_sync_min: dict[str, int] = {}
+        self._silent: set[int] = set()
+        """Nodes that told nothing in an attempt of full length: where one may be believed nobody waits for them."""
+        self.believed: set[str] = set()
+
+    def of(self, places: Iterable[Place], *, committed: bool) -> dict[Place, Span]:
+        """The first offset of each partition and its high watermark, or its last stable offset where ``committed``.
+
+        Raises AuditError, also when too few replicas answer.
+        """
+        wanted = list(places)
+        poll = Poll(wanted, self._in_sync_min)
+
+        def question(admin: "AdminClient", limit_s: float) -> None:
+            """What is still open. What was told is kept: leaders may move all the time."""
+            listed = admin.list_topics(timeout=limit_s)
+            keepers = {place: _replicas(listed, place) for place in poll.open()}
+            poll.expect(keepers)
+            if alone := [place for place, nodes in keepers.items() if len(nodes) < 2]:
+                for place, told in _tell(admin, listed, alone, limit_s, committed=committed).items():
+                    poll.hear(min(told.replicas), {place: told})
+            self._learn_in_sync_min(admin, {topic for topic, _ in keepers.keys() - alone}, limit_s)
+            problem = self._ask_replicas(poll, _servers(listed), limit_s, committed=committed)
+            if open_ := poll.open():
+                raise problem or _unconfirmed(poll, open_[0])
+
+        if wanted:
+            self._clients.asked(f"offsets of {wanted[0][0]} and others", question)
+        return poll.spans()
+
+    def _ask_replicas(
+        self, poll: Poll, servers: Mapping[int, str], limit_s: float, *, committed: bool
+    ) -> "KafkaException | None":
+        """Ask side by side until enough have told; what one said that did not tell."""
+        from confluent_kafka import KafkaException
+
+        problem = None
+        with _Threads() as threads:
+            waiting = {
+                threads.submit(self._tell_by, node, servers[node], places, limit_s, committed): node
+                for node, places in poll.to_ask().items()
+                if node in servers
+            }
+            while waiting and {*poll.open()} - {*poll.believed(self._silent)}:
+                for answer in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    node = waiting.pop(answer)
+                    try:
+                        poll.hear(node, answer.result())
+                        self._silent.discard(node)
+                    except KafkaException as error:
+                        problem = error
+        if limit_s >= ATTEMPT_S:
+            self._silent.update(node for place in poll.open() for node in poll.missing(place))
+        believed = poll.believed(self._silent)
+        self.believed |= {topic for topic, _ in believed}
+        poll.accept(believed)
+        return problem
+
+    def _tell_by(
+        self, node: int, server: str, places: list[Place], limit_s: float, committed: bool
+    ) -> dict[Place, Told]:
+        """What one replica tells; raises KafkaException."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        admin = self._clients.admin_of(server)
+        try:
+            listed = admin.list_topics(timeout=limit_s)
+            if listed.orig_broker_id not in (node, _NOT_NAMED_YET):  # its connection was lost, and another one is used
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT, f"{server} did not answer"))
+            return _tell(admin, listed, places, limit_s, committed=committed)
+        finally:
+            admin.poll(0)  # hear why not
+
+    def _learn_in_sync_min(self, admin: "AdminClient", topics: Collection[str], limit_s: float) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource
+
+        new = [
+            ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in sorted({*topics} - self._in_sync_min.keys())
+        ]
+        if not new:
+            return
+        for resource, answer in admin.describe_configs(new, request_timeout=limit_s).items():
+            try:
+                told = answer.result().get(_IN_SYNC_MIN)
+            except KafkaException as error:
+                if error.args[0].name() not in _UNTOLD:
+                    raise
+                told = None
+            self._in_sync_min[resource.name] = int(told.value) if told and told.value else BELIEVED_IN_SYNC
+
+
+class _Threads(ThreadPoolExecutor):
+    """Nobody waits for threads whose answers are not needed any more: a broker that hangs takes a whole attempt."""
+
+    def __init__(self) -> None:
+        super().__init__(ASKED_AT_ONCE, "replicas")
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown(wait=False, cancel_futures=True)
+
+
+def _tell(
+    admin: "AdminClient", listed: "ClusterMetadata", places: list[Place], limit_s: float, *, committed: bool
+) -> dict[Place, Told]:
+    """What the leaders tell that a client knows; a partition whose leader does not answer is left out.
+
+    Raises KafkaException when none tells.
+    """
+    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    asked = [TopicPartition(*place) for place in places]
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    asking: dict[str, Any] = {"isolation_level": level, "request_timeout": limit_s}
+    ends = admin.list_offsets(dict.fromkeys(asked, OffsetSpec.latest()), **asking)
+    starts = _by_place(admin.list_offsets(dict.fromkeys(asked, OffsetSpec.earliest()), **asking))
+    told: dict[Place, Told] = {}
+    problem = None
+    for place, answer in _by_place(ends).items():
+        try:
+            end, start = answer.result(), starts[place].result().offset
+        except KafkaException as error:
+            problem = error
+            continue
+        if start >= 0 and end.offset >= 0:
+            epoch = UNTOLD_EPOCH if end.leader_epoch is None else end.leader_epoch
+            told[place] = Told(_replicas(listed, place), epoch, Span(start, end.offset))
+    if problem is not None and not told:
+        raise problem
+    return told
+
+
+def _by_place(answers: Mapping[Any, Any]) -> dict[Place, Any]:
+    return {(at.topic, at.partition): answer for at, answer in answers.items()}
+
+
+def _replicas(listed: "ClusterMetadata", place: Place) -> tuple[int, ...]:
+    """The nodes that keep a partition; none: it is not there."""
+    topic = listed.topics.get(place[0])
+    partition = None if topic is None else topic.partitions.get(place[1])
+    return () if partition is None else tuple(partition.replicas)
+
+
+def _servers(listed: "ClusterMetadata") -> dict[int, str]:
+    """The address of each node that is there. An address of IPv6 stands in brackets."""
+    return {
+        node: f"[{broker.host}]:{broker.port}" if ":" in broker.host else f"{broker.host}:{broker.port}"
+        for node, broker in listed.brokers.items()
+    }
+
+
+def _unconfirmed(poll: Poll, place: Place) -> "KafkaException":
+    from confluent_kafka import KafkaError, KafkaException
+
+    missing = ", ".join(map(str, sorted(poll.missing(place)))) or "none"
+    said = f"who leads {place[0]}[{place[1]}] is not confirmed: too few of its replicas answer; missing: {missing}"
+    return KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, said))
