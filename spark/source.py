@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from .access import Access
 from .brokers import AuditError, Columns, Place, WitnessBroker
-from .kafka import API_TIMEOUT_MS
+from .kafka_clients import API_TIMEOUT_MS
 from .rows import EVENT_SCHEMA, RECORD_SCHEMA, Provenances, event_rows, is_commit, schema_of
 
 if TYPE_CHECKING:
