@@ -122,7 +122,7 @@ class KafkaClients:
         self.begin()
         asked_from, pause_s, limit_s = time.monotonic(), 0.1, 1.0  # soon heard, why it can't be answered at all
         while True:
-            admin = self._admin = self._admin or self._new_admin({})
+            admin = self._admin = self._new_admin({}) if self._admin is None else self._admin
             try:
                 return question(admin, limit_s)
             except KafkaException as error:

@@ -8,8 +8,9 @@ Of offsets that one broker of several did not answer librdkafka says -1001 and n
 leave a partition out of the audit unseen.
 """
 
+import time
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
 from .brokers import Place, Span
@@ -17,7 +18,7 @@ from .kafka_clients import ATTEMPT_S, KafkaClients
 from .replicas import BELIEVED_IN_SYNC, Poll, Told
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 ASKED_AT_ONCE: Final = 16
@@ -61,7 +62,7 @@ class KafkaSpans:
             self._learn_in_sync_min(admin, {topic for topic, _ in keepers.keys() - alone}, limit_s)
             problem = self._ask_replicas(poll, _servers(listed), limit_s, committed=committed)
             if open_ := poll.open():
-                raise problem or _unconfirmed(poll, open_[0])
+                raise _unconfirmed(poll, open_[0], problem)
 
         if wanted:
             self._clients.asked(f"offsets of {wanted[0][0]} and others", question)
@@ -69,25 +70,33 @@ class KafkaSpans:
 
     def _ask_replicas(
         self, poll: Poll, servers: Mapping[int, str], limit_s: float, *, committed: bool
-    ) -> "KafkaException | None":
+    ) -> "KafkaError | None":
         """Ask side by side until enough have told; what one said that did not tell."""
         from confluent_kafka import KafkaException
 
-        problem = None
+        problem, until = None, time.monotonic() + limit_s
+        waiting: dict[Future[tuple[int, dict[Place, Told]]], int] = {}
         with _Threads() as threads:
-            waiting = {
-                threads.submit(self._tell_by, node, servers[node], places, limit_s, committed): node
-                for node, places in poll.to_ask().items()
-                if node in servers
-            }
+
+            def ask(nodes: Collection[int]) -> None:
+                for node, places in poll.to_ask().items():
+                    if node in servers and node in nodes:
+                        answer = threads.submit(self._tell_by, node, servers[node], places, limit_s, committed)
+                        waiting[answer] = node
+
+            ask(servers)
             while waiting and {*poll.open()} - {*poll.believed(self._silent)}:
                 for answer in wait(waiting, return_when=FIRST_COMPLETED).done:
                     node = waiting.pop(answer)
                     try:
-                        poll.hear(node, answer.result())
-                        self._silent.discard(node)
+                        teller, told = answer.result()
                     except KafkaException as error:
-                        problem = error
+                        problem = error.args[0]
+                        continue
+                    poll.hear(teller, told)
+                    self._silent.discard(teller)
+                    if teller != node and time.monotonic() < until:
+                        ask((node,))
         if limit_s >= ATTEMPT_S:
             self._silent.update(node for place in poll.open() for node in poll.missing(place))
         believed = poll.believed(self._silent)
@@ -97,16 +106,17 @@ class KafkaSpans:
 
     def _tell_by(
         self, node: int, server: str, places: list[Place], limit_s: float, committed: bool
-    ) -> dict[Place, Told]:
-        """What one replica tells; raises KafkaException."""
-        from confluent_kafka import KafkaError, KafkaException
+    ) -> tuple[int, dict[Place, Told]]:
+        """Which replica told, and what. Raises KafkaException.
 
+        librdkafka leaves the broker that a client was made for when it has learned of the others: then another replica
+        may tell.
+        """
         admin = self._clients.admin_of(server)
         try:
             listed = admin.list_topics(timeout=limit_s)
-            if listed.orig_broker_id not in (node, _NOT_NAMED_YET):  # its connection was lost, and another one is used
-                raise KafkaException(KafkaError(KafkaError._TRANSPORT, f"{server} did not answer"))
-            return _tell(admin, listed, places, limit_s, committed=committed)
+            teller = node if listed.orig_broker_id == _NOT_NAMED_YET else listed.orig_broker_id
+            return teller, _tell(admin, listed, places, limit_s, committed=committed)
         finally:
             admin.poll(0)  # hear why not
 
@@ -160,13 +170,13 @@ def _tell(
         try:
             end, start = answer.result(), starts[place].result().offset
         except KafkaException as error:
-            problem = error
+            problem = error.args[0]  # not the error, which would keep the client for whichever thread collects it
             continue
         if start >= 0 and end.offset >= 0:
             epoch = UNTOLD_EPOCH if end.leader_epoch is None else end.leader_epoch
             told[place] = Told(_replicas(listed, place), epoch, Span(start, end.offset))
     if problem is not None and not told:
-        raise problem
+        raise KafkaException(problem)
     return told
 
 
@@ -189,9 +199,12 @@ def _servers(listed: "ClusterMetadata") -> dict[int, str]:
     }
 
 
-def _unconfirmed(poll: Poll, place: Place) -> "KafkaException":
+def _unconfirmed(poll: Poll, place: Place, problem: "KafkaError | None") -> "KafkaException":
+    """Why a partition is open. Where none of its replicas told anything, what a broker says is the reason."""
     from confluent_kafka import KafkaError, KafkaException
 
-    missing = ", ".join(map(str, sorted(poll.missing(place)))) or "none"
-    said = f"who leads {place[0]}[{place[1]}] is not confirmed: too few of its replicas answer; missing: {missing}"
+    if problem is not None and poll.newest(place) is None:
+        return KafkaException(problem)
+    missing = ", ".join(f"broker {node}" for node in sorted(poll.missing(place))) or "no broker"
+    said = f"who leads {place[0]}[{place[1]}] is not confirmed: too few of its replicas answer, not: {missing}"
     return KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, said))
