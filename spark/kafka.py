@@ -34,7 +34,7 @@ class KafkaWitness:
 
     def topics(self) -> dict[str, Topic]:
         """All topics by name."""
-        listed = self._clients.asked("topics", lambda admin, limit_s: admin.list_topics(timeout=limit_s)).topics
+        listed = self._clients.ask("topics", lambda admin, limit_s: admin.list_topics(timeout=limit_s)).topics
         return {name: Topic(len(topic.partitions)) for name, topic in listed.items() if topic.error is None}
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
@@ -56,12 +56,12 @@ class KafkaWitness:
 
     def doubts(self) -> list[str]:
         """The topics whose leaders are not confirmed."""
-        topics = ", ".join(sorted(self._spans.believed))
+        topics = ", ".join(sorted(self._spans.believed_topics))
         return [BELIEVED.format(topics=topics)] if topics else []
 
     def read(self, place: Place, start: int, end: int, *, head_may_go: bool = False) -> Iterator[Columns]:
         """The committed records of ``[start, end)``."""
-        self._clients.begin()
+        self._clients.forget_problems()
         silent_from = time.monotonic()
         while start < end:
             consumer = self._consumer(head_may_go=head_may_go)

@@ -112,14 +112,14 @@ class KafkaClients:
 
     # --- questions -------------------------------------------------------------------------------------------------
 
-    def asked(self, what: str, question: "Callable[[AdminClient, float], A]") -> A:
+    def ask(self, what: str, question: "Callable[[AdminClient, float], A]") -> A:
         """The answer; the question is asked again by new clients until there is one. Raises AuditError.
 
         ``question`` has a client and the seconds of one attempt, and raises KafkaException.
         """
         from confluent_kafka import KafkaException
 
-        self.begin()
+        self.forget_problems()
         asked_from, pause_s, limit_s = time.monotonic(), 0.1, 1.0  # soon heard, why it can't be answered at all
         while True:
             admin = self._admin = self._new_admin({}) if self._admin is None else self._admin
@@ -134,7 +134,7 @@ class KafkaClients:
 
     # --- what went wrong -------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def forget_problems(self) -> None:
         """Forget what clients said before."""
         self._heard = None
 

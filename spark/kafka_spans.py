@@ -1,8 +1,8 @@
 """First offsets and ends of partitions of a Kafka cluster, as leaders tell them that are confirmed.
 
-A partition with one replica has one broker that ever tells its end. Of one with several, each replica is asked by a
-client of its own, which learns of the leaders from this replica alone: see replicas.py. librdkafka then asks that
-leader at the leader epoch that the replica knows, and the leader refuses any other one.
+A partition with one replica has one broker that ever tells its end. Of a partition with several, replicas tell which
+leader they know (replicas.py), each to a new client. Of this client librdkafka asks that leader, at the leader epoch
+that the replica knows, and a leader refuses any other epoch. A used client would mix what several replicas know.
 
 Of offsets that one broker of several did not answer librdkafka says -1001 and no error: taken for an end, that would
 leave a partition out of the audit unseen.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .brokers import Place, Span
 from .kafka_clients import ATTEMPT_S, KafkaClients
-from .replicas import BELIEVED_IN_SYNC, Poll, Told
+from .replicas import BELIEVED_IN_SYNC, Poll, ReplicaAnswer
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 ASKED_AT_ONCE: Final = 16
 """Replicas, each by a thread."""
-UNTOLD_EPOCH: Final = -1
+UNKNOWN_EPOCH: Final = -1
 _IN_SYNC_MIN: Final = "min.insync.replicas"
-_NOT_NAMED_YET: Final = -1
+_BOOTSTRAP: Final = -1
 """The number of a broker that a client has learned no number of: it is the one that the client was made for."""
-_UNTOLD: Final = frozenset(
+_HIDING: Final = frozenset(
     ("CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE")
 )
 """Errors of a cluster that does not show its configuration."""
@@ -40,8 +40,8 @@ class KafkaSpans:
         self._clients = clients
         self._in_sync_min: dict[str, int] = {}
         self._silent: set[int] = set()
-        """Nodes that told nothing in an attempt of full length: where one may be believed nobody waits for them."""
-        self.believed: set[str] = set()
+        """Nodes that told nothing in an attempt of full length. Only where a leader needs proof they are waited for."""
+        self.believed_topics: set[str] = set()
 
     def of(self, places: Iterable[Place], *, committed: bool) -> dict[Place, Span]:
         """The first offset of each partition and its high watermark, or its last stable offset where ``committed``.
@@ -52,40 +52,40 @@ class KafkaSpans:
         poll = Poll(wanted, self._in_sync_min)
 
         def question(admin: "AdminClient", limit_s: float) -> None:
-            """What is still open. What was told is kept: leaders may move all the time."""
+            """Ask for the places that are open. What was told is kept: leaders may move all the time."""
             listed = admin.list_topics(timeout=limit_s)
-            keepers = {place: _replicas(listed, place) for place in poll.open()}
+            keepers = {place: _replicas(listed, place) for place in poll.open_places()}
             poll.expect(keepers)
             if alone := [place for place, nodes in keepers.items() if len(nodes) < 2]:
-                for place, told in _tell(admin, listed, alone, limit_s, committed=committed).items():
-                    poll.hear(min(told.replicas), {place: told})
+                for place, told in _ask_leaders(admin, listed, alone, limit_s, committed=committed).items():
+                    poll.hear(min(told.replicas, default=_BOOTSTRAP), {place: told})
             self._learn_in_sync_min(admin, {topic for topic, _ in keepers.keys() - alone}, limit_s)
             problem = self._ask_replicas(poll, _servers(listed), limit_s, committed=committed)
-            if open_ := poll.open():
+            if open_ := poll.open_places():
                 raise _unconfirmed(poll, open_[0], problem)
 
         if wanted:
-            self._clients.asked(f"offsets of {wanted[0][0]} and others", question)
+            self._clients.ask(f"offsets of {wanted[0][0]} and others", question)
         return poll.spans()
 
     def _ask_replicas(
         self, poll: Poll, servers: Mapping[int, str], limit_s: float, *, committed: bool
     ) -> "KafkaError | None":
-        """Ask side by side until enough have told; what one said that did not tell."""
+        """Ask replicas side by side until enough have told. The answer is the last error of a replica."""
         from confluent_kafka import KafkaException
 
         problem, until = None, time.monotonic() + limit_s
-        waiting: dict[Future[tuple[int, dict[Place, Told]]], int] = {}
+        waiting: dict[Future[tuple[int, dict[Place, ReplicaAnswer]]], int] = {}
         with _Threads() as threads:
 
             def ask(nodes: Collection[int]) -> None:
-                for node, places in poll.to_ask().items():
+                for node, places in poll.places_to_ask().items():
                     if node in servers and node in nodes:
-                        answer = threads.submit(self._tell_by, node, servers[node], places, limit_s, committed)
+                        answer = threads.submit(self._ask_replica, node, servers[node], places, limit_s, committed)
                         waiting[answer] = node
 
             ask(servers)
-            while waiting and {*poll.open()} - {*poll.believed(self._silent)}:
+            while waiting and {*poll.open_places()} - {*poll.places_to_believe(self._silent)}:
                 for answer in wait(waiting, return_when=FIRST_COMPLETED).done:
                     node = waiting.pop(answer)
                     try:
@@ -98,25 +98,24 @@ class KafkaSpans:
                     if teller != node and time.monotonic() < until:
                         ask((node,))
         if limit_s >= ATTEMPT_S:
-            self._silent.update(node for place in poll.open() for node in poll.missing(place))
-        believed = poll.believed(self._silent)
-        self.believed |= {topic for topic, _ in believed}
+            self._silent.update(node for place in poll.open_places() for node in poll.missing_replicas(place))
+        believed = poll.places_to_believe(self._silent)
+        self.believed_topics |= {topic for topic, _ in believed}
         poll.accept(believed)
         return problem
 
-    def _tell_by(
+    def _ask_replica(
         self, node: int, server: str, places: list[Place], limit_s: float, committed: bool
-    ) -> tuple[int, dict[Place, Told]]:
-        """Which replica told, and what. Raises KafkaException.
+    ) -> tuple[int, dict[Place, ReplicaAnswer]]:
+        """The number of the replica that told, and its answers. Raises KafkaException.
 
-        librdkafka leaves the broker that a client was made for when it has learned of the others: then another replica
-        may tell.
+        The number may be another one than ``node``: librdkafka learns of all brokers from the first, and asks any.
         """
         admin = self._clients.admin_of(server)
         try:
             listed = admin.list_topics(timeout=limit_s)
-            teller = node if listed.orig_broker_id == _NOT_NAMED_YET else listed.orig_broker_id
-            return teller, _tell(admin, listed, places, limit_s, committed=committed)
+            teller = node if listed.orig_broker_id == _BOOTSTRAP else listed.orig_broker_id
+            return teller, _ask_leaders(admin, listed, places, limit_s, committed=committed)
         finally:
             admin.poll(0)  # hear why not
 
@@ -133,7 +132,7 @@ class KafkaSpans:
             try:
                 told = answer.result().get(_IN_SYNC_MIN)
             except KafkaException as error:
-                if error.args[0].name() not in _UNTOLD:
+                if error.args[0].name() not in _HIDING:
                     raise
                 told = None
             self._in_sync_min[resource.name] = int(told.value) if told and told.value else BELIEVED_IN_SYNC
@@ -149,9 +148,9 @@ class _Threads(ThreadPoolExecutor):
         self.shutdown(wait=False, cancel_futures=True)
 
 
-def _tell(
+def _ask_leaders(
     admin: "AdminClient", listed: "ClusterMetadata", places: list[Place], limit_s: float, *, committed: bool
-) -> dict[Place, Told]:
+) -> dict[Place, ReplicaAnswer]:
     """What the leaders tell that a client knows; a partition whose leader does not answer is left out.
 
     Raises KafkaException when none tells.
@@ -164,7 +163,7 @@ def _tell(
     asking: dict[str, Any] = {"isolation_level": level, "request_timeout": limit_s}
     ends = admin.list_offsets(dict.fromkeys(asked, OffsetSpec.latest()), **asking)
     starts = _by_place(admin.list_offsets(dict.fromkeys(asked, OffsetSpec.earliest()), **asking))
-    told: dict[Place, Told] = {}
+    told: dict[Place, ReplicaAnswer] = {}
     problem = None
     for place, answer in _by_place(ends).items():
         try:
@@ -173,8 +172,8 @@ def _tell(
             problem = error.args[0]  # not the error, which would keep the client for whichever thread collects it
             continue
         if start >= 0 and end.offset >= 0:
-            epoch = UNTOLD_EPOCH if end.leader_epoch is None else end.leader_epoch
-            told[place] = Told(_replicas(listed, place), epoch, Span(start, end.offset))
+            epoch = UNKNOWN_EPOCH if end.leader_epoch is None else end.leader_epoch
+            told[place] = ReplicaAnswer(_replicas(listed, place), epoch, Span(start, end.offset))
     if problem is not None and not told:
         raise KafkaException(problem)
     return told
@@ -203,8 +202,11 @@ def _unconfirmed(poll: Poll, place: Place, problem: "KafkaError | None") -> "Kaf
     """Why a partition is open. Where none of its replicas told anything, what a broker says is the reason."""
     from confluent_kafka import KafkaError, KafkaException
 
-    if problem is not None and poll.newest(place) is None:
+    if problem is not None and poll.newest_answer(place) is None:
         return KafkaException(problem)
-    missing = ", ".join(f"broker {node}" for node in sorted(poll.missing(place))) or "no broker"
-    said = f"who leads {place[0]}[{place[1]}] is not confirmed: too few of its replicas answer, not: {missing}"
+    missing = ", ".join(map(str, sorted(poll.missing_replicas(place)))) or "none"
+    said = (
+        f"who leads {place[0]}[{place[1]}] is not confirmed: too few of its replicas answer; these do not: {missing}: "
+        "is a broker down, or not reached from here?"
+    )
     return KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, said))

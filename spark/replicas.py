@@ -18,7 +18,7 @@ BELIEVED_IN_SYNC = 1
 """min.insync.replicas where brokers do not tell: all replicas have to agree."""
 
 
-class Told(NamedTuple):
+class ReplicaAnswer(NamedTuple):
     """What a replica tells of its partition: who keeps it, and the epoch and the span of the leader that it knows."""
 
     replicas: tuple[int, ...]
@@ -32,59 +32,59 @@ class Poll:
     def __init__(self, places: Iterable[Place], in_sync_min: Mapping[str, int]) -> None:
         self._in_sync_min = in_sync_min
         self._replicas: dict[Place, tuple[int, ...]] = dict.fromkeys(places, ())
-        self._told: dict[Place, dict[int, Told]] = {place: {} for place in self._replicas}
+        self._told: dict[Place, dict[int, ReplicaAnswer]] = {place: {} for place in self._replicas}
         self._accepted: set[Place] = set()
 
     def expect(self, replicas: Mapping[Place, tuple[int, ...]]) -> None:
         """Take who keeps partitions, as some broker knows it."""
         self._replicas.update(replicas)
 
-    def hear(self, node: int, told: Mapping[Place, Told]) -> None:
+    def hear(self, node: int, told: Mapping[Place, ReplicaAnswer]) -> None:
         """Take what a replica told."""
         for place, one in told.items():
             self._told[place][node] = one
 
-    def newest(self, place: Place) -> Told | None:
+    def newest_answer(self, place: Place) -> ReplicaAnswer | None:
         """What was told at the newest leader epoch; None: nothing was told."""
         told = self._told[place].values()
         return max(told, key=lambda one: (one.leader_epoch, one.span.end), default=None)
 
     def is_confirmed(self, place: Place) -> bool:
         """Whether enough replicas told, of those that keep the partition at the newest leader epoch."""
-        newest, told = self.newest(place), self._told[place]
+        newest, told = self.newest_answer(place), self._told[place]
         if newest is None:
             return False
         needed = len(newest.replicas) - self._in_sync(place) + 1
         return sum(node in told for node in newest.replicas) >= max(1, needed)
 
-    def open(self) -> list[Place]:
+    def open_places(self) -> list[Place]:
         """The partitions that are neither confirmed nor accepted."""
         return [place for place in self._told if place not in self._accepted and not self.is_confirmed(place)]
 
-    def missing(self, place: Place) -> set[int]:
+    def missing_replicas(self, place: Place) -> set[int]:
         """The replicas that told nothing of a partition."""
-        newest = self.newest(place)
+        newest = self.newest_answer(place)
         known = {*self._replicas[place], *(() if newest is None else newest.replicas)}
         return known - self._told[place].keys()
 
-    def to_ask(self) -> dict[int, list[Place]]:
+    def places_to_ask(self) -> dict[int, list[Place]]:
         """The partitions to ask each replica for."""
         asked: dict[int, list[Place]] = {}
-        for place in self.open():
-            for node in self.missing(place):
+        for place in self.open_places():
+            for node in self.missing_replicas(place):
                 asked.setdefault(node, []).append(place)
         return asked
 
-    def believed(self, silent: Collection[int]) -> set[Place]:
+    def places_to_believe(self, silent: Collection[int]) -> set[Place]:
         """Open partitions whose end can only be believed: all replicas that told nothing are silent, and as
         min.insync.replicas is 1 each of them alone may have acknowledged something.
         """
         return {
             place
-            for place in self.open()
+            for place in self.open_places()
             if self._in_sync(place) <= BELIEVED_IN_SYNC
-            and self.newest(place) is not None
-            and self.missing(place) <= {*silent}
+            and self.newest_answer(place) is not None
+            and self.missing_replicas(place) <= {*silent}
         }
 
     def accept(self, places: Iterable[Place]) -> None:
@@ -93,7 +93,7 @@ class Poll:
 
     def spans(self) -> dict[Place, Span]:
         """The newest span of each partition of which something was told."""
-        newest = {place: self.newest(place) for place in self._told}
+        newest = {place: self.newest_answer(place) for place in self._told}
         return {place: told.span for place, told in newest.items() if told is not None}
 
     def _in_sync(self, place: Place) -> int:
