@@ -76,7 +76,7 @@ class WitnessBroker(Protocol):
         """
 
     def doubts(self) -> list[str]:
-        """What spans rest on without proof, in sentences."""
+        """What the spans rest on without proof, in sentences."""
 
     def close(self) -> None:
         """Let go of files and connections."""

@@ -55,7 +55,7 @@ class KafkaWitness:
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def doubts(self) -> list[str]:
-        """The topics whose leaders are not confirmed."""
+        """Topics without confirmed leaders."""
         topics = ", ".join(sorted(self._spans.believed_topics))
         return [BELIEVED.format(topics=topics)] if topics else []
 

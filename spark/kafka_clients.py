@@ -1,8 +1,8 @@
-"""Clients of librdkafka for one Kafka cluster, and how often the cluster is asked.
+"""Clients of librdkafka for one Kafka cluster, and the attempts of one question.
 
-librdkafka keeps the leaders and their epochs that it learned once, and answers FENCED_LEADER_EPOCH for ever after a
-leader has moved. So what fails is asked again by a new client, which knows nothing of before. One attempt is short, as
-a broker that hangs says nothing; how long it is asked again has a limit.
+librdkafka keeps leaders and leader epochs for ever, and answers FENCED_LEADER_EPOCH after a leader has moved. So after
+an error a new client asks again. One attempt is short, because a broker that hangs says nothing. All attempts together
+have a limit.
 """
 
 import time
@@ -80,7 +80,7 @@ class KafkaClients:
         }
         self._admin: AdminClient | None = None
         self._heard: KafkaError | None = None
-        """What a client said last of its connections: it answers a question with less."""
+        """The last error of a connection: the error of a question says less."""
 
     def consumer(self, settings: Mapping[str, Any]) -> "Consumer":
         """A new consumer; raises AuditError."""
@@ -92,7 +92,7 @@ class KafkaClients:
             raise AuditError(f"broker: wrong client settings: {error}") from None
 
     def admin_of(self, server: str) -> "AdminClient":
-        """A new client that knows one broker, and learns of the others from this one alone; raises AuditError."""
+        """A new client that begins with one broker; raises AuditError."""
         return self._new_admin({"bootstrap.servers": server, "topic.metadata.refresh.interval.ms": -1})
 
     def _new_admin(self, settings: Mapping[str, Any]) -> "AdminClient":
@@ -113,7 +113,7 @@ class KafkaClients:
     # --- questions -------------------------------------------------------------------------------------------------
 
     def ask(self, what: str, question: "Callable[[AdminClient, float], A]") -> A:
-        """The answer; the question is asked again by new clients until there is one. Raises AuditError.
+        """The answer to a question. After an error a new client asks again, up to the time limit. Raises AuditError.
 
         ``question`` has a client and the seconds of one attempt, and raises KafkaException.
         """
@@ -135,7 +135,7 @@ class KafkaClients:
     # --- what went wrong -------------------------------------------------------------------------------------------
 
     def forget_problems(self) -> None:
-        """Forget what clients said before."""
+        """Forget earlier errors of connections."""
         self._heard = None
 
     def _hear(self, error: "KafkaError") -> None:
@@ -143,7 +143,7 @@ class KafkaClients:
             self._heard = error
 
     def may_go_on(self, error: "KafkaError | None", silent_from: float, what: str) -> None:
-        """Raises AuditError when another attempt does not help, or there was none with success for too long."""
+        """Raises AuditError when another attempt does not help, or the time limit is over."""
         heard = self._heard
         causes = [cause for cause in (error, heard) if cause is not None]
         said = "; ".join(dict.fromkeys(cause.str() for cause in causes)) or "nothing came"

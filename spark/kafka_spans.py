@@ -1,10 +1,10 @@
-"""First offsets and ends of partitions of a Kafka cluster, as leaders tell them that are confirmed.
+"""First offsets and ends of partitions of a Kafka cluster, from confirmed leaders.
 
-A partition with one replica has one broker that ever tells its end. Of a partition with several, replicas tell which
-leader they know (replicas.py), each to a new client. Of this client librdkafka asks that leader, at the leader epoch
-that the replica knows, and a leader refuses any other epoch. A used client would mix what several replicas know.
+Several replicas of a partition name its leader, see replicas.py. Each replica has a new client. librdkafka asks the
+leader that this replica named, at the leader epoch of this replica, and a leader refuses any other epoch. A used client
+would mix the answers of several replicas. A partition with one replica needs no confirmation.
 
-Of offsets that one broker of several did not answer librdkafka says -1001 and no error: taken for an end, that would
+librdkafka gives the offset -1001 and no error when one broker of several does not answer. Taken for an end, that would
 leave a partition out of the audit unseen.
 """
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 ASKED_AT_ONCE: Final = 16
-"""Replicas, each by a thread."""
+"""Replicas; each replica takes one thread."""
 UNKNOWN_EPOCH: Final = -1
 _IN_SYNC_MIN: Final = "min.insync.replicas"
 _BOOTSTRAP: Final = -1
-"""The number of a broker that a client has learned no number of: it is the one that the client was made for."""
+"""The number of the bootstrap broker of a client, before the client learns the real number."""
 _HIDING: Final = frozenset(
     ("CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE")
 )
-"""Errors of a cluster that does not show its configuration."""
+"""Errors of a cluster that hides its configuration."""
 
 
 class KafkaSpans:
-    """Asks for spans, and remembers which topics have leaders that are believed without proof."""
+    """Asks for spans. ``believed_topics``: topics with a leader that was believed without proof."""
 
     def __init__(self, clients: KafkaClients) -> None:
         self._clients = clients
         self._in_sync_min: dict[str, int] = {}
         self._silent: set[int] = set()
-        """Nodes that told nothing in an attempt of full length. Only where a leader needs proof they are waited for."""
+        """Nodes without an answer in an attempt of full length: a leader is believed without them."""
         self.believed_topics: set[str] = set()
 
     def of(self, places: Iterable[Place], *, committed: bool) -> dict[Place, Span]:
@@ -52,7 +52,7 @@ class KafkaSpans:
         poll = Poll(wanted, self._in_sync_min)
 
         def question(admin: "AdminClient", limit_s: float) -> None:
-            """Ask for the places that are open. What was told is kept: leaders may move all the time."""
+            """Ask for the open partitions. Earlier answers are kept: leaders may move all the time."""
             listed = admin.list_topics(timeout=limit_s)
             keepers = {place: _replicas(listed, place) for place in poll.open_places()}
             poll.expect(keepers)
@@ -71,7 +71,7 @@ class KafkaSpans:
     def _ask_replicas(
         self, poll: Poll, servers: Mapping[int, str], limit_s: float, *, committed: bool
     ) -> "KafkaError | None":
-        """Ask replicas side by side until enough have told. The answer is the last error of a replica."""
+        """Ask replicas side by side until enough have answered. Returns the last error of a replica."""
         from confluent_kafka import KafkaException
 
         problem, until = None, time.monotonic() + limit_s
@@ -107,9 +107,9 @@ class KafkaSpans:
     def _ask_replica(
         self, node: int, server: str, places: list[Place], limit_s: float, committed: bool
     ) -> tuple[int, dict[Place, ReplicaAnswer]]:
-        """The number of the replica that told, and its answers. Raises KafkaException.
+        """The number of the replica that answered, with its answers. Raises KafkaException.
 
-        The number may be another one than ``node``: librdkafka learns of all brokers from the first, and asks any.
+        Another replica than ``node`` may answer: librdkafka learns all brokers from the first and asks any of them.
         """
         admin = self._clients.admin_of(server)
         try:
@@ -139,7 +139,7 @@ class KafkaSpans:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Nobody waits for threads whose answers are not needed any more: a broker that hangs takes a whole attempt."""
+    """Leaving does not wait for threads: a broker that hangs takes a whole attempt."""
 
     def __init__(self) -> None:
         super().__init__(ASKED_AT_ONCE, "replicas")
@@ -151,9 +151,9 @@ class _Threads(ThreadPoolExecutor):
 def _ask_leaders(
     admin: "AdminClient", listed: "ClusterMetadata", places: list[Place], limit_s: float, *, committed: bool
 ) -> dict[Place, ReplicaAnswer]:
-    """What the leaders tell that a client knows; a partition whose leader does not answer is left out.
+    """The answers of the leaders in a client's metadata. A partition is left out when its leader does not answer.
 
-    Raises KafkaException when none tells.
+    Raises KafkaException when no leader answers.
     """
     from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
     from confluent_kafka.admin import OffsetSpec
@@ -169,7 +169,7 @@ def _ask_leaders(
         try:
             end, start = answer.result(), starts[place].result().offset
         except KafkaException as error:
-            problem = error.args[0]  # not the error, which would keep the client for whichever thread collects it
+            problem = error.args[0]  # the exception's frames would keep the client until some thread collects garbage
             continue
         if start >= 0 and end.offset >= 0:
             epoch = UNKNOWN_EPOCH if end.leader_epoch is None else end.leader_epoch
@@ -184,14 +184,14 @@ def _by_place(answers: Mapping[Any, Any]) -> dict[Place, Any]:
 
 
 def _replicas(listed: "ClusterMetadata", place: Place) -> tuple[int, ...]:
-    """The nodes that keep a partition; none: it is not there."""
+    """The replicas of a partition; none: the partition does not exist."""
     topic = listed.topics.get(place[0])
     partition = None if topic is None else topic.partitions.get(place[1])
     return () if partition is None else tuple(partition.replicas)
 
 
 def _servers(listed: "ClusterMetadata") -> dict[int, str]:
-    """The address of each node that is there. An address of IPv6 stands in brackets."""
+    """The address of each listed node. An IPv6 address stands in brackets."""
     return {
         node: f"[{broker.host}]:{broker.port}" if ":" in broker.host else f"{broker.host}:{broker.port}"
         for node, broker in listed.brokers.items()
@@ -199,7 +199,7 @@ def _servers(listed: "ClusterMetadata") -> dict[int, str]:
 
 
 def _unconfirmed(poll: Poll, place: Place, problem: "KafkaError | None") -> "KafkaException":
-    """Why a partition is open. Where none of its replicas told anything, what a broker says is the reason."""
+    """The error for an open partition: too few answers, or without any answer the error of a broker."""
     from confluent_kafka import KafkaError, KafkaException
 
     if problem is not None and poll.newest_answer(place) is None:

@@ -1,12 +1,12 @@
-"""PURE. Which end of a partition counts, of the ends that its replicas lead to.
+"""PURE. The end of a partition that counts, of several ends that brokers tell.
 
-A leader that was deposed and is cut off from the other brokers goes on telling its old end. So each replica is asked
-which leader it knows, and that leader for the end. The end at the newest leader epoch counts, as soon as
-R - min.insync.replicas + 1 of the R replicas have told.
+A leader that was deposed and is cut off from the other brokers goes on telling its old end. So several replicas name
+the leader and the leader epoch as each replica knows them, and the named leaders tell their ends. The end at the newest
+leader epoch counts as soon as R - min.insync.replicas + 1 of the R replicas have answered.
 
-Why no more are needed: what was acknowledged before the question lies at min.insync.replicas replicas, and each of them
-knew its leader epoch by then. One of them is among the replicas that told. The leader that it knows has that epoch or a
-newer one, so the record lies below the end that this leader tells. Assumed: no unclean election.
+Proof: a record that was acknowledged before the question lies at min.insync.replicas replicas, and all of these knew
+the record's leader epoch by then. At least one of these replicas has answered. The leader that this replica named has
+the same epoch or a newer one, so the record lies below that leader's end. Assumed: unclean election is off.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from .brokers import Place, Span
 
 BELIEVED_IN_SYNC = 1
-"""min.insync.replicas where brokers do not tell: all replicas have to agree."""
+"""min.insync.replicas of a topic with a hidden configuration: all replicas have to answer."""
 
 
 class ReplicaAnswer(NamedTuple):
-    """What a replica tells of its partition: who keeps it, and the epoch and the span of the leader that it knows."""
+    """The answer of one replica: all replicas of the partition, the leader epoch, and the span from that leader."""
 
     replicas: tuple[int, ...]
     leader_epoch: int
@@ -27,7 +27,7 @@ class ReplicaAnswer(NamedTuple):
 
 
 class Poll:
-    """One question for the ends of partitions, and what their replicas told. ``in_sync_min``: by topic."""
+    """One question for the spans of partitions, with the answers of their replicas. ``in_sync_min``: by topic."""
 
     def __init__(self, places: Iterable[Place], in_sync_min: Mapping[str, int]) -> None:
         self._in_sync_min = in_sync_min
@@ -36,21 +36,21 @@ class Poll:
         self._accepted: set[Place] = set()
 
     def expect(self, replicas: Mapping[Place, tuple[int, ...]]) -> None:
-        """Take who keeps partitions, as some broker knows it."""
+        """Take the replicas of partitions, as any broker lists them."""
         self._replicas.update(replicas)
 
     def hear(self, node: int, told: Mapping[Place, ReplicaAnswer]) -> None:
-        """Take what a replica told."""
+        """Take the answers of one replica."""
         for place, one in told.items():
             self._told[place][node] = one
 
     def newest_answer(self, place: Place) -> ReplicaAnswer | None:
-        """What was told at the newest leader epoch; None: nothing was told."""
+        """The answer at the newest leader epoch; None: no replica has answered."""
         told = self._told[place].values()
         return max(told, key=lambda one: (one.leader_epoch, one.span.end), default=None)
 
     def is_confirmed(self, place: Place) -> bool:
-        """Whether enough replicas told, of those that keep the partition at the newest leader epoch."""
+        """Whether enough of the replicas have answered that the newest answer names."""
         newest, told = self.newest_answer(place), self._told[place]
         if newest is None:
             return False
@@ -62,13 +62,13 @@ class Poll:
         return [place for place in self._told if place not in self._accepted and not self.is_confirmed(place)]
 
     def missing_replicas(self, place: Place) -> set[int]:
-        """The replicas that told nothing of a partition."""
+        """The replicas without an answer."""
         newest = self.newest_answer(place)
         known = {*self._replicas[place], *(() if newest is None else newest.replicas)}
         return known - self._told[place].keys()
 
     def places_to_ask(self) -> dict[int, list[Place]]:
-        """The partitions to ask each replica for."""
+        """The open partitions, by replica without an answer."""
         asked: dict[int, list[Place]] = {}
         for place in self.open_places():
             for node in self.missing_replicas(place):
@@ -76,8 +76,9 @@ class Poll:
         return asked
 
     def places_to_believe(self, silent: Collection[int]) -> set[Place]:
-        """Open partitions whose end can only be believed: all replicas that told nothing are silent, and as
-        min.insync.replicas is 1 each of them alone may have acknowledged something.
+        """Open partitions with an answer that no further question confirms.
+
+        All replicas without an answer are silent. With min.insync.replicas 1 each silent replica may be a newer leader.
         """
         return {
             place
@@ -88,11 +89,11 @@ class Poll:
         }
 
     def accept(self, places: Iterable[Place]) -> None:
-        """Ask for these no more."""
+        """Close these partitions with their newest answer."""
         self._accepted.update(places)
 
     def spans(self) -> dict[Place, Span]:
-        """The newest span of each partition of which something was told."""
+        """The span of the newest answer, by partition."""
         newest = {place: self.newest_answer(place) for place in self._told}
         return {place: told.span for place, told in newest.items() if told is not None}
 

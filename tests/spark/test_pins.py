@@ -8,8 +8,10 @@ import pytest
 
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import AppCreated
+from keylanes.spark.access import Access
 from keylanes.spark.brokers import AuditError, EmbeddedWitness, Place, Span
 from keylanes.spark.pins import pin
+from keylanes.spark.run import Run as AuditRun
 from keylanes.state.topics import NewRecord, TopicStore
 
 from .honest import APP, AUDITED, DEAD, LATE, SOURCE, TABLE, Planner, Run, records_of
@@ -77,6 +79,19 @@ def test_a_running_application_is_proven_up_to_the_pins(spark: "SparkSession", t
         broker.close()
     assert report.violated() == []
     assert 0 < report.figures["records_done"] < 2_000
+
+
+def test_what_pins_rest_on_without_proof_is_noted(tmp_path: Path) -> None:
+    """A broker may not be able to say who leads; the report says it with the verdict."""
+
+    class Doubtful(EmbeddedWitness):
+        def doubts(self) -> list[str]:
+            return ["WARNING: late: whoever says that it leads is believed"]
+
+    url = Planner(restarts=0, records=100).run().store(tmp_path)
+    pins = pin(Doubtful(tmp_path), APP, None)
+    assert pins.doubts == ["WARNING: late: whoever says that it leads is believed"]
+    assert AuditRun(None, Access(url), pins, 10).notes == pins.doubts  # type: ignore[arg-type]  # no session is needed
 
 
 def stored(tmp_path: Path) -> EmbeddedWitness:
