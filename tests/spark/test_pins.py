@@ -91,7 +91,7 @@ def test_what_pins_rest_on_without_proof_is_noted(tmp_path: Path) -> None:
     url = Planner(restarts=0, records=100).run().store(tmp_path)
     pins = pin(Doubtful(tmp_path), APP, None)
     assert pins.doubts == ["WARNING: late: whoever says that it leads is believed"]
-    assert AuditRun(None, Access(url), pins, 10).notes == pins.doubts  # type: ignore[arg-type]  # no session is needed
+    assert AuditRun(None, Access(url), pins, 10).notes == pins.doubts
 
 
 def stored(tmp_path: Path) -> EmbeddedWitness:
