@@ -42,7 +42,7 @@ from .link import (
     describe_code,
     quieten_client_logs,
 )
-from .offsets import LATEST, Ends, ask_leaders, offsets_of
+from .offsets import LATEST, ConfirmedWatermarks, ask_leaders, offsets_of
 from .reader import KafkaReader
 from .requests import CODECS, KafkaRequests
 from .rights import ask_lacking
@@ -87,7 +87,7 @@ class KafkaBroker:
         self._link = KafkaLink(self._settings)
         self._identities = TopicIdentities(self._link)
         self._limits = TopicNumbers(self._message_limits)
-        self._ends = Ends(self._link, TopicNumbers(self._in_sync_min))
+        self._confirmed = ConfirmedWatermarks(self._link, TopicNumbers(self._in_sync_min))
         self._made: list[Made] = []
 
     async def open(self) -> None:
@@ -170,7 +170,7 @@ class KafkaBroker:
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """Watermarks of partitions; raises UnknownTopic."""
-        return await self._ends.watermarks(partitions, self._link.deadline("asking for watermarks"))
+        return await self._confirmed.of(partitions, self._link.deadline("asking for watermarks"))
 
     async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """See the protocol."""

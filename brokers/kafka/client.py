@@ -116,7 +116,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         Its connection is one of the client's own, so ``close`` finds it whatever becomes of this call.
         """
         answered = await self._first_server()
-        self.cluster.update_metadata(_told(answered.metadata))
+        self.cluster.update_metadata(_for_aiokafka(answered.metadata))
         inside.connections(self).pop((answered.node, ConnectionGroup.DEFAULT), None)
         if self.cluster.brokers():
             inside.abort(answered.connection)
@@ -200,7 +200,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         for topic in answered_topics(metadata):
             for partition, leadership in topic.leaderships():
                 self.leaders.advance(partition, leadership)
-        cluster_metadata.update_metadata(_told(metadata))
+        cluster_metadata.update_metadata(_for_aiokafka(metadata))
         # The connection of the beginning is only kept until the brokers are known.
         if inside.BOOTSTRAP in inside.connections(self) and self.cluster.brokers():
             inside.abort(inside.connections(self).pop(inside.BOOTSTRAP))
@@ -368,7 +368,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             connection.close(reason=CloseReason.SHUTDOWN)
 
 
-def _told(metadata: Any) -> _Told:
+def _for_aiokafka(metadata: Any) -> _Told:
     """An answer to a ``TopicsRequest`` for aiokafka."""
     topics = [
         _ToldTopic(topic.code, topic.name, False, [(0, n, -1, (), ()) for n in topic.partitions])

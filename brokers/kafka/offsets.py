@@ -93,13 +93,16 @@ async def ask_leaders(
         problem: object = "no answer"
         # Side by side: one that is silent does not hold up what the others know.
         replies = await asyncio.gather(
-            *(_answer(link, leader, request(list(topics.items())), deadline) for leader, topics in by_leader.items())
+            *(
+                _answer_or_loss(link, leader, request(list(topics.items())), deadline)
+                for leader, topics in by_leader.items()
+            )
         )
         for reply in replies:
             if isinstance(reply, NotSent | ReplyLost):
                 problem = reply
                 continue
-            for partition, row in _answered(reply):
+            for partition, row in _rows_by_partition(reply):
                 if row[code_at] not in TRY_AGAIN:
                     found[partition] = row
                 else:
@@ -128,7 +131,7 @@ async def offsets_of(
     return {partition: row[2] for partition, row in answers.items()}
 
 
-class Ends:
+class ConfirmedWatermarks:
     """The watermarks of partitions, of leaders that are confirmed. ``in_sync_min``: min.insync.replicas by topic."""
 
     def __init__(self, link: KafkaLink, in_sync_min: TopicNumbers) -> None:
@@ -136,9 +139,7 @@ class Ends:
         self._doubted: set[str] = set()
         """Topics of which it was said that their leaders can't be confirmed."""
 
-    async def watermarks(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> dict[TopicPartition, Watermarks]:
+    async def of(self, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, Watermarks]:
         """Raises UnknownTopic, BrokerTimeout, NotAuthorized."""
         found: dict[TopicPartition, Watermarks] = {}
         leaders = self._link.leaders
@@ -174,7 +175,7 @@ class Ends:
                     rows.append((partition.partition, epochs[partition], LATEST))
         agree, deposed = Counter[TopicPartition](), set[TopicPartition]()
         answers = {
-            asyncio.ensure_future(_answer(self._link, node, OffsetsRequest(list(topics.items())), deadline))
+            asyncio.ensure_future(_answer_or_loss(self._link, node, OffsetsRequest(list(topics.items())), deadline))
             for node, topics in asked.items()
         }
         try:
@@ -183,7 +184,7 @@ class Ends:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for answer in done:
                     reply = answer.result()
-                    for partition, row in () if isinstance(reply, NotSent | ReplyLost) else _answered(reply):
+                    for partition, row in () if isinstance(reply, NotSent | ReplyLost) else _rows_by_partition(reply):
                         agree[partition] += row[0] == Code.NOT_LEADER
                         deposed |= {partition} if row[0] == Code.FENCED_LEADER_EPOCH else set()
         finally:
@@ -215,12 +216,12 @@ class Ends:
             )
 
 
-def _answered(reply: Any) -> list[tuple[TopicPartition, Sequence[int]]]:
+def _rows_by_partition(reply: Any) -> list[tuple[TopicPartition, Sequence[int]]]:
     """What an answer says of each partition."""
     return [(TopicPartition(topic, index), row) for topic, rows, *_ in reply.topics for index, *row in rows]
 
 
-async def _answer(link: KafkaLink, node: Node, request: Any, deadline: Deadline) -> Any:
+async def _answer_or_loss(link: KafkaLink, node: Node, request: Any, deadline: Deadline) -> Any:
     """An answer, or why there is none that may come yet."""
     try:
         return await link.ask(node, request, deadline)

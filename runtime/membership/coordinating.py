@@ -276,7 +276,7 @@ class Coordinating:
 
     async def following_read(self) -> None:
         """Read the control log to its end, for all who follow it."""
-        asked = self.following.begun()
+        asked = self.following.moment()
         await self.standing.read_control()
         self.following.has_read(asked)
 

@@ -18,7 +18,7 @@ AWAY_WAIT_MS = 200
 """After a read that failed."""
 
 
-class Asked(NamedTuple):
+class Moment(NamedTuple):
     """A moment, by the loop's time and by ``wall_ms``."""
 
     loop_s: float
@@ -48,11 +48,11 @@ class Following:
         # Short enough, so that what is known is never too old for questions while the broker answers.
         self._wait_ms = max(1, min(settings.heartbeat_interval_ms, settings.query_view_ms_max // 4))
 
-    def begun(self) -> "Asked":
+    def moment(self) -> "Moment":
         """The moment before the end of the log is asked for."""
-        return Asked(asyncio.get_running_loop().time(), self.wall_ms())
+        return Moment(asyncio.get_running_loop().time(), self.wall_ms())
 
-    def has_read(self, asked: "Asked") -> None:
+    def has_read(self, asked: "Moment") -> None:
         """The log was read up to an end that was asked for at that moment."""
         self.seen_ms, self.seen_s = max(self.seen_ms, asked.wall_ms), max(self.seen_s, asked.loop_s)
         self._tell()
@@ -127,7 +127,7 @@ class Following:
         """
         logs = self.standing.logs
         while True:
-            asked = self.begun()
+            asked = self.moment()
             try:
                 end = (await logs.ends_of([logs.control]))[logs.control]
             except BrokerError:  # it is told by who reads the log, and a session later by who holds back records

@@ -74,7 +74,7 @@ class Group:
 
         Raises SettingsError, SourceError, LogError, BrokerError.
         """
-        asked = self.following.begun()
+        asked = self.following.moment()
         await self.standing.read_control()
         self.following.has_read(asked)
         control = self.standing.ledger.control

@@ -11,7 +11,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from keylanes.brokers.delivery import TopicNumbers
 from keylanes.brokers.kafka.link import Code, KafkaLink, LinkSettings
-from keylanes.brokers.kafka.offsets import EARLIEST, LATEST, Ends, OffsetsRequest
+from keylanes.brokers.kafka.offsets import EARLIEST, LATEST, ConfirmedWatermarks, OffsetsRequest
 from keylanes.brokers.kafka.topics import TopicsRequest
 from keylanes.brokers.protocol import BrokerTimeout, TopicPartition, Watermarks
 from keylanes.brokers.security import Security
@@ -70,7 +70,7 @@ class Client:
         raise AssertionError(request)
 
 
-def linked(nodes: Mapping[int, Node], replicas: list[int]) -> tuple[KafkaLink, Client]:
+def link_to(nodes: Mapping[int, Node], replicas: list[int]) -> tuple[KafkaLink, Client]:
     """A link to these."""
     link = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 100, 1_000, 1_000))
     link._client = client = Client(nodes, replicas)
@@ -79,7 +79,7 @@ def linked(nodes: Mapping[int, Node], replicas: list[int]) -> tuple[KafkaLink, C
 
 def watermarks(nodes: Mapping[int, Node], in_sync_min: int | None, *, heard: int | None = None) -> tuple[int, Client]:
     """The end that is told at last. ``heard``: whose view of the cluster was heard first."""
-    link, client = linked(nodes, sorted(nodes))
+    link, client = link_to(nodes, sorted(nodes))
 
     async def told(topics: Any) -> dict[str, int]:
         return {} if in_sync_min is None else dict.fromkeys(topics, in_sync_min)
@@ -93,7 +93,7 @@ def watermarks(nodes: Mapping[int, Node], in_sync_min: int | None, *, heard: int
             for node, was_there in others.items():
                 nodes[node].is_there = was_there
             client.asked.clear()
-        return await Ends(link, TopicNumbers(told)).watermarks([PLACE], link.deadline("asking"))
+        return await ConfirmedWatermarks(link, TopicNumbers(told)).of([PLACE], link.deadline("asking"))
 
     return run_virtual(main())[PLACE].high, client
 
@@ -148,7 +148,7 @@ def test_a_node_that_names_itself_as_coordinator_is_believed_when_another_one_do
     nodes = {1: Node(1, 0, coordinator=1), 2: Node(1, 0, coordinator=2), 3: Node(1, 0, coordinator=2)}
 
     def found() -> int:
-        link, _ = linked(nodes, [1, 2, 3])
+        link, _ = link_to(nodes, [1, 2, 3])
         return run_virtual(_coordinator(link))
 
     assert {found() for _ in range(50)} == {2}
