@@ -109,7 +109,7 @@ class Silent:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
         request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-        answer = request[4:8] + ApiVersionResponse_v0(error_code=0, api_versions=[(3, 0, 5), (18, 0, 0)]).encode()
+        answer = request[4:8] + ApiVersionResponse_v0(error_code=0, api_versions=[(3, 0, 7), (18, 0, 0)]).encode()
         writer.write(len(answer).to_bytes(4, "big") + answer)
         await reader.readexactly(4)
         self.asked.set()
