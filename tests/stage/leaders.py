@@ -2,7 +2,7 @@
 
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka.admin import AdminClient
 
@@ -57,26 +57,29 @@ class Leaders:
         turned = {
             topic: {number: [*held[1:], held[0]] for number, held in self.replicas(topic).items()} for topic in topics
         }
-        port = self._running()[0].port
-        answer = ask(port, _REASSIGN, 0, struct.pack(">i", 30_000) + array(map(_reassigned, turned.items())) + NO_TAGS)
-        answer.int32()
-        code = answer.int16()
-        assert code == 0, f"reassignment was refused: Kafka error {code} {answer.text()}"
-        chosen = array(
-            text(topic) + array(struct.pack(">i", number) for number in held) + NO_TAGS
-            for topic, held in turned.items()
-        )
-        answer = ask(port, _ELECT, 2, struct.pack(">b", _PREFERRED) + chosen + struct.pack(">i", 30_000) + NO_TAGS)
-        answer.int32()
-        code = answer.int16()
-        assert code in (0, _NOT_NEEDED), f"election was refused: Kafka error {code}"
+        arrange(self._running()[0].port, turned)
         return sum(map(len, turned.values()))
 
     def _running(self) -> list[KafkaNode]:
         return [node for node in self._cluster.nodes if node.is_running()]
 
 
-def _reassigned(topic_and_held: tuple[str, dict[int, list[int]]]) -> bytes:
+def arrange(port: int, wanted: Mapping[str, Mapping[int, Sequence[int]]]) -> None:
+    """Let these nodes hold each partition of each topic, and the first of them lead. ``port``: of a node that serves."""
+    answer = ask(port, _REASSIGN, 0, struct.pack(">i", 30_000) + array(map(_reassigned, wanted.items())) + NO_TAGS)
+    answer.int32()
+    code = answer.int16()
+    assert code == 0, f"reassignment was refused: Kafka error {code} {answer.text()}"
+    chosen = array(
+        text(topic) + array(struct.pack(">i", number) for number in held) + NO_TAGS for topic, held in wanted.items()
+    )
+    answer = ask(port, _ELECT, 2, struct.pack(">b", _PREFERRED) + chosen + struct.pack(">i", 30_000) + NO_TAGS)
+    answer.int32()
+    code = answer.int16()
+    assert code in (0, _NOT_NEEDED), f"election was refused: Kafka error {code}"
+
+
+def _reassigned(topic_and_held: tuple[str, Mapping[int, Sequence[int]]]) -> bytes:
     topic, held = topic_and_held
     partitions = (
         struct.pack(">i", number) + array(struct.pack(">i", node) for node in nodes) + NO_TAGS
