@@ -1,0 +1,39 @@
+"""The application of the deposed leader, for ``keylanes run deposed_app:app``: it counts the records of each key.
+
+A record's value is its id; the output is the id with the rank of the record among those of its key. All settings are
+keylanes' defaults. The environment names what differs between processes and cases:
+
+    DEPOSED_APP, DEPOSED_SOURCE, DEPOSED_OUTPUT   names of the application and its topics
+    KEYLANES_BROKER, KEYLANES_STATE_FOLDER, …     as for any application
+"""
+
+import asyncio
+import os
+
+import msgspec
+
+from keylanes import App, Settings, State
+
+WORK_S = 0.01
+NAME = os.environ.get("DEPOSED_APP", "deposed")
+SOURCE = os.environ.get("DEPOSED_SOURCE", "source")
+OUTPUT = os.environ.get("DEPOSED_OUTPUT", "output")
+
+
+class Counted(msgspec.Struct):
+    """An output: ``id`` of the record, ``count``: how many records of the key there are up to this one."""
+
+    id: int
+    count: int
+
+
+app = App(NAME, settings=Settings.from_env())
+
+
+@app.handler(SOURCE, to=OUTPUT)
+async def count(order: int, of_key: State[int]) -> Counted:
+    """Count a record."""
+    await asyncio.sleep(WORK_S)
+    seen = (of_key.get() or 0) + 1
+    of_key.put(seen)
+    return Counted(order, seen)

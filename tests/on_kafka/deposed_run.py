@@ -1,0 +1,326 @@
+"""One run of a case: an application at work, a leader that is deposed and still answers, and what comes of it.
+
+t = 0          broker 1 loses its peers (and members B, C and A their links to it or all, in the rack)
++ some s       brokers 2 and 3 elect new leaders; broker 1 goes on answering with what it had
+…              what happens to member A (see ``deposed_cases.Fate``)
++ WATCH_S      all links are mended; records come for ``AFTER_S`` more; all is processed, within ``LEVEL_S``
+then           all members stop in order, one record more comes for each key, and the application starts again
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from keylanes.offsets.codec import decode
+from keylanes.offsets.control_events import MemberExpelled, MemberFenced, RangesGranted
+from keylanes.offsets.events import Committed
+from keylanes.runtime.logs.reader import control_topic, offsets_topic, signals_topic
+from keylanes.runtime.logs.topics import changelog_specs, log_specs
+from keylanes.state.changelog import changelog_topic
+
+from .cluster_check import read
+from .deposed_cases import Case, Led, Outcome, is_quiet
+from .deposed_cluster import TRANSACTIONS, DeposedCluster
+from .deposed_judge import Judgement, judge_topics
+from .deposed_members import Dropping, Member, Orders, Place, wait_until
+from .deposed_network import Network
+from .deposed_watch import ControlLog, Entry
+
+PARTITIONS = 4
+KEYS_OF_PARTITION = 12
+MEMBERS = ("b", "c", "a")
+"""In the order in which they join: A comes last, so that another one coordinates the group."""
+JOIN_S, REST_S = 60.0, 3.0
+"""So long a member may take to join; and so long nothing is granted before the group counts as settled."""
+WORK_S = 5.0
+"""So long the application works before anything happens."""
+QUIET_BEFORE_S, QUIET_S = 1.5, 10.0
+"""In a quiet run no record comes from so long before the cut until so long after it."""
+SUSPEND_S = 0.3
+ELECT_S = 40.0
+KILL_S, KILL_DROPPED_S = 20.0, 35.0
+"""When A is killed, in seconds after the cut; the second while connections are dropped."""
+DROP_S = 8.0
+"""When dropping begins."""
+GRANT_S = 60.0
+"""So long A's ranges may take to be granted anew."""
+WATCH_S = 20.0
+"""So long the cut lasts on after A's ranges were granted anew."""
+DURING_S = 8.0
+"""There have to be commits in the last seconds of the cut."""
+AFTER_S, LEVEL_S, STOP_S, AGAIN_S = 4.0, 45.0, 35.0, 60.0
+CHECK_SETTINGS = {"topic.metadata.refresh.interval.ms": "1000"}
+FATED = "a"
+
+
+class CaseRun:
+    """One run, with a fresh name for the application. ``folder`` is the run's own."""
+
+    def __init__(
+        self, case: Case, run: int, cluster: DeposedCluster, network: Network, folder: Path, tell: Callable[[str], None]
+    ) -> None:
+        self._case, self._cluster, self._network, self._folder, self._tell = case, cluster, network, folder, tell
+        self._app = f"dp-{case.led}-{case.fate}-{run}-{time.time_ns() // 1_000_000_000 % 1_000_000}"
+        self._source, self._output = f"{self._app}.in", f"{self._app}.out"
+        self._is_quiet = is_quiet(run)
+        self._members: dict[str, Member] = {}
+        self._dropping: Dropping | None = None
+        self._orders: Orders | None = None
+        self._log = ControlLog(cluster.bootstrap, control_topic(self._app), tell)
+        self._outcome = Outcome(run=run)
+        self._cut = self._elected = self._mended = 0.0
+
+    def run(self) -> Outcome:
+        """From fresh topics to the judgement; what is left of the application ends in any case."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._make_topics()
+            self._start_members()
+            orders = self._orders = Orders(self._cluster.bootstrap, self._source, self._places())
+            orders.start()
+            wait_until(time.time() + WORK_S)
+            self._lose_leader(orders)
+            self._befall()
+            first_after = self._mend(orders)
+            self._outcome.after = self._wait_level(first_after)
+            self._stop_members()
+            orders.finish()
+            self._start_again()
+            self._judge()
+        finally:
+            self._end()
+        return self._outcome
+
+    # --- before the cut ----------------------------------------------------------------------------------------------
+
+    def _make_topics(self) -> None:
+        """All topics of the application, and who leads them."""
+        self._cluster.lead_transactions(by_first=self._case.led == "transactions")
+        specs = [*log_specs(self._app, PARTITIONS), *changelog_specs(self._app, {self._source: PARTITIONS})]
+        topics = {spec.name: (spec.partitions, dict(spec.config)) for spec in specs}
+        topics |= {self._source: (PARTITIONS, {}), self._output: (PARTITIONS, {})}
+        led = self._led()
+        self._cluster.create({name: (count, name == led, config) for name, (count, config) in topics.items()})
+        self._log.start()
+
+    def _led(self) -> str:
+        """The topic that broker 1 leads."""
+        names: dict[Led, str] = {
+            "control": control_topic(self._app),
+            "offsets": offsets_topic(self._app),
+            "changelog": changelog_topic(self._app, self._source),
+            "signals": signals_topic(self._app),
+            "sources": self._source,
+            "outputs": self._output,
+            "transactions": TRANSACTIONS,
+        }
+        return names[self._case.led]
+
+    def _start_members(self) -> None:
+        """All members, one after the other, until each has its ranges."""
+        for number, name in enumerate(MEMBERS, 1):
+            self._members[name] = self._member(name)
+            self._await(lambda count=number: len(self._log.joined()) >= count, f"member {name} joins")  # type: ignore[misc]
+        self._incarnation = self._log.joined()[-1]
+        self._await(lambda: self._log.granted(self._incarnation) != [], "A is granted ranges")
+        self._await(lambda: self._log.rest_s(time.time()) > REST_S, "the group is settled")
+        self._tell(f"the group is settled; A is incarnation {self._incarnation}")
+
+    def _member(self, name: str, *options: str) -> Member:
+        environment = {
+            "DEPOSED_APP": self._app,
+            "DEPOSED_SOURCE": self._source,
+            "DEPOSED_OUTPUT": self._output,
+            "KEYLANES_BROKER": f"kafka://{self._cluster.bootstrap_of_members}",
+            "KEYLANES_ALLOW_PLAINTEXT": "1",
+            "KEYLANES_STATE_FOLDER": str(self._folder / f"state-{name}"),
+        }
+        kind = f"{name}{''.join(options)}"
+        return Member(name, environment, self._folder / f"{kind}.log", *options)
+
+    def _places(self) -> list[Place]:
+        """Keys of all partitions, or of A's ranges alone. Each key has a partition of its own."""
+        places = []
+        for partition in range(PARTITIONS):
+            found = [Place(partition, b"%d-%d" % (partition, number)) for number in range(20 * KEYS_OF_PARTITION)]
+            if self._case.loads_only_a:
+                found = [place for place in found if self._log.owner(*place) == self._incarnation]
+            places.append(found[:KEYS_OF_PARTITION])
+        mixed = [held[at] for at in range(KEYS_OF_PARTITION) for held in places if at < len(held)]
+        if not mixed:
+            raise TimeoutError("A owns no key that could be found")
+        return mixed
+
+    # --- the cut -----------------------------------------------------------------------------------------------------
+
+    def _lose_leader(self, orders: Orders) -> None:
+        """Cut broker 1 off, and wait until others lead."""
+        if self._is_quiet:
+            orders.pause()
+            wait_until(time.time() + QUIET_BEFORE_S)
+        if self._case.fate == "suspended":
+            self._members[FATED].send(signal.SIGSTOP)
+            self._tell("A is suspended")
+            wait_until(time.time() + SUSPEND_S)
+        self._network.peers.cut()
+        if self._case.fate == "rack":
+            self._cut_rack()
+        self._cut = time.time()
+        self._tell("broker 1 is cut off from its peers" + (", and A with it" if self._case.fate == "rack" else ""))
+        while not self._cluster.is_deposed([self._led()]):
+            if time.time() > self._cut + ELECT_S:
+                raise TimeoutError(f"no other leader of {self._led()} within {ELECT_S:.0f} s")
+        self._elected = time.time()
+        self._tell(f"others lead {self._led()}, {self._elected - self._cut:.1f} s after the cut")
+        if self._is_quiet:
+            wait_until(self._cut + QUIET_S)
+            orders.resume()
+
+    def _cut_rack(self) -> None:
+        """A reaches broker 1 alone, and nobody else does."""
+        self._network.clients.cut()
+        self._network.to_others[FATED].cut()
+        for name, link in self._network.to_broker.items():
+            if name != FATED:
+                link.cut()
+
+    def _befall(self) -> None:
+        """What happens to A during the cut."""
+        fate = self._case.fate
+        if self._case.drops and fate != "rack":
+            wait_until(self._cut + DROP_S)
+            self._drop("b" if fate == "suspended" else FATED)
+        if fate == "killed":
+            wait_until(self._cut + (KILL_DROPPED_S if self._case.drops else KILL_S))
+            self._members[FATED].send(signal.SIGKILL)
+            self._tell("A is killed")
+        if (granted := self._log.wait(self._is_granted_anew, GRANT_S)) is None:
+            self._note(f"A's ranges were not granted anew within {GRANT_S:.0f} s")
+        elif fate != "killed":
+            self._tell(f"A's ranges were granted anew, {granted.at - self._cut:.1f} s after the cut")
+        if fate == "suspended":
+            self._members[FATED].send(signal.SIGCONT)
+            self._tell("A goes on")
+        if fate == "rack":
+            self._network.to_others[FATED].mend()
+            self._tell("A's own link is back; broker 1's is not")
+            if self._case.drops:
+                self._drop(FATED)
+        wait_until(time.time() + WATCH_S)
+
+    def _is_granted_anew(self, entry: Entry) -> bool:
+        """Whether ranges of a partition of A's are granted to another member, behind A's fence."""
+        event = entry.event
+        if not isinstance(event, RangesGranted) or event.incarnation == self._incarnation or entry.at < self._cut:
+            return False
+        fenced = [one.offset for one in self._log.entries()
+                  if isinstance(one.event, MemberFenced) and one.event.incarnation == self._incarnation]  # fmt: skip
+        had = {grant.partition for grant in self._log.granted(self._incarnation)}
+        return bool(fenced) and entry.offset > fenced[0] and event.partition in had
+
+    def _drop(self, name: str) -> None:
+        self._dropping = Dropping(name, self._folder / "dropper.log")
+        self._tell(f"{name.upper()}'s connections to its coordinator are dropped between AddPartitions and EndTxn")
+
+    # --- after it ----------------------------------------------------------------------------------------------------
+
+    def _mend(self, orders: Orders) -> int:
+        """Mend all links; the first id that was written after that."""
+        if self._dropping is not None:
+            for line in self._dropping.stop():
+                self._note(line)
+            self._dropping = None
+        self._mended = time.time()
+        self._network.mend()
+        self._tell("all links are mended")
+        first = orders.written
+        wait_until(self._mended + AFTER_S)
+        orders.pause()
+        orders.flush()
+        return first
+
+    def _wait_level(self, first_after: int) -> bool:
+        """Wait until all is processed; whether all is that was written after the mending."""
+        until, missing = time.time() + LEVEL_S, frozenset({first_after})
+        while missing and time.time() < until:
+            try:
+                missing = self._judgement().missing
+            except TimeoutError as error:
+                self._note(str(error))
+            time.sleep(0.5)
+        waiting = [number for number in missing if number >= first_after]
+        self._tell("all is processed" if not missing else f"not processed: {len(missing)}, new ones {len(waiting)}")
+        return not waiting
+
+    def _stop_members(self) -> None:
+        """Stop all members in order."""
+        for name, member in self._members.items():
+            if member.code not in (None, -signal.SIGKILL):
+                self._note(f"{name} had ended with exit code {member.code}: {member.last_words()}")
+            member.send(signal.SIGTERM)
+        until = time.time() + STOP_S
+        self._outcome.codes = {name: member.ended(until - time.time()) for name, member in self._members.items()}
+        self._tell(f"exit codes: {self._outcome.codes}")
+
+    def _start_again(self) -> None:
+        """The application once more, on the mended cluster, until it is level."""
+        self._tell("the application is started again, until it is level")
+        member = self._members["again"] = self._member("b", "--until", "level")
+        self._outcome.again = member.ended(AGAIN_S)
+        if self._outcome.again != 0:
+            self._note(f"started again: {member.last_words()}")
+
+    def _judge(self) -> None:
+        """Fill in the outcome."""
+        found, outcome = self._judgement(), self._outcome
+        outcome.records, outcome.outputs = found.records, found.outputs
+        outcome.doubled, outcome.misordered, outcome.miscounted = found.doubled, found.misordered, found.miscounted
+        outcome.lost = len(found.missing) if outcome.again == 0 else found.overtaken
+        if waiting := len(found.missing) - outcome.lost:
+            self._note(f"{waiting} records are not processed, and nobody says that they are")
+        if found.unknown:
+            self._note(f"{found.unknown} outputs are of no record")
+        rows = read(self._cluster.bootstrap, offsets_topic(self._app), CHECK_SETTINGS)
+        times = sorted(row.timestamp / 1_000 for row in rows if isinstance(decode(row.value), Committed))
+        owed = max(self._elected, self._cut + QUIET_S if self._is_quiet else 0.0)
+        outcome.silent_s = longest_gap(times, owed, self._mended)
+        outcome.during = any(self._mended - DURING_S < at < self._mended for at in times)
+        expelled = {one.event.incarnation for one in self._log.entries() if isinstance(one.event, MemberExpelled)}
+        self._tell(f"expelled: {sorted(expelled)}; {found.records} records, {found.outputs} outputs")
+
+    def _judgement(self) -> Judgement:
+        return judge_topics(self._cluster.bootstrap, self._source, self._output, CHECK_SETTINGS)
+
+    # --- throughout --------------------------------------------------------------------------------------------------
+
+    def _await(self, is_so: Callable[[], bool], what: str) -> None:
+        """Wait; raises TimeoutError when it does not come, or a member has ended."""
+        until = time.monotonic() + JOIN_S
+        while not is_so():
+            ended = {name: member.code for name, member in self._members.items() if member.code is not None}
+            if ended or time.monotonic() > until:
+                words = "; ".join(self._members[name].last_words() for name in ended)
+                raise TimeoutError(f"waited for: {what}; exit codes {ended or 'none'} {words}")
+            time.sleep(0.05)
+
+    def _note(self, what: str) -> None:
+        self._outcome.notes.append(what)
+        self._tell(f"note: {what}")
+
+    def _end(self) -> None:
+        """Nothing goes on, whatever has happened."""
+        if self._dropping is not None:
+            self._dropping.stop()
+        if self._orders is not None:
+            self._orders.stop()
+        for member in self._members.values():
+            member.close()
+        self._network.mend()
+        self._log.stop()
+
+
+def longest_gap(times: list[float], begin: float, end: float) -> float:
+    """The longest time between two neighbours of ``times`` within ``[begin, end]``, both of which count as such."""
+    within = [begin, *(at for at in times if begin < at < end), end]
+    return max(after - before for before, after in zip(within, within[1:], strict=False))

@@ -1,0 +1,109 @@
+"""What the control log of an application says while it runs, and when it was read: who joined, was fenced, was granted."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, TopicPartition
+
+from keylanes.keyrange.hashing import point_of_key
+from keylanes.offsets.codec import decode
+from keylanes.offsets.control_events import MemberExpelled, MemberFenced, MemberJoined, RangesGranted
+from keylanes.offsets.events import Event
+
+from .deposed_cluster import CLIENT_SETTINGS
+
+LOOK_S = 0.02
+TOLD = (MemberExpelled, MemberFenced, RangesGranted)
+
+
+class Entry(NamedTuple):
+    """An event of the control log. ``at``: when it was read, in seconds of ``time.time``."""
+
+    at: float
+    offset: int
+    event: Event
+
+
+class ControlLog:
+    """A thread that reads a control log along, until ``stop``. ``tell`` hears of fences, expulsions and grants."""
+
+    def __init__(self, bootstrap: str, topic: str, tell: Callable[[str], None]) -> None:
+        self._bootstrap, self._topic, self._tell = bootstrap, topic, tell
+        self._entries: list[Entry] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="control log", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._thread.join()
+
+    def entries(self) -> list[Entry]:
+        """All that was read by now."""
+        return list(self._entries)
+
+    def joined(self) -> list[int]:
+        """The incarnations that joined, in their order."""
+        return [one.event.incarnation for one in self.entries() if isinstance(one.event, MemberJoined)]
+
+    def granted(self, incarnation: int) -> list[RangesGranted]:
+        """What was granted to an incarnation."""
+        events = [one.event for one in self.entries() if isinstance(one.event, RangesGranted)]
+        return [event for event in events if event.incarnation == incarnation]
+
+    def owner(self, partition: int, key: bytes) -> int:
+        """The incarnation that was granted a key last; 0: none yet."""
+        point = point_of_key(key)
+        for one in reversed(self.entries()):
+            event = one.event
+            if isinstance(event, RangesGranted) and event.partition == partition:
+                if any(band.first <= point < band.end for band in event.bands):
+                    return event.incarnation
+        return 0
+
+    def rest_s(self, now: float) -> float:
+        """How long nothing was granted; 0: nothing was granted at all."""
+        times = [one.at for one in self.entries() if isinstance(one.event, RangesGranted)]
+        return now - times[-1] if times else 0.0
+
+    def wait(self, is_it: Callable[[Entry], bool], seconds: float) -> Entry | None:
+        """Wait for an entry; None: it did not come."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if found := next(filter(is_it, self.entries()), None):
+                return found
+            time.sleep(LOOK_S)
+        return None
+
+    def _read(self) -> None:
+        settings = {"group.id": "deposed", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        consumer = Consumer({"bootstrap.servers": self._bootstrap, **settings, **CLIENT_SETTINGS})
+        consumer.assign([TopicPartition(self._topic, 0, 0)])
+        while not self._stopped.is_set():
+            message = consumer.poll(0.1)
+            if message is None or message.error() is not None:
+                continue
+            event = decode(message.value())
+            self._entries.append(Entry(time.time(), message.offset(), event))
+            if isinstance(event, TOLD):
+                self._tell(f"control log {message.offset()}: {described(event)}")
+        consumer.close()
+
+
+def described(event: MemberExpelled | MemberFenced | RangesGranted) -> str:
+    """An event in a few words."""
+    who = f"incarnation {event.incarnation}"
+    match event:
+        case MemberExpelled():
+            return f"{who} is expelled: {event.cause}"
+        case MemberFenced():
+            return f"{who} is fenced"
+        case RangesGranted():
+            bands = ", ".join(f"{band.first:08x}-{band.end:08x} from {band.offset_from}" for band in event.bands[:3])
+            return f"{who} is granted partition {event.partition}, epoch {event.epoch}: {bands}"
