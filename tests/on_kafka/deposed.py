@@ -4,7 +4,11 @@
     python -m tests.on_kafka.deposed --led offsets --member killed --version 2 --runs 1
 
 Broker 1 leads one log, loses its peers, and goes on answering clients. Meanwhile something happens to member A of the
-application. Another client judges what was written. One run takes about 100 s.
+application. Another client judges what was written. One run takes about 100 s. Runs have variants, in turn:
+
+    1  stateful, quiet    no record comes around the cut, so that no transaction is open
+    2  plain, quiet       without state: no changelog tells that an offset log was read too early
+    3  stateful, busy     records come all the time
 
 Needs root, ``ip``, ``tc``, ``ss``, ``setpriv`` and Java; where network namespaces can't be made it says "not run".
 Exit code 1 when something is doubled, lost, out of order or miscounted, when the application does not go on during the
@@ -19,6 +23,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -30,10 +35,10 @@ from keylanes.devkafka.guard import process_start
 from keylanes.devkafka.jars import KafkaServerError
 from keylanes.errors import StoreError
 
-from .deposed_cases import FATES, LOGS, VERSIONS, Case, Outcome, Version, chosen, table
+from .deposed_cases import FATES, LOGS, VERSIONS, Case, Outcome, Version, chosen, table, variant
 from .deposed_cluster import DeposedCluster
 from .deposed_network import Network, NotPossible, remove, why_not
-from .deposed_run import MEMBERS, CaseRun
+from .deposed_run import MEMBERS, CaseRun, Lab
 
 FOLDER = Path(tempfile.gettempdir()) / "keylanes-deposed"
 TROUBLE = (AssertionError, KafkaException, KafkaServerError, NotPossible, OSError, RuntimeError, StoreError, ValueError)
@@ -43,7 +48,7 @@ TROUBLE = (AssertionError, KafkaException, KafkaServerError, NotPossible, OSErro
 class Matrix:
     """The chosen cases, run after run. ``folder``: for the cluster and all that the processes say."""
 
-    def __init__(self, cases: Sequence[Case], runs: int, folder: Path) -> None:
+    def __init__(self, cases: Sequence[Case], runs: Sequence[int], folder: Path) -> None:
         self._cases, self._runs, self._folder = cases, runs, folder
         self.found: dict[Case, list[Outcome]] = {case: [] for case in cases}
         self._network = Network(MEMBERS)
@@ -55,14 +60,13 @@ class Matrix:
         """Run all; ``found`` grows meanwhile. Whatever happens, no process and no link is left."""
         try:
             self._network.make()
-            for number, case in enumerate(self._cases):
-                for run in range(1, self._runs + 1):
-                    at = number * self._runs + run
-                    self._tell(f"== {at} of {len(self._cases) * self._runs}: {case.name}, run {run}")
-                    outcome = self._run_one(case, run)
-                    self.found[case].append(outcome)
-                    self._write()
-                    self._tell(f"== {case.name}, run {run}: {', '.join(outcome.faults) or 'all is well'}")
+            wanted = [(case, run) for case in self._cases for run in self._runs]
+            for number, (case, run) in enumerate(wanted, 1):
+                self._tell(f"== {number} of {len(wanted)}: {case.name}, run {run} ({variant(case, run).name})")
+                outcome = self._run_one(case, run)
+                self.found[case].append(outcome)
+                self._write()
+                self._tell(f"== {case.name}, run {run}: {', '.join(outcome.faults) or 'all is well'}")
         finally:
             self._stop_cluster()
             remove()
@@ -72,11 +76,12 @@ class Matrix:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             cluster = self._started(case.version)
-            return CaseRun(case, run, cluster, self._network, folder, self._tell).run()
+            return CaseRun(case, run, Lab(cluster, self._network, self._tell), folder).run()
         except TROUBLE as error:
-            self._tell(f"the run failed: {error!r}")
+            for line in traceback.format_exception(error):
+                self._tell(line.rstrip())
             self._stop_cluster()
-            return Outcome(run=run, notes=[f"the run failed: {error!r}"])
+            return Outcome(run=run, failed=repr(error)[:300])
 
     def _started(self, version: Version) -> DeposedCluster:
         """The cluster of a version. One at a time: another one is stopped and its data go."""
@@ -139,7 +144,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="append", default=[], type=int, choices=VERSIONS,
                         help="the cluster's transaction.version; repeat")  # fmt: skip
     parser.add_argument("--runs", type=int, default=3,
-                        help="of each case; in odd ones no record comes around the cut. Default: 3")  # fmt: skip
+                        help="of each case, in its variants in turn. Default: 3")  # fmt: skip
+    parser.add_argument("--run", action="append", default=[], type=int, metavar="N",
+                        help="only the N-th run of each case, and so its variant; repeat")  # fmt: skip
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"for logs and results. Default: {FOLDER}")
     parser.add_argument("--list", action="store_true", help="show the chosen cases and end")
     return parser.parse_args(arguments)
@@ -158,7 +165,8 @@ def main(arguments: Sequence[str]) -> int:
     if reason := claim(asked.folder):
         say(f"can't run: {reason}")
         return 2
-    matrix = Matrix(cases, asked.runs, asked.folder)
+    runs = asked.run or list(range(1, asked.runs + 1))
+    matrix = Matrix(cases, runs, asked.folder)
     try:
         matrix.run()
     except KeyboardInterrupt:
@@ -171,7 +179,7 @@ def main(arguments: Sequence[str]) -> int:
         for one in outcomes:
             for note in one.notes:
                 say(f"- {case.name}, run {one.run}: {note}")
-    is_whole = all(len(outcomes) == asked.runs for outcomes in matrix.found.values())
+    is_whole = all(len(outcomes) == len(runs) for outcomes in matrix.found.values())
     return 0 if is_whole and not any(one.faults for outcomes in matrix.found.values() for one in outcomes) else 1
 
 

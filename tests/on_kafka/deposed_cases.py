@@ -5,7 +5,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 
-Led = Literal["control", "offsets", "changelog", "signals", "sources", "outputs", "transactions"]
+Led = Literal["control", "offsets", "changelog", "signals", "sources", "outputs", "transactions", "control-offsets"]
 """Which log broker 1 leads when its peers lose it. ``transactions`` is ``__transaction_state``."""
 Fate = Literal["killed", "suspended", "rack"]
 """What happens to member A:
@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
     @property
     def loads_only_a(self) -> bool:
-        """Whether only A's keys get records: then nobody else hears from broker 1 that it leads no more."""
+        """Whether only A's keys get records after the cut: then nobody else hears that broker 1 leads no more."""
         return self.fate == "killed" and not self.drops
 
 
@@ -55,15 +55,33 @@ def chosen(led: Iterable[Led], fates: Iterable[Fate], versions: Iterable[Version
     return [case for case in MATRIX if case.led in logs and case.fate in columns and case.version in kinds]
 
 
-def is_quiet(run: int) -> bool:
-    """Whether no record comes around the cut, so that no transaction is open: in the first run and every other one."""
-    return run % 2 == 1
+class Variant(NamedTuple):
+    """How the runs of a case differ. ``is_quiet``: no record comes around the cut, so that no transaction is open."""
+
+    is_quiet: bool
+    is_stateful: bool
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{'stateful' if self.is_stateful else 'plain'}, {'quiet' if self.is_quiet else 'busy'}"
+
+
+VARIANTS: Final = (Variant(True, True), Variant(True, False), Variant(False, True))
+"""Of the first run, the second, the third; then again. A changelog may tell that an offset log was read too early."""
+
+
+def variant(case: Case, run: int) -> Variant:
+    """The variant of a run, which are counted from 1. A changelog needs a stateful application."""
+    found = VARIANTS[(run - 1) % len(VARIANTS)]
+    return found._replace(is_stateful=True) if case.led == "changelog" else found
 
 
 class Outcome(msgspec.Struct, kw_only=True):
     """What one run of a case came to."""
 
     run: int
+    variant: str = ""
     records: int = 0
     outputs: int = 0
     doubled: int = 0
@@ -73,7 +91,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     miscounted: int = 0
     """Outputs whose count is not the rank of their record among the records of the key."""
     silent_s: float = 0.0
-    """The longest time without a commit between the election of new leaders and the mending."""
+    """The longest time without a commit, from when others lead and records come until the mending."""
     during: bool = False
     """Whether there were commits at the end of the cut."""
     after: bool = False
@@ -82,12 +100,16 @@ class Outcome(msgspec.Struct, kw_only=True):
     """Exit codes by member; None: it had to be killed at the end."""
     again: int | None = None
     """The exit code of a process that was started at the end, to run until it is level; None: it did not get there."""
+    failed: str = ""
+    """What spoiled the run, which then found nothing."""
     notes: list[str] = msgspec.field(default_factory=list)
     """What did not come as planned, and what was seen on the way."""
 
     @property
     def faults(self) -> list[str]:
         """What is not as promised, in words; empty when all is well."""
+        if self.failed:
+            return [f"the run failed: {self.failed}"]
         counts = {
             "doubled": self.doubled,
             "lost": self.lost,
@@ -124,6 +146,8 @@ def _row(case: Case, runs: Sequence[Outcome]) -> list[str]:
         [" ".join(f"{name}:{shown(code)}" for name, code in sorted(one.codes.items())) for one in runs],
         ["yes" if one.again == 0 else f"NO ({shown(one.again)})" for one in runs],
     ]
+    for column in columns:
+        column[:] = ["failed" if one.failed else cell for one, cell in zip(runs, column, strict=True)]
     return [case.name, str(len(runs)), *(" / ".join(column) for column in columns)]
 
 

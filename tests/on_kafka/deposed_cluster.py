@@ -10,7 +10,6 @@ Each node has four listeners:
 
 import contextlib
 import socket
-import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -104,7 +103,7 @@ class DeposedCluster:
             for node, kafka, settings, lock in made:
                 node.launch(kafka, settings, lock, cluster)
         self._wait_ready(cluster, deadline)
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap_of_witness, **CLIENT_SETTINGS})
+        self._witness = AdminClient({"bootstrap.servers": self.bootstrap_of_witness, **CLIENT_SETTINGS})
         settings = {"cleanup.policy": "compact", "compression.type": "uncompressed", "min.insync.replicas": "2"}
         self.create({TRANSACTIONS: (TRANSACTION_PARTITIONS, False, settings)})
 
@@ -125,14 +124,16 @@ class DeposedCluster:
         """
         new = [NewTopic(name, count, replica_assignment=list(_orders(count, by_first)), config=dict(settings))
                for name, (count, by_first, settings) in topics.items()]  # fmt: skip
-        for made in self.admin.create_topics(new).values():
+        admin = self._admin()
+        for made in admin.create_topics(new).values():
             made.result(LIMIT_S)
         for name, (_, by_first, _) in topics.items():
             self.wait_for_leaders(name, by_first=by_first)
 
     def delete(self, topics: Sequence[str]) -> None:
         """Delete topics."""
-        for done in self.admin.delete_topics(list(topics)).values():
+        admin = self._admin()
+        for done in admin.delete_topics(list(topics)).values():
             done.result(LIMIT_S)
 
     def lead_transactions(self, *, by_first: bool) -> None:
@@ -155,9 +156,13 @@ class DeposedCluster:
             time.sleep(LOOK_S)
         raise KafkaServerError(f"{topic}: (leader, copies in sync) are {found}\n{self.log_tail()}")
 
+    def _admin(self) -> AdminClient:
+        """A client that reaches all nodes: any of them may be named as the one that creates and deletes."""
+        return AdminClient({"bootstrap.servers": self.bootstrap_of_members, **CLIENT_SETTINGS})
+
     def _leaders(self, topics: Sequence[str]) -> list[tuple[int, int]]:
         """Of each partition the leader (-1: none) and how many copies are in sync, by nodes 2 and 3."""
-        asked = self.admin.describe_topics(TopicCollection(list(topics)), request_timeout=3)
+        asked = self._witness.describe_topics(TopicCollection(list(topics)), request_timeout=3)
         found = []
         for answer in asked.values():
             try:

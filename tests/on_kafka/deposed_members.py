@@ -100,7 +100,7 @@ class Orders:
     """A thread that writes the ids 0, 1, 2, … to places in turn, at ``RATE_PER_S``, while it is not paused."""
 
     def __init__(self, bootstrap: str, topic: str, places: Sequence[Place]) -> None:
-        self._topic, self._places = topic, places
+        self._topic, self._places, self._all = topic, places, places
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -124,14 +124,18 @@ class Orders:
         """Write nothing until ``resume``."""
         self._flows.clear()
 
-    def resume(self) -> None:
-        """Write on."""
+    def resume(self, places: Sequence[Place]) -> None:
+        """Write on, to these of the places."""
+        self._places = places
         self._flows.set()
 
     def finish(self) -> None:
-        """End the thread, and write one more record to each place. Raises RuntimeError when one was not acknowledged."""
+        """End the thread, and write one more record to each place.
+
+        Raises RuntimeError when one was not acknowledged.
+        """
         self.stop()
-        for place in self._places:
+        for place in self._all:
             self._write(place)
         if left := self._producer.flush(FLUSH_S):
             raise RuntimeError(f"the loader's broker did not acknowledge {left} records: {self._failed[:3]}")

@@ -7,10 +7,12 @@ t = 0          broker 1 loses its peers (and members B, C and A their links to i
 then           all members stop in order, one record more comes for each key, and the application starts again
 """
 
+import itertools
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from keylanes.offsets.codec import decode
 from keylanes.offsets.control_events import MemberExpelled, MemberFenced, RangesGranted
@@ -20,7 +22,7 @@ from keylanes.runtime.logs.topics import changelog_specs, log_specs
 from keylanes.state.changelog import changelog_topic
 
 from .cluster_check import read
-from .deposed_cases import Case, Led, Outcome, is_quiet
+from .deposed_cases import Case, Led, Outcome, variant
 from .deposed_cluster import TRANSACTIONS, DeposedCluster
 from .deposed_judge import Judgement, judge_topics
 from .deposed_members import Dropping, Member, Orders, Place, wait_until
@@ -39,10 +41,8 @@ QUIET_BEFORE_S, QUIET_S = 1.5, 10.0
 """In a quiet run no record comes from so long before the cut until so long after it."""
 SUSPEND_S = 0.3
 ELECT_S = 40.0
-KILL_S, KILL_DROPPED_S = 20.0, 35.0
-"""When A is killed, in seconds after the cut; the second while connections are dropped."""
-DROP_S = 8.0
-"""When dropping begins."""
+KILL_S, KILL_DROPPED_S = 8.0, 25.0
+"""When A is killed, in seconds after commits are owed; the second while connections are dropped."""
 GRANT_S = 60.0
 """So long A's ranges may take to be granted anew."""
 WATCH_S = 20.0
@@ -54,22 +54,28 @@ CHECK_SETTINGS = {"topic.metadata.refresh.interval.ms": "1000"}
 FATED = "a"
 
 
+class Lab(NamedTuple):
+    """What runs have in common. ``tell`` hears a line about each thing that happens."""
+
+    cluster: DeposedCluster
+    network: Network
+    tell: Callable[[str], None]
+
+
 class CaseRun:
     """One run, with a fresh name for the application. ``folder`` is the run's own."""
 
-    def __init__(
-        self, case: Case, run: int, cluster: DeposedCluster, network: Network, folder: Path, tell: Callable[[str], None]
-    ) -> None:
-        self._case, self._cluster, self._network, self._folder, self._tell = case, cluster, network, folder, tell
+    def __init__(self, case: Case, run: int, lab: Lab, folder: Path) -> None:
+        self._case, self._variant, self._folder = case, variant(case, run), folder
+        self._cluster, self._network, self._tell = lab
         self._app = f"dp-{case.led}-{case.fate}-{run}-{time.time_ns() // 1_000_000_000 % 1_000_000}"
         self._source, self._output = f"{self._app}.in", f"{self._app}.out"
-        self._is_quiet = is_quiet(run)
         self._members: dict[str, Member] = {}
         self._dropping: Dropping | None = None
         self._orders: Orders | None = None
-        self._log = ControlLog(cluster.bootstrap, control_topic(self._app), tell)
-        self._outcome = Outcome(run=run)
-        self._cut = self._elected = self._mended = 0.0
+        self._log = ControlLog(lab.cluster.bootstrap, control_topic(self._app), lab.tell)
+        self._outcome = Outcome(run=run, variant=self._variant.name)
+        self._cut = self._owed = self._mended = 0.0
 
     def run(self) -> Outcome:
         """From fresh topics to the judgement; what is left of the application ends in any case."""
@@ -96,24 +102,27 @@ class CaseRun:
 
     def _make_topics(self) -> None:
         """All topics of the application, and who leads them."""
-        self._cluster.lead_transactions(by_first=self._case.led == "transactions")
-        specs = [*log_specs(self._app, PARTITIONS), *changelog_specs(self._app, {self._source: PARTITIONS})]
+        led = self._led()
+        self._cluster.lead_transactions(by_first=TRANSACTIONS in led)
+        stateful = {self._source: PARTITIONS} if self._variant.is_stateful else {}
+        specs = [*log_specs(self._app, PARTITIONS), *changelog_specs(self._app, stateful)]
         topics = {spec.name: (spec.partitions, dict(spec.config)) for spec in specs}
         topics |= {self._source: (PARTITIONS, {}), self._output: (PARTITIONS, {})}
-        led = self._led()
-        self._cluster.create({name: (count, name == led, config) for name, (count, config) in topics.items()})
+        self._cluster.create({name: (count, name in led, config) for name, (count, config) in topics.items()})
         self._log.start()
 
-    def _led(self) -> str:
-        """The topic that broker 1 leads."""
-        names: dict[Led, str] = {
-            "control": control_topic(self._app),
-            "offsets": offsets_topic(self._app),
-            "changelog": changelog_topic(self._app, self._source),
-            "signals": signals_topic(self._app),
-            "sources": self._source,
-            "outputs": self._output,
-            "transactions": TRANSACTIONS,
+    def _led(self) -> list[str]:
+        """The topics that broker 1 leads."""
+        control, offsets = control_topic(self._app), offsets_topic(self._app)
+        names: dict[Led, list[str]] = {
+            "control": [control],
+            "offsets": [offsets],
+            "changelog": [changelog_topic(self._app, self._source)],
+            "signals": [signals_topic(self._app)],
+            "sources": [self._source],
+            "outputs": [self._output],
+            "transactions": [TRANSACTIONS],
+            "control-offsets": [control, offsets],
         }
         return names[self._case.led]
 
@@ -132,6 +141,7 @@ class CaseRun:
             "DEPOSED_APP": self._app,
             "DEPOSED_SOURCE": self._source,
             "DEPOSED_OUTPUT": self._output,
+            "DEPOSED_PLAIN": "" if self._variant.is_stateful else "1",
             "KEYLANES_BROKER": f"kafka://{self._cluster.bootstrap_of_members}",
             "KEYLANES_ALLOW_PLAINTEXT": "1",
             "KEYLANES_STATE_FOLDER": str(self._folder / f"state-{name}"),
@@ -140,23 +150,21 @@ class CaseRun:
         return Member(name, environment, self._folder / f"{kind}.log", *options)
 
     def _places(self) -> list[Place]:
-        """Keys of all partitions, or of A's ranges alone. Each key has a partition of its own."""
-        places = []
-        for partition in range(PARTITIONS):
-            found = [Place(partition, b"%d-%d" % (partition, number)) for number in range(20 * KEYS_OF_PARTITION)]
-            if self._case.loads_only_a:
-                found = [place for place in found if self._log.owner(*place) == self._incarnation]
-            places.append(found[:KEYS_OF_PARTITION])
-        mixed = [held[at] for at in range(KEYS_OF_PARTITION) for held in places if at < len(held)]
-        if not mixed:
-            raise TimeoutError("A owns no key that could be found")
-        return mixed
+        """Keys of all partitions. Each key has a partition of its own."""
+        return [Place(partition, b"%d-%d" % (partition, number))
+                for number in range(KEYS_OF_PARTITION) for partition in range(PARTITIONS)]  # fmt: skip
+
+    def _places_of_a(self) -> list[Place]:
+        """The keys in A's ranges."""
+        if found := [place for place in self._places() if self._log.owner(*place) == self._incarnation]:
+            return found
+        raise TimeoutError("no key lies in a range of A's")
 
     # --- the cut -----------------------------------------------------------------------------------------------------
 
     def _lose_leader(self, orders: Orders) -> None:
         """Cut broker 1 off, and wait until others lead."""
-        if self._is_quiet:
+        if self._variant.is_quiet:
             orders.pause()
             wait_until(time.time() + QUIET_BEFORE_S)
         if self._case.fate == "suspended":
@@ -168,14 +176,18 @@ class CaseRun:
             self._cut_rack()
         self._cut = time.time()
         self._tell("broker 1 is cut off from its peers" + (", and A with it" if self._case.fate == "rack" else ""))
-        while not self._cluster.is_deposed([self._led()]):
+        places = self._places_of_a() if self._case.loads_only_a else self._places()
+        if not self._variant.is_quiet:
+            orders.resume(places)
+        while not self._cluster.is_deposed(self._led()):
             if time.time() > self._cut + ELECT_S:
                 raise TimeoutError(f"no other leader of {self._led()} within {ELECT_S:.0f} s")
-        self._elected = time.time()
-        self._tell(f"others lead {self._led()}, {self._elected - self._cut:.1f} s after the cut")
-        if self._is_quiet:
-            wait_until(self._cut + QUIET_S)
-            orders.resume()
+        self._owed = time.time()
+        self._tell(f"others lead {self._led()}, {self._owed - self._cut:.1f} s after the cut")
+        if self._variant.is_quiet:
+            wait_until(max(self._cut + QUIET_S, self._owed))
+            self._owed = time.time()
+            orders.resume(places)
 
     def _cut_rack(self) -> None:
         """A reaches broker 1 alone, and nobody else does."""
@@ -189,10 +201,9 @@ class CaseRun:
         """What happens to A during the cut."""
         fate = self._case.fate
         if self._case.drops and fate != "rack":
-            wait_until(self._cut + DROP_S)
             self._drop("b" if fate == "suspended" else FATED)
         if fate == "killed":
-            wait_until(self._cut + (KILL_DROPPED_S if self._case.drops else KILL_S))
+            wait_until(self._owed + (KILL_DROPPED_S if self._case.drops else KILL_S))
             self._members[FATED].send(signal.SIGKILL)
             self._tell("A is killed")
         if (granted := self._log.wait(self._is_granted_anew, GRANT_S)) is None:
@@ -243,7 +254,7 @@ class CaseRun:
     def _wait_level(self, first_after: int) -> bool:
         """Wait until all is processed; whether all is that was written after the mending."""
         until, missing = time.time() + LEVEL_S, frozenset({first_after})
-        while missing and time.time() < until:
+        while missing and time.time() < until and any(member.code is None for member in self._members.values()):
             try:
                 missing = self._judgement().missing
             except TimeoutError as error:
@@ -283,8 +294,7 @@ class CaseRun:
             self._note(f"{found.unknown} outputs are of no record")
         rows = read(self._cluster.bootstrap, offsets_topic(self._app), CHECK_SETTINGS)
         times = sorted(row.timestamp / 1_000 for row in rows if isinstance(decode(row.value), Committed))
-        owed = max(self._elected, self._cut + QUIET_S if self._is_quiet else 0.0)
-        outcome.silent_s = longest_gap(times, owed, self._mended)
+        outcome.silent_s = longest_gap(times, self._owed, self._mended)
         outcome.during = any(self._mended - DURING_S < at < self._mended for at in times)
         expelled = {one.event.incarnation for one in self._log.entries() if isinstance(one.event, MemberExpelled)}
         self._tell(f"expelled: {sorted(expelled)}; {found.records} records, {found.outputs} outputs")
@@ -323,4 +333,4 @@ class CaseRun:
 def longest_gap(times: list[float], begin: float, end: float) -> float:
     """The longest time between two neighbours of ``times`` within ``[begin, end]``, both of which count as such."""
     within = [begin, *(at for at in times if begin < at < end), end]
-    return max(after - before for before, after in zip(within, within[1:], strict=False))
+    return max(after - before for before, after in itertools.pairwise(within))

@@ -1,4 +1,4 @@
-"""What the control log of an application says while it runs, and when it was read: who joined, was fenced, was granted."""
+"""What the control log of an application says while the application runs, and when that was read."""
 
 import threading
 import time
@@ -42,7 +42,8 @@ class ControlLog:
     def stop(self) -> None:
         """End the thread."""
         self._stopped.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def entries(self) -> list[Entry]:
         """All that was read by now."""
@@ -62,9 +63,10 @@ class ControlLog:
         point = point_of_key(key)
         for one in reversed(self.entries()):
             event = one.event
-            if isinstance(event, RangesGranted) and event.partition == partition:
-                if any(band.first <= point < band.end for band in event.bands):
-                    return event.incarnation
+            if not isinstance(event, RangesGranted) or event.partition != partition:
+                continue
+            if any(band.first <= point < band.end for band in event.bands):
+                return event.incarnation
         return 0
 
     def rest_s(self, now: float) -> float:

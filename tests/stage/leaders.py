@@ -65,7 +65,7 @@ class Leaders:
 
 
 def arrange(port: int, wanted: Mapping[str, Mapping[int, Sequence[int]]]) -> None:
-    """Let these nodes hold each partition of each topic, and the first of them lead. ``port``: of a node that serves."""
+    """Let these nodes hold each partition of each topic, and the first one lead. ``port``: of a node that serves."""
     answer = ask(port, _REASSIGN, 0, struct.pack(">i", 30_000) + array(map(_reassigned, wanted.items())) + NO_TAGS)
     answer.int32()
     code = answer.int16()
