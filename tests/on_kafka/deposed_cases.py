@@ -77,6 +77,10 @@ def variant(case: Case, run: int) -> Variant:
     return found._replace(is_stateful=True) if case.led == "changelog" else found
 
 
+UNTRUE: Final = (1, 2, 4, 5, 7, 8, 9, 70)
+"""Exit codes of members that say what is not so: nothing is damaged, no topic is gone, no declaration is wrong."""
+
+
 class Outcome(msgspec.Struct, kw_only=True):
     """What one run of a case came to."""
 
@@ -117,6 +121,7 @@ class Outcome(msgspec.Struct, kw_only=True):
             "wrong count": self.miscounted,
         }
         found = [f"{count} {what}" for what, count in counts.items() if count]
+        found += [f"{name} ended with exit code {code}" for name, code in self.codes.items() if code in UNTRUE]
         found += [] if self.during else ["did not go on during the cut"]
         found += [] if self.after else ["did not go on after it"]
         return found + ([] if self.again == 0 else [f"did not start again ({shown(self.again)})"])

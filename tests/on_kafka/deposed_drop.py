@@ -9,10 +9,12 @@ HOST is where brokers 2 and 3 stand, OTHER is broker 1. The program reads along 
     3  the member looks for its coordinator anew, and only broker 1 can be reached: EndTxn goes there, or nowhere
     4  after ``HOLD_S``, or when EndTxn was answered, the routes are as before
 
-Only the standard library is used, and nothing of keylanes. Each step is a line on standard output. SIGTERM ends it.
+Between 2 and EndTxn lie some milliseconds, so this process comes before all others (SCHED_FIFO) and does little. Only
+the standard library is used, and nothing of keylanes. Each step is a line on standard output. SIGTERM ends the program.
 """
 
 import json
+import os
 import signal
 import socket
 import struct
@@ -27,7 +29,7 @@ ETH_P_ALL: Final = 3
 SOCK_DIAG, SOCK_DESTROY = 4, 21
 NLM_F_REQUEST_ACK: Final = 5
 ESTABLISHED: Final = "01"
-HOLD_S, REST_S = 1.5, 3.0
+HOLD_S, REST_S = 1.5, 1.5
 """So long no new connection can be made at most; and so long all is well before the next attempt."""
 ARMED_S: Final = 5.0
 """So long an AddPartitions is waited for while no new connection can be made."""
@@ -36,11 +38,14 @@ KEPT, REFUSED = "100", "200"
 
 
 class Segment(NamedTuple):
-    """A TCP segment with a payload; ``ours``: the member's port, ``host``: the address at the other end."""
+    """A TCP segment with a payload; ``own`` and ``ours``: the member's address and port, ``host`` and ``theirs``: those
+    of the other end.
+    """
 
     is_sent: bool
-    host: str
+    own: str
     ours: int
+    host: str
     theirs: int
     payload: bytes
 
@@ -54,9 +59,9 @@ def parse(packet: bytes, is_sent: bool) -> Segment | None:
     payload = packet[start + (packet[start + 12] >> 4) * 4 : total]
     if not payload:
         return None
-    ours, theirs = (source, target) if is_sent else (target, source)
-    host = socket.inet_ntoa(packet[16:20] if is_sent else packet[12:16])
-    return Segment(is_sent, host, ours, theirs, payload)
+    ends = [(socket.inet_ntoa(packet[12:16]), source), (socket.inet_ntoa(packet[16:20]), target)]
+    (own, ours), (host, theirs) = ends if is_sent else reversed(ends)
+    return Segment(is_sent, own, ours, host, theirs, payload)
 
 
 class Dialogue:
@@ -119,7 +124,7 @@ class Dropper:
         while time.monotonic() < until:
             segment = self._next()
             if segment is not None and segment.host == self._host and adding.answered(segment):
-                _destroy(segment, self._own_address(segment))
+                _destroy(segment)
                 tell("dropped", broker=segment.theirs)
                 return time.monotonic()
         tell("no AddPartitions was answered")
@@ -147,29 +152,24 @@ class Dropper:
             return None
         return parse(packet, address[2] == socket.PACKET_OUTGOING)
 
-    def _own_address(self, segment: Segment) -> str:
-        return next(ours for ours, port, _ in _connections(self._host) if port == segment.ours)
-
     def _refuse(self) -> None:
         """No new connection to ``host`` can be made."""
         rules = [f"rule add priority {KEPT} ipproto tcp sport {port} lookup main"
-                 for _, port, _ in _connections(self._host)]  # fmt: skip
+                 for port in _ports(self._host)]  # fmt: skip
         _ip([*rules, f"rule add priority {REFUSED} to {self._host}/32 unreachable"])
 
     def _permit(self) -> None:
         _ip([f"rule del priority {REFUSED}", *[f"rule del priority {KEPT}"] * _rules_kept()])
 
 
-def _connections(host: str) -> list[tuple[str, int, int]]:
-    """Established connections to a host: own address and port, and the port there."""
+def _ports(host: str) -> list[int]:
+    """Our ports of established connections to a host."""
     found = []
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
             _, ours, theirs, state, *_ = line.split()
-            address, port = _endpoint(ours)
-            other, other_port = _endpoint(theirs)
-            if state == ESTABLISHED and other == host:
-                found.append((address, port, other_port))
+            if state == ESTABLISHED and _endpoint(theirs)[0] == host:
+                found.append(_endpoint(ours)[1])
     return found
 
 
@@ -179,9 +179,9 @@ def _endpoint(text: str) -> tuple[str, int]:
     return socket.inet_ntoa(struct.pack("=I", int(address[-8:], 16))), int(port, 16)
 
 
-def _destroy(segment: Segment, own_address: str) -> None:
+def _destroy(segment: Segment) -> None:
     """Destroy a connection: the member has an error at once, and the broker a reset (linux/inet_diag.h)."""
-    ends = socket.inet_aton(own_address).ljust(16, b"\0") + socket.inet_aton(segment.host).ljust(16, b"\0")
+    ends = socket.inet_aton(segment.own).ljust(16, b"\0") + socket.inet_aton(segment.host).ljust(16, b"\0")
     wanted = struct.pack(">HH", segment.ours, segment.theirs) + ends + struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
     body = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + wanted
     head = struct.pack("=IHHII", 16 + len(body), SOCK_DESTROY, NLM_F_REQUEST_ACK, 1, 0)
@@ -221,4 +221,5 @@ def _end(_number: int, _frame: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end)
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
     Dropper(*sys.argv[1:3]).run()

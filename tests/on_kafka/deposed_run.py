@@ -45,8 +45,8 @@ KILL_S, KILL_DROPPED_S = 8.0, 25.0
 """When A is killed, in seconds after commits are owed; the second while connections are dropped."""
 GRANT_S = 60.0
 """So long A's ranges may take to be granted anew."""
-WATCH_S = 20.0
-"""So long the cut lasts on after A's ranges were granted anew."""
+WATCH_S, WATCH_DROPPED_S = 20.0, 30.0
+"""So long the cut lasts on after A's ranges were granted anew; the second while connections are dropped."""
 DURING_S = 8.0
 """There have to be commits in the last seconds of the cut."""
 AFTER_S, LEVEL_S, STOP_S, AGAIN_S = 4.0, 45.0, 35.0, 60.0
@@ -71,6 +71,7 @@ class CaseRun:
         self._app = f"dp-{case.led}-{case.fate}-{run}-{time.time_ns() // 1_000_000_000 % 1_000_000}"
         self._source, self._output = f"{self._app}.in", f"{self._app}.out"
         self._members: dict[str, Member] = {}
+        self._topics: list[str] = []
         self._dropping: Dropping | None = None
         self._orders: Orders | None = None
         self._log = ControlLog(lab.cluster.bootstrap, control_topic(self._app), lab.tell)
@@ -94,6 +95,7 @@ class CaseRun:
             orders.finish()
             self._start_again()
             self._judge()
+            self._cluster.delete(self._topics)
         finally:
             self._end()
         return self._outcome
@@ -108,7 +110,10 @@ class CaseRun:
         specs = [*log_specs(self._app, PARTITIONS), *changelog_specs(self._app, stateful)]
         topics = {spec.name: (spec.partitions, dict(spec.config)) for spec in specs}
         topics |= {self._source: (PARTITIONS, {}), self._output: (PARTITIONS, {})}
+        self._topics = list(topics)
+        self._tell(f"broker 1 leads {' and '.join(led)}")
         self._cluster.create({name: (count, name in led, config) for name, (count, config) in topics.items()})
+        self._tell("the topics are made")
         self._log.start()
 
     def _led(self) -> list[str]:
@@ -218,7 +223,7 @@ class CaseRun:
             self._tell("A's own link is back; broker 1's is not")
             if self._case.drops:
                 self._drop(FATED)
-        wait_until(time.time() + WATCH_S)
+        wait_until(time.time() + (WATCH_DROPPED_S if self._case.drops else WATCH_S))
 
     def _is_granted_anew(self, entry: Entry) -> bool:
         """Whether ranges of a partition of A's are granted to another member, behind A's fence."""
