@@ -50,6 +50,8 @@ WATCH_S, WATCH_DROPPED_S = 20.0, 30.0
 DURING_S = 8.0
 """There have to be commits in the last seconds of the cut."""
 AFTER_S, LEVEL_S, STOP_S, AGAIN_S = 4.0, 45.0, 35.0, 60.0
+ELECTIONS_MAX = 20
+"""More elections than these are told."""
 CHECK_SETTINGS = {"topic.metadata.refresh.interval.ms": "1000"}
 FATED = "a"
 
@@ -301,6 +303,8 @@ class CaseRun:
         times = sorted(row.timestamp / 1_000 for row in rows if isinstance(decode(row.value), Committed))
         outcome.silent_s = longest_gap(times, self._owed, self._mended)
         outcome.during = any(self._mended - DURING_S < at < self._mended for at in times)
+        if (elections := self._log.elections()) > ELECTIONS_MAX:
+            self._note(f"{elections} elections of a coordinator stand in the control log")
         expelled = {one.event.incarnation for one in self._log.entries() if isinstance(one.event, MemberExpelled)}
         self._tell(f"expelled: {sorted(expelled)}; {found.records} records, {found.outputs} outputs")
 

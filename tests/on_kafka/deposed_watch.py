@@ -9,7 +9,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import decode
-from keylanes.offsets.control_events import MemberExpelled, MemberFenced, MemberJoined, RangesGranted
+from keylanes.offsets.control_events import (
+    CoordinatorElected,
+    MemberExpelled,
+    MemberFenced,
+    MemberJoined,
+    RangesGranted,
+)
 from keylanes.offsets.events import Event
 
 from .deposed_cluster import CLIENT_SETTINGS
@@ -52,6 +58,10 @@ class ControlLog:
     def joined(self) -> list[int]:
         """The incarnations that joined, in their order."""
         return [one.event.incarnation for one in self.entries() if isinstance(one.event, MemberJoined)]
+
+    def elections(self) -> int:
+        """How often somebody wrote that they coordinate."""
+        return sum(isinstance(one.event, CoordinatorElected) for one in self.entries())
 
     def granted(self, incarnation: int) -> list[RangesGranted]:
         """What was granted to an incarnation."""

@@ -40,8 +40,8 @@ def test_the_judge_tells_the_faults_apart() -> None:
     assert judge(source("a", "a"), outputs((0, "a", 1), (1, "a", 1))).miscounted == 1
     assert judge(source("a"), outputs((0, "a", 1), (7, "a", 2))).unknown == 1
     skipped, waiting = judge(source("a", "a"), outputs((1, "a", 2))), judge(source("a", "a"), outputs((0, "a", 1)))
-    assert (skipped.missing, skipped.overtaken) == ({0}, 1)
-    assert (waiting.missing, waiting.overtaken) == ({1}, 0)
+    assert (skipped.missing, skipped.overtaken) == (frozenset({0}), 1)
+    assert (waiting.missing, waiting.overtaken) == (frozenset({1}), 0)
 
 
 def test_the_matrix_is_whole_and_can_be_cut_down() -> None:
