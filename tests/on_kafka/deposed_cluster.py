@@ -11,12 +11,12 @@ Each node has four listeners:
 import contextlib
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from keylanes.devkafka.asking import answering_cluster
@@ -37,6 +37,8 @@ TRANSACTION_PARTITIONS: Final = 4
 FORMAT: Final = "kafka.tools.StorageTool"
 LOOK_S: Final = 0.1
 LIMIT_S: Final = 90.0
+ATTEMPT_S: Final = 5.0
+TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC = KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.UNKNOWN_TOPIC_OR_PART
 CLIENT_SETTINGS: Final[dict[str, Any]] = {
     "log_level": 0,
     "socket.timeout.ms": 3_000,
@@ -124,17 +126,14 @@ class DeposedCluster:
         """
         new = [NewTopic(name, count, replica_assignment=list(_orders(count, by_first)), config=dict(settings))
                for name, (count, by_first, settings) in topics.items()]  # fmt: skip
-        admin = self._admin()
-        for made in admin.create_topics(new).values():
-            made.result(LIMIT_S)
+        self._ask("created", lambda admin: admin.create_topics(new, request_timeout=ATTEMPT_S), TOPIC_ALREADY_EXISTS)
         for name, (_, by_first, _) in topics.items():
             self.wait_for_leaders(name, by_first=by_first)
 
     def delete(self, topics: Sequence[str]) -> None:
         """Delete topics."""
-        admin = self._admin()
-        for done in admin.delete_topics(list(topics)).values():
-            done.result(LIMIT_S)
+        names = list(topics)
+        self._ask("deleted", lambda admin: admin.delete_topics(names, request_timeout=ATTEMPT_S), UNKNOWN_TOPIC)
 
     def lead_transactions(self, *, by_first: bool) -> None:
         """Let node 1 lead all of ``__transaction_state``, or none of it."""
@@ -156,9 +155,19 @@ class DeposedCluster:
             time.sleep(LOOK_S)
         raise KafkaServerError(f"{topic}: (leader, copies in sync) are {found}\n{self.log_tail()}")
 
-    def _admin(self) -> AdminClient:
-        """A client that reaches all nodes: any of them may be named as the one that creates and deletes."""
-        return AdminClient({"bootstrap.servers": self.bootstrap_of_members, **CLIENT_SETTINGS})
+    def _ask(self, what: str, request: Callable[[AdminClient], Mapping[str, Any]], done_before: int) -> None:
+        """Ask until all is done. Soon after a cut a node may hand a request on over a connection that is dead."""
+        until = time.monotonic() + LIMIT_S
+        while True:
+            # Any node may be named as the one to ask, so the client has to reach all.
+            admin = AdminClient({"bootstrap.servers": self.bootstrap_of_members, **CLIENT_SETTINGS})
+            errors = [one.exception() for one in request(admin).values()]
+            codes = [error.args[0].code() if isinstance(error, KafkaException) else error for error in errors]
+            if all(code is None or code == done_before for code in codes):
+                return
+            if time.monotonic() > until:
+                raise KafkaServerError(f"topics can't be {what}: {errors}\n{self.log_tail()}")
+            time.sleep(LOOK_S)
 
     def _leaders(self, topics: Sequence[str]) -> list[tuple[int, int]]:
         """Of each partition the leader (-1: none) and how many copies are in sync, by nodes 2 and 3."""

@@ -2,15 +2,19 @@
 
     python deposed_drop.py HOST OTHER
 
-HOST is where brokers 2 and 3 stand, OTHER is broker 1. The program reads along what the member sends and receives:
+HOST is where brokers 2 and 3 stand, OTHER is broker 1, which was deposed and coordinated so far. The program hears what
+the member sends and receives, sets routes, and destroys connections (SOCK_DESTROY, as ``ss -K`` does):
 
-    1  routes are set so that connections to HOST which are there go on, and no new one can be made
-    2  AddPartitionsToTxn was answered without an error: its connection is destroyed (SOCK_DESTROY, as ``ss -K`` does)
-    3  the member looks for its coordinator anew, and only broker 1 can be reached: EndTxn goes there, or nowhere
-    4  after ``HOLD_S``, or when EndTxn was answered, the routes are as before
+    1  connections to OTHER are destroyed, and no new one can be made: the member finds its coordinator at HOST
+    2  AddPartitionsToTxn is sent there: from here on no new connection to HOST can be made, but to OTHER again
+    3  it was answered without an error, and Produce is sent: its connection is destroyed
+    4  the member looks for its coordinator anew, and only OTHER can be reached: EndTxn goes there, or nowhere
+    5  after ``HOLD_S``, or when EndTxn was answered, all connections can be made
 
-Between 2 and EndTxn lie some milliseconds, so this process comes before all others (SCHED_FIFO) and does little. Only
-the standard library is used, and nothing of keylanes. Each step is a line on standard output. SIGTERM ends the program.
+OTHER knows the member's producer only in the first round, while no transaction is open in step 1: INIT at HOST gives a
+new epoch, and OTHER then says that this producer is fenced. Between Produce and EndTxn lie some milliseconds, so this
+process comes before all others (SCHED_FIFO) and does little. Only the standard library is used. Each step is a line on
+standard output. SIGTERM ends the program.
 """
 
 import json
@@ -24,15 +28,16 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-ADD_PARTITIONS, END = 24, 26
+PRODUCE, ADD_PARTITIONS, END = 0, 24, 26
+"""Kinds of requests."""
 ETH_P_ALL: Final = 3
 SOCK_DIAG, SOCK_DESTROY = 4, 21
 NLM_F_REQUEST_ACK: Final = 5
 ESTABLISHED: Final = "01"
-HOLD_S, REST_S = 1.5, 1.5
-"""So long no new connection can be made at most; and so long all is well before the next attempt."""
-ARMED_S: Final = 5.0
-"""So long an AddPartitions is waited for while no new connection can be made."""
+HOLD_S, REST_S = 2.0, 2.0
+"""So long step 4 lasts at most; and so long all is well before the next round."""
+ARMED_S: Final = 20.0
+"""So long steps 2 and 3 are waited for."""
 KEPT, REFUSED = "100", "200"
 """Priorities of the routing rules: connections that go on, and all others."""
 
@@ -71,25 +76,29 @@ class Dialogue:
         self._kind = kind
         self._asked: set[tuple[int, int]] = set()
 
-    def answered(self, segment: Segment) -> bool:
-        """Hear a segment; whether a request of the kind is answered by it without an error.
+    def asks(self, segment: Segment) -> bool:
+        """Hear a segment; whether a request of the kind begins in it."""
+        if not segment.is_sent or len(segment.payload) < 12:
+            return False
+        _, kind, _, number = struct.unpack_from(">ihhi", segment.payload)
+        if kind != self._kind:
+            return False
+        self._asked.add((segment.ours, number))
+        return True
 
-        The error code stands last in the answers to AddPartitionsToTxn and EndTxn below their flexible versions.
+    def code(self, segment: Segment) -> int | None:
+        """Hear a segment; the error code when it answers a request of the kind, else None.
+
+        The code stands last in the answers to AddPartitionsToTxn and EndTxn below their flexible versions.
         """
-        payload = segment.payload
-        if segment.is_sent:
-            if len(payload) >= 12:
-                _, kind, _, number = struct.unpack_from(">ihhi", payload)
-                if kind == self._kind:
-                    self._asked.add((segment.ours, number))
-            return False
-        if len(payload) < 10:
-            return False
-        asked = (segment.ours, struct.unpack_from(">i", payload, 4)[0])
+        if segment.is_sent or len(segment.payload) < 10:
+            return None
+        asked = (segment.ours, struct.unpack_from(">i", segment.payload, 4)[0])
         if asked not in self._asked:
-            return False
+            return None
         self._asked.discard(asked)
-        return payload[-2:] == b"\0\0"
+        (code,) = struct.unpack(">h", segment.payload[-2:])
+        return int(code)
 
 
 class Dropper:
@@ -103,47 +112,65 @@ class Dropper:
     def run(self) -> None:
         """Drop, again and again."""
         while True:
-            self._rest(REST_S)
-            self._refuse()
             try:
-                dropped = self._drop()
-                if dropped:
-                    self._watch(dropped)
+                self._leave_other()
+                if self._drop():
+                    self._watch()
             finally:
                 self._permit()
+            self._rest()
 
-    def _rest(self, seconds: float) -> None:
+    def _rest(self) -> None:
         """Read past what is heard meanwhile."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + REST_S
         while time.monotonic() < until:
             self._next()
 
-    def _drop(self) -> float | None:
-        """Wait for AddPartitions to be answered, and destroy its connection; when."""
-        adding, until = Dialogue(ADD_PARTITIONS), time.monotonic() + ARMED_S
+    def _leave_other(self) -> None:
+        """Step 1."""
+        _ip([f"rule add priority {REFUSED} to {self._other}/32 unreachable"])
+        for segment in _connections(self._other):
+            _destroy(segment)
+
+    def _drop(self) -> bool:
+        """Steps 2 and 3; whether they came."""
+        adding, producing, until = Dialogue(ADD_PARTITIONS), Dialogue(PRODUCE), time.monotonic() + ARMED_S
+        is_swapped, answered = False, None
         while time.monotonic() < until:
             segment = self._next()
-            if segment is not None and segment.host == self._host and adding.answered(segment):
-                _destroy(segment)
-                tell("dropped", broker=segment.theirs)
-                return time.monotonic()
-        tell("no AddPartitions was answered")
-        return None
-
-    def _watch(self, began: float) -> None:
-        """Tell what becomes of EndTxn."""
-        ending = Dialogue(END)
-        while time.monotonic() < began + HOLD_S:
-            segment = self._next()
-            if segment is None:
+            if segment is None or segment.host != self._host:
                 continue
-            if segment.host == self._other and ending.answered(segment):
-                tell("EndTxn was answered by broker 1 without an error", after_ms=_ms_since(began))
+            if adding.asks(segment) and not is_swapped:
+                self._leave_host()
+                is_swapped = True
+            if adding.code(segment) == 0:
+                answered = segment
+            if answered is not None and producing.asks(segment):
+                _destroy(answered)
+                tell("dropped")
+                return True
+        tell("no AddPartitions was answered")
+        return False
+
+    def _leave_host(self) -> None:
+        """Connections to ``host`` go on, and no new one can be made; to ``other`` they can."""
+        kept = [
+            f"rule add priority {KEPT} ipproto tcp sport {one.ours} lookup main" for one in _connections(self._host)
+        ]
+        refused = f"rule add priority {REFUSED} to {self._host}/32 unreachable"
+        _ip([f"rule del priority {REFUSED}", *kept, refused])
+
+    def _watch(self) -> None:
+        """Step 4: tell what becomes of EndTxn."""
+        ending, until = Dialogue(END), time.monotonic() + HOLD_S
+        while time.monotonic() < until:
+            if (segment := self._next()) is None or ending.asks(segment):
+                continue
+            if (code := ending.code(segment)) is not None:
+                who = "broker 1, which was deposed," if segment.host == self._other else "another broker"
+                tell(f"EndTxn: {who} answered {code}")
                 return
-            if segment.host == self._host and ending.answered(segment):
-                tell("EndTxn was answered by another broker: too late", after_ms=_ms_since(began))
-                return
-        tell("EndTxn had no good answer")
+        tell("EndTxn had no answer")
 
     def _next(self) -> Segment | None:
         try:
@@ -152,24 +179,19 @@ class Dropper:
             return None
         return parse(packet, address[2] == socket.PACKET_OUTGOING)
 
-    def _refuse(self) -> None:
-        """No new connection to ``host`` can be made."""
-        rules = [f"rule add priority {KEPT} ipproto tcp sport {port} lookup main"
-                 for port in _ports(self._host)]  # fmt: skip
-        _ip([*rules, f"rule add priority {REFUSED} to {self._host}/32 unreachable"])
-
     def _permit(self) -> None:
         _ip([f"rule del priority {REFUSED}", *[f"rule del priority {KEPT}"] * _rules_kept()])
 
 
-def _ports(host: str) -> list[int]:
-    """Our ports of established connections to a host."""
+def _connections(host: str) -> list[Segment]:
+    """Established connections to a host, each as a segment without a payload."""
     found = []
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
             _, ours, theirs, state, *_ = line.split()
-            if state == ESTABLISHED and _endpoint(theirs)[0] == host:
-                found.append(_endpoint(ours)[1])
+            other, port = _endpoint(theirs)
+            if state == ESTABLISHED and other == host:
+                found.append(Segment(True, *_endpoint(ours), other, port, b""))
     return found
 
 
@@ -203,10 +225,6 @@ def _ip(commands: list[str]) -> None:
     )
     if done.returncode:
         tell("routes were not set", error=done.stderr.strip()[-200:])
-
-
-def _ms_since(began: float) -> int:
-    return round((time.monotonic() - began) * 1000)
 
 
 def tell(what: str, **more: object) -> None:

@@ -10,7 +10,7 @@ then           all members stop in order, one record more comes for each key, an
 import itertools
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +39,8 @@ WORK_S = 5.0
 """So long the application works before anything happens."""
 QUIET_BEFORE_S, QUIET_S = 1.5, 10.0
 """In a quiet run no record comes from so long before the cut until so long after it."""
+ELECTED_S = 2.0
+"""So long, too, all is quiet after others lead, in a quiet run."""
 SUSPEND_S = 0.3
 ELECT_S = 40.0
 KILL_S, KILL_DROPPED_S = 8.0, 25.0
@@ -74,7 +76,7 @@ class CaseRun:
         self._source, self._output = f"{self._app}.in", f"{self._app}.out"
         self._members: dict[str, Member] = {}
         self._topics: list[str] = []
-        self._dropping: Dropping | None = None
+        self._dropping: dict[str, Dropping] = {}
         self._orders: Orders | None = None
         self._log = ControlLog(lab.cluster.bootstrap, control_topic(self._app), lab.tell)
         self._outcome = Outcome(run=run, variant=self._variant.name)
@@ -191,8 +193,10 @@ class CaseRun:
                 raise TimeoutError(f"no other leader of {self._led()} within {ELECT_S:.0f} s")
         self._owed = time.time()
         self._tell(f"others lead {self._led()}, {self._owed - self._cut:.1f} s after the cut")
+        if self._case.drops and self._case.fate != "rack":
+            self._drop(name for name in MEMBERS if name != FATED or self._case.fate == "killed")
         if self._variant.is_quiet:
-            wait_until(max(self._cut + QUIET_S, self._owed))
+            wait_until(max(self._cut + QUIET_S, self._owed + ELECTED_S))
             self._owed = time.time()
             orders.resume(places)
 
@@ -207,8 +211,6 @@ class CaseRun:
     def _befall(self) -> None:
         """What happens to A during the cut."""
         fate = self._case.fate
-        if self._case.drops and fate != "rack":
-            self._drop("b" if fate == "suspended" else FATED)
         if fate == "killed":
             wait_until(self._owed + (KILL_DROPPED_S if self._case.drops else KILL_S))
             self._members[FATED].send(signal.SIGKILL)
@@ -224,7 +226,7 @@ class CaseRun:
             self._network.to_others[FATED].mend()
             self._tell("A's own link is back; broker 1's is not")
             if self._case.drops:
-                self._drop(FATED)
+                self._drop([FATED])
         wait_until(time.time() + (WATCH_DROPPED_S if self._case.drops else WATCH_S))
 
     def _is_granted_anew(self, entry: Entry) -> bool:
@@ -237,18 +239,19 @@ class CaseRun:
         had = {grant.partition for grant in self._log.granted(self._incarnation)}
         return bool(fenced) and entry.offset > fenced[0] and event.partition in had
 
-    def _drop(self, name: str) -> None:
-        self._dropping = Dropping(name, self._folder / "dropper.log")
-        self._tell(f"{name.upper()}'s connections to its coordinator are dropped between AddPartitions and EndTxn")
+    def _drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._dropping[name] = Dropping(name, self._folder / f"dropper-{name}.log")
+        self._tell(f"connections to the coordinator are dropped: {', '.join(self._dropping)}")
 
     # --- after it ----------------------------------------------------------------------------------------------------
 
     def _mend(self, orders: Orders) -> int:
         """Mend all links; the first id that was written after that."""
-        if self._dropping is not None:
-            for line in self._dropping.stop():
-                self._note(line)
-            self._dropping = None
+        for name, dropping in self._dropping.items():
+            for line in dropping.stop():
+                self._note(f"{name}: {line}")
+        self._dropping.clear()
         self._mended = time.time()
         self._network.mend()
         self._tell("all links are mended")
@@ -329,8 +332,8 @@ class CaseRun:
 
     def _end(self) -> None:
         """Nothing goes on, whatever has happened."""
-        if self._dropping is not None:
-            self._dropping.stop()
+        for dropping in self._dropping.values():
+            dropping.stop()
         if self._orders is not None:
             self._orders.stop()
         for member in self._members.values():

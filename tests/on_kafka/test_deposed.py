@@ -83,20 +83,19 @@ def test_the_longest_gap_has_both_ends() -> None:
 
 
 def test_a_dialogue_hears_the_answer_to_its_own_request() -> None:
-    """An answer counts when its number was asked by the same port, in a request of the kind, and has no error."""
+    """An answer counts when its number was asked by the same port, in a request of the kind."""
 
-    def heard(kind: int, answered: int, port: int, code: int) -> bool:
+    def heard(kind: int, answered: int, port: int, code: int) -> int | None:
         dialogue = Dialogue(ADD_PARTITIONS)
-        dialogue.answered(Segment(True, MEMBER, PORT, BROKER, 9_092, struct.pack(">ihhi", 8, kind, 0, 11)))
-        return dialogue.answered(
-            Segment(False, MEMBER, port, BROKER, 9_092, struct.pack(">iiih", 10, answered, 0, code))
-        )
+        asks = dialogue.asks(Segment(True, MEMBER, PORT, BROKER, 9_092, struct.pack(">ihhi", 8, kind, 0, 11)))
+        assert asks is (kind == ADD_PARTITIONS)
+        return dialogue.code(Segment(False, MEMBER, port, BROKER, 9_092, struct.pack(">iiih", 10, answered, 0, code)))
 
-    assert heard(ADD_PARTITIONS, 11, PORT, 0)
-    assert not heard(ADD_PARTITIONS, 11, PORT, 51)
-    assert not heard(ADD_PARTITIONS, 12, PORT, 0)
-    assert not heard(ADD_PARTITIONS, 11, PORT + 1, 0)
-    assert not heard(0, 11, PORT, 0)
+    assert heard(ADD_PARTITIONS, 11, PORT, 0) == 0
+    assert heard(ADD_PARTITIONS, 11, PORT, 51) == 51
+    assert heard(ADD_PARTITIONS, 12, PORT, 0) is None
+    assert heard(ADD_PARTITIONS, 11, PORT + 1, 0) is None
+    assert heard(0, 11, PORT, 0) is None
 
 
 def test_a_segment_is_read_from_a_packet() -> None:
