@@ -74,8 +74,8 @@ VARIANTS: Final = (Variant(True, True), Variant(True, False), Variant(False, Tru
 def variant(case: Case, run: int) -> Variant:
     """The variant of a run, which are counted from 1.
 
-    A changelog needs a stateful application. Where connections are dropped no transaction may be open at the cut: the
-    producers would have new epochs.
+    A changelog needs a stateful application. Where connections are dropped no transaction may be open at the cut, not
+    one of a move either: the producers would have new epochs.
     """
     quiet, stateful = VARIANTS[(run - 1) % len(VARIANTS)]
     return Variant(quiet or case.drops, stateful or case.led == "changelog")

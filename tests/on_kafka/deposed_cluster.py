@@ -10,13 +10,14 @@ Each node has four listeners:
 
 import contextlib
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from keylanes.devkafka.asking import answering_cluster
@@ -25,6 +26,7 @@ from keylanes.devkafka.jars import KafkaServerError, class_path
 from keylanes.devkafka.java import java_home
 from keylanes.devkafka.node import START_SECONDS, STOP_SECONDS, Kafka, KafkaNode, new_cluster_id
 from keylanes.devkafka.properties import cluster_settings, node_settings
+from keylanes.devkafka.wire import Answer, ask
 
 from ..stage.leaders import arrange
 from .deposed_cases import Version
@@ -34,6 +36,7 @@ NODES: Final = (1, 2, 3)
 SESSION_MS: Final = 6_000
 TRANSACTIONS: Final = "__transaction_state"
 TRANSACTION_PARTITIONS: Final = 4
+METADATA: Final = 3
 FORMAT: Final = "kafka.tools.StorageTool"
 LOOK_S: Final = 0.1
 LIMIT_S: Final = 90.0
@@ -79,11 +82,6 @@ class DeposedCluster:
         """The addresses of all nodes for clients."""
         return ",".join(_clients(number) for number in NODES)
 
-    @property
-    def bootstrap_of_witness(self) -> str:
-        """The addresses of nodes 2 and 3 on the loopback, where node 1 can't be reached."""
-        return ",".join(f"127.0.0.1:{_here(number)}" for number in NODES[1:])
-
     def start(self) -> None:
         """Format and start all nodes; return when each serves and ``__transaction_state`` has its leaders.
 
@@ -105,7 +103,6 @@ class DeposedCluster:
             for node, kafka, settings, lock in made:
                 node.launch(kafka, settings, lock, cluster)
         self._wait_ready(cluster, deadline)
-        self._witness = AdminClient({"bootstrap.servers": self.bootstrap_of_witness, **CLIENT_SETTINGS})
         settings = {"cleanup.policy": "compact", "compression.type": "uncompressed", "min.insync.replicas": "2"}
         self.create({TRANSACTIONS: (TRANSACTION_PARTITIONS, False, settings)})
 
@@ -170,16 +167,8 @@ class DeposedCluster:
             time.sleep(LOOK_S)
 
     def _leaders(self, topics: Sequence[str]) -> list[tuple[int, int]]:
-        """Of each partition the leader (-1: none) and how many copies are in sync, by nodes 2 and 3."""
-        asked = self._witness.describe_topics(TopicCollection(list(topics)), request_timeout=3)
-        found = []
-        for answer in asked.values():
-            try:
-                partitions = answer.result().partitions
-            except Exception:  # noqa: BLE001 - the client raises its own kinds while nodes are away
-                return [(-1, 0)]
-            found += [(one.leader.id if one.leader else -1, len(one.isr)) for one in partitions]
-        return found
+        """Of each partition the leader and how many copies are in sync, as node 2 says and as node 3 says."""
+        return [one for number in NODES[1:] for one in partitions_of(_here(number), topics)]
 
     def _kafka(self, number: int, java: Any, classes: str) -> NodeKafka:
         kafka = NodeKafka(java, classes)
@@ -196,6 +185,36 @@ class DeposedCluster:
             if time.monotonic() > deadline:
                 raise KafkaServerError(f"the cluster was not ready in time\n{self.log_tail()}")
             time.sleep(LOOK_S)
+
+
+def partitions_of(port: int, topics: Sequence[str]) -> list[tuple[int, int]]:
+    """Of each partition of topics the leader (-1: none) and how many copies are in sync, as a node on the loopback says.
+
+    [(-1, 0)] when there is no answer or no topic.
+    """
+    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
+    try:
+        answer = ask(port, METADATA, 4, struct.pack(">i", len(topics)) + names + b"\0", is_flexible=False)
+    except (OSError, ValueError):
+        return [(-1, 0)]
+    answer.int32()  # for how long the client is throttled
+    for _ in range(answer.int32()):
+        answer.int32(), answer.plain_text(), answer.int32(), answer.plain_text()  # a broker
+    answer.plain_text(), answer.int32()  # the cluster and its controller
+    found = []
+    for _ in range(answer.int32()):
+        answer.int16(), answer.plain_text(), answer.int8()  # a topic
+        count = answer.int32()
+        found += [_partition(answer) for _ in range(count)] or [(-1, 0)]
+    return found
+
+
+def _partition(answer: Answer) -> tuple[int, int]:
+    """The leader, and how many copies are in sync."""
+    answer.int16(), answer.int32()  # its error and number
+    leader = answer.int32()
+    _, in_sync = [[answer.int32() for _ in range(answer.int32())] for _ in range(2)]
+    return leader, len(in_sync)
 
 
 def _orders(count: int, by_first: bool) -> Iterator[list[int]]:

@@ -11,10 +11,10 @@ the member sends and receives, sets routes, and destroys connections (SOCK_DESTR
     4  the member looks for its coordinator anew, and only OTHER can be reached: EndTxn goes there, or nowhere
     5  after ``HOLD_S``, or when EndTxn was answered, all connections can be made
 
-OTHER knows the member's producer only in the first round, while no transaction is open in step 1: INIT at HOST gives a
-new epoch, and OTHER then says that this producer is fenced. Between Produce and EndTxn lie some milliseconds, so this
-process comes before all others (SCHED_FIFO) and does little. Only the standard library is used. Each step is a line on
-standard output. SIGTERM ends the program.
+This is done once: OTHER knows the member's producer only while no transaction was open before. INIT at HOST gives a new
+epoch, and OTHER then says that this producer is fenced. Between Produce and EndTxn lie some milliseconds, so this
+process comes before all others (SCHED_FIFO) and does little. Only the standard library is used. What comes
+of it is said in lines on standard output. SIGTERM ends the program.
 """
 
 import json
@@ -34,9 +34,9 @@ ETH_P_ALL: Final = 3
 SOCK_DIAG, SOCK_DESTROY = 4, 21
 NLM_F_REQUEST_ACK: Final = 5
 ESTABLISHED: Final = "01"
-HOLD_S, REST_S = 2.0, 2.0
-"""So long step 4 lasts at most; and so long all is well before the next round."""
-ARMED_S: Final = 20.0
+HOLD_S: Final = 2.0
+"""So long step 4 lasts at most."""
+ARMED_S: Final = 30.0
 """So long steps 2 and 3 are waited for."""
 KEPT, REFUSED = "100", "200"
 """Priorities of the routing rules: connections that go on, and all others."""
@@ -110,21 +110,13 @@ class Dropper:
         self._heard.settimeout(0.05)
 
     def run(self) -> None:
-        """Drop, again and again."""
-        while True:
-            try:
-                self._leave_other()
-                if self._drop():
-                    self._watch()
-            finally:
-                self._permit()
-            self._rest()
-
-    def _rest(self) -> None:
-        """Read past what is heard meanwhile."""
-        until = time.monotonic() + REST_S
-        while time.monotonic() < until:
-            self._next()
+        """Drop one connection."""
+        try:
+            self._leave_other()
+            if self._drop():
+                self._watch()
+        finally:
+            self._permit()
 
     def _leave_other(self) -> None:
         """Step 1."""

@@ -37,6 +37,8 @@ JOIN_S, REST_S = 60.0, 3.0
 """So long a member may take to join; and so long nothing is granted before the group counts as settled."""
 WORK_S = 5.0
 """So long the application works before anything happens."""
+BALANCE_S, BALANCED_S = 25.0, 6.0
+"""So long the group may move ranges under load; and so long nothing is granted before it counts as balanced."""
 QUIET_BEFORE_S, QUIET_S = 1.5, 10.0
 """In a quiet run no record comes from so long before the cut until so long after it."""
 ELECTED_S = 2.0
@@ -91,6 +93,7 @@ class CaseRun:
             orders = self._orders = Orders(self._cluster.bootstrap, self._source, self._places())
             orders.start()
             wait_until(time.time() + WORK_S)
+            self._wait_balanced()
             self._lose_leader(orders)
             self._befall()
             first_after = self._mend(orders)
@@ -168,6 +171,12 @@ class CaseRun:
         if found := [place for place in self._places() if self._log.owner(*place) == self._incarnation]:
             return found
         raise TimeoutError("no key lies in a range of A's")
+
+    def _wait_balanced(self) -> None:
+        """Wait until the group has balanced the load: a move is a transaction, and would be open at the cut."""
+        until = time.time() + BALANCE_S
+        while self._log.rest_s(time.time()) < BALANCED_S and time.time() < until:
+            time.sleep(0.1)
 
     # --- the cut -----------------------------------------------------------------------------------------------------
 
