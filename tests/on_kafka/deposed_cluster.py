@@ -188,7 +188,7 @@ class DeposedCluster:
 
 
 def partitions_of(port: int, topics: Sequence[str]) -> list[tuple[int, int]]:
-    """Of each partition of topics the leader (-1: none) and how many copies are in sync, as a node on the loopback says.
+    """Of each partition of topics the leader (-1: none) and how many copies are in sync, by a node on the loopback.
 
     [(-1, 0)] when there is no answer or no topic.
     """

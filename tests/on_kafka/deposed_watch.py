@@ -20,7 +20,6 @@ from keylanes.offsets.events import Event
 
 from .deposed_cluster import CLIENT_SETTINGS
 
-LOOK_S = 0.02
 TOLD = (MemberExpelled, MemberFenced, RangesGranted)
 
 
@@ -84,14 +83,9 @@ class ControlLog:
         times = [one.at for one in self.entries() if isinstance(one.event, RangesGranted)]
         return now - times[-1] if times else 0.0
 
-    def wait(self, is_it: Callable[[Entry], bool], seconds: float) -> Entry | None:
-        """Wait for an entry; None: it did not come."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if found := next(filter(is_it, self.entries()), None):
-                return found
-            time.sleep(LOOK_S)
-        return None
+    def find(self, is_it: Callable[[Entry], bool]) -> Entry | None:
+        """The first entry that is it; None: none was read by now."""
+        return next(filter(is_it, self.entries()), None)
 
     def _read(self) -> None:
         settings = {"group.id": "deposed", "enable.auto.commit": False, "isolation.level": "read_committed"}
