@@ -34,7 +34,7 @@ ETH_P_ALL: Final = 3
 SOCK_DIAG, SOCK_DESTROY = 4, 21
 NLM_F_REQUEST_ACK: Final = 5
 ESTABLISHED: Final = "01"
-HOLD_S: Final = 2.0
+HOLD_S: Final = 4.0
 """So long step 4 lasts at most."""
 ARMED_S: Final = 30.0
 """So long steps 2 and 3 are waited for."""
@@ -146,9 +146,8 @@ class Dropper:
 
     def _leave_host(self) -> None:
         """Connections to ``host`` go on, and no new one can be made; to ``other`` they can."""
-        kept = [
-            f"rule add priority {KEPT} ipproto tcp sport {one.ours} lookup main" for one in _connections(self._host)
-        ]
+        ports = {one.ours for one in _connections(self._host)}
+        kept = [f"rule add priority {KEPT} ipproto tcp sport {port} lookup main" for port in ports]
         refused = f"rule add priority {REFUSED} to {self._host}/32 unreachable"
         _ip([f"rule del priority {REFUSED}", *kept, refused])
 
