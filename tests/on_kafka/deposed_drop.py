@@ -8,7 +8,8 @@ the member sends and receives, sets routes, and destroys connections (SOCK_DESTR
     1  connections to OTHER are destroyed, and no new one can be made: the member finds its coordinator at HOST
     2  AddPartitionsToTxn is sent there: from here on no new connection to HOST can be made, but to OTHER again
     3  it was answered without an error, and Produce is sent: its connection is destroyed
-    4  the member looks for its coordinator anew, and only OTHER can be reached: EndTxn goes there, or nowhere
+    4  the member looks for its coordinator anew, and only OTHER can be reached: EndTxn goes there, or nowhere. Once
+       Produce is answered, all connections to HOST are destroyed, or brokers 2 and 3 would name their coordinator
     5  after ``HOLD_S``, or when EndTxn was answered, all connections can be made
 
 This is done once: OTHER knows the member's producer only while no transaction was open before. INIT at HOST gives a new
@@ -36,6 +37,8 @@ NLM_F_REQUEST_ACK: Final = 5
 ESTABLISHED: Final = "01"
 HOLD_S: Final = 4.0
 """So long step 4 lasts at most."""
+PRODUCED_S: Final = 0.3
+"""So long after the drop Produce is answered."""
 ARMED_S: Final = 30.0
 """So long steps 2 and 3 are waited for."""
 KEPT, REFUSED = "100", "200"
@@ -153,8 +156,12 @@ class Dropper:
 
     def _watch(self) -> None:
         """Step 4: tell what becomes of EndTxn."""
-        ending, until = Dialogue(END), time.monotonic() + HOLD_S
-        while time.monotonic() < until:
+        ending, began, is_cut = Dialogue(END), time.monotonic(), False
+        while time.monotonic() < began + HOLD_S:
+            if time.monotonic() > began + PRODUCED_S and not is_cut:
+                for one in _connections(self._host):
+                    _destroy(one)
+                is_cut = True
             if (segment := self._next()) is None or ending.asks(segment):
                 continue
             if (code := ending.code(segment)) is not None:
