@@ -237,7 +237,9 @@ class CaseRun:
             self._tell("A's own link is back; broker 1's is not")
             if self._case.drops:
                 self._drop([FATED])
-        wait_until(time.time() + (WATCH_DROPPED_S if self._case.drops else WATCH_S))
+        until = time.time() + (WATCH_DROPPED_S if self._case.drops else WATCH_S)
+        while time.time() < until and self._live() > 0:
+            time.sleep(0.1)
 
     def _wait_granted_anew(self) -> Entry | None:
         """Wait for the grant, for a limited time, and as long as another member lives."""
@@ -251,6 +253,10 @@ class CaseRun:
     def _others_live(self) -> bool:
         """Whether a member but A lives."""
         return any(member.code is None for name, member in self._members.items() if name != FATED)
+
+    def _live(self) -> int:
+        """How many members live."""
+        return sum(member.code is None for member in self._members.values())
 
     def _is_granted_anew(self, entry: Entry) -> bool:
         """Whether ranges of a partition of A's are granted to another member, behind A's fence."""
@@ -288,7 +294,7 @@ class CaseRun:
         """Wait until all is processed; whether all is that was written after the mending."""
         until, missing = time.time() + LEVEL_S, frozenset({first_after})
         while missing and time.time() < until:
-            lives = any(member.code is None for member in self._members.values())
+            lives = self._live() > 0
             try:
                 missing = self._judgement().missing
             except TimeoutError as error:
