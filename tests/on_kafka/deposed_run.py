@@ -11,6 +11,7 @@ import itertools
 import signal
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,11 +144,14 @@ class CaseRun:
         """All members, one after the other, until each has its ranges."""
         for number, name in enumerate(MEMBERS, 1):
             self._members[name] = self._member(name)
-            self._await(lambda count=number: len(self._log.joined()) >= count, f"member {name} joins")  # type: ignore[misc]
+            self._await(partial(self._have_joined, number), f"member {name} joins")
         self._incarnation = self._log.joined()[-1]
         self._await(lambda: self._log.granted(self._incarnation) != [], "A is granted ranges")
         self._await(lambda: self._log.rest_s(time.time()) > REST_S, "the group is settled")
         self._tell(f"the group is settled; A is incarnation {self._incarnation}")
+
+    def _have_joined(self, count: int) -> bool:
+        return len(self._log.joined()) >= count
 
     def _member(self, name: str, *options: str) -> Member:
         environment = {
