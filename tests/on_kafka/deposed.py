@@ -46,7 +46,7 @@ TROUBLE = (AssertionError, KafkaException, KafkaServerError, NotPossible, OSErro
 
 
 class Matrix:
-    """The chosen cases, run after run. ``folder``: for the cluster and all that the processes say."""
+    """The chosen cases, run after run. ``folder``: for the cluster and the output of the processes."""
 
     def __init__(self, cases: Sequence[Case], runs: Sequence[int], folder: Path) -> None:
         self._cases, self._runs, self._folder = cases, runs, folder
@@ -57,7 +57,7 @@ class Matrix:
         self._began = time.monotonic()
 
     def run(self) -> None:
-        """Run all; ``found`` grows meanwhile. Whatever happens, no process and no link is left."""
+        """Run all cases; ``found`` grows meanwhile. No process and no link is left in any case."""
         try:
             self._network.make()
             wanted = [(case, run) for case in self._cases for run in self._runs]
@@ -84,7 +84,7 @@ class Matrix:
             return Outcome(run=run, failed=repr(error)[:300])
 
     def _started(self, version: Version) -> DeposedCluster:
-        """The cluster of a version. One at a time: another one is stopped and its data go."""
+        """The cluster of a version. There is one cluster at a time: the other version's is stopped and deleted."""
         if self._cluster is None or self._version != version:
             self._stop_cluster()
             shutil.rmtree(self._folder / "kafka", ignore_errors=True)
@@ -100,7 +100,7 @@ class Matrix:
             cluster.stop()
 
     def _write(self) -> None:
-        """What was found by now, for whoever looks on."""
+        """Write the table and the outcomes up to now."""
         (self._folder / "table.md").write_text(table(list(self.found.items())) + "\n", encoding="utf-8")
         lines = [{"case": case.name, **msgspec.to_builtins(one)} for case, runs in self.found.items() for one in runs]
         (self._folder / "outcomes.json").write_text(json.dumps(lines, indent=1), encoding="utf-8")
@@ -116,9 +116,9 @@ def say(line: str) -> None:
 
 
 def claim(folder: Path) -> str:
-    """Take the folder, the namespaces and the addresses for this process; why that can't be, or "".
+    """Take the folder, the namespaces and the addresses for this process; the reason for a refusal, or "".
 
-    What an earlier run left that was aborted is removed.
+    Leftovers of an aborted run are removed.
     """
     path = folder / "owner.json"
     try:
@@ -135,7 +135,7 @@ def claim(folder: Path) -> str:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What was asked for."""
+    """The arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.on_kafka.deposed", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -153,7 +153,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what is asked for; the exit code."""
+    """Run the chosen cases; the exit code."""
     asked = parse(arguments)
     cases = chosen(asked.led, asked.member, asked.version)
     if asked.list:

@@ -1,4 +1,4 @@
-"""The matrix of the deposed leader: cases, what was found in each, and the table of them. Pure."""
+"""The matrix of the deposed leader: cases, variants, outcomes of runs, and the table. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple, get_args
@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple, get_args
 import msgspec
 
 Led = Literal["control", "offsets", "changelog", "signals", "sources", "outputs", "transactions", "control-offsets"]
-"""Which log broker 1 leads when its peers lose it. ``transactions`` is ``__transaction_state``."""
+"""The log led by broker 1 when the peers lose broker 1. ``transactions`` is ``__transaction_state``."""
 Fate = Literal["killed", "suspended", "rack"]
 """What happens to member A:
 
@@ -41,12 +41,12 @@ class Case(NamedTuple):
 
     @property
     def loads_only_a(self) -> bool:
-        """Whether only A's keys get records after the cut: then nobody else hears that broker 1 leads no more."""
+        """Whether only A's keys get records after the cut. Then only A hears that broker 1 leads no more."""
         return self.fate == "killed" and not self.drops
 
 
 MATRIX: Final = tuple(Case(led, fate, version) for version in VERSIONS for led in LOGS for fate in FATES)
-"""Every case; those of one version stand together, since each version has a cluster of its own."""
+"""Every case. Cases of one version stand together, since each version has a cluster of its own."""
 
 
 def chosen(led: Iterable[Led], fates: Iterable[Fate], versions: Iterable[Version]) -> list[Case]:
@@ -56,7 +56,7 @@ def chosen(led: Iterable[Led], fates: Iterable[Fate], versions: Iterable[Version
 
 
 class Variant(NamedTuple):
-    """How the runs of a case differ. ``is_quiet``: no record comes around the cut, so that no transaction is open."""
+    """The differences between runs. ``is_quiet``: no record comes around the cut, and no transaction is open."""
 
     is_quiet: bool
     is_stateful: bool
@@ -72,7 +72,7 @@ VARIANTS: Final = (Variant(True, True), Variant(True, False), Variant(False, Tru
 
 
 def variant(case: Case, run: int) -> Variant:
-    """The variant of a run, which are counted from 1.
+    """The variant of a run. Runs count from 1.
 
     A changelog needs a stateful application. Where connections are dropped no transaction may be open at the cut, not
     one of a move either: the producers would have new epochs.
@@ -86,7 +86,7 @@ UNTRUE: Final = (1, 2, 4, 5, 7, 8, 9, 70)
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one run of a case came to."""
+    """The outcome of one run of a case."""
 
     run: int
     variant: str = ""
@@ -115,7 +115,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
     @property
     def faults(self) -> list[str]:
-        """What is not as promised, in words; empty when all is well."""
+        """The broken promises, in words; empty when all is well."""
         if self.failed:
             return [f"the run failed: {self.failed}"]
         counts = {
@@ -138,7 +138,7 @@ HEAD: Final = (
 
 
 def table(found: Sequence[tuple[Case, Sequence[Outcome]]]) -> str:
-    """The cases and what was found in their runs, as Markdown. Runs are separated by " / "."""
+    """The cases and the outcomes of the runs, as Markdown. Runs are separated by " / "."""
     lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     return "\n".join([*lines, *(f"| {' | '.join(_row(case, runs))} |" for case, runs in found if runs)])
 

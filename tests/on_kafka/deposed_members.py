@@ -22,8 +22,8 @@ RATE_PER_S = 40.0
 FLUSH_S = 60.0
 
 
-class Member:
-    """A process of the application, in the namespace of its name. ``environment``: what it has beside ours."""
+class AppProcess:
+    """A process of the application, in the namespace of its member. ``environment``: variables beside ours."""
 
     def __init__(self, name: str, environment: Mapping[str, str], output: Path, *options: str) -> None:
         self.name, self._output = name, output
@@ -36,7 +36,7 @@ class Member:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it lives."""
+        """The exit code; None while the process lives."""
         return self._process.poll()
 
     def send(self, number: signal.Signals) -> None:
@@ -58,7 +58,7 @@ class Member:
             self._process.wait()
 
     def last_words(self) -> str:
-        """The last CRITICAL line of what the process said, else the last line; "" when it said nothing."""
+        """The last CRITICAL line of the process, else the last line; "" when there is no line."""
         lines = self._output.read_text(errors="replace").splitlines()
         return next((line for line in reversed(lines) if "CRITICAL" in line), lines[-1] if lines else "")[:300]
 
@@ -75,7 +75,7 @@ class Dropping:
             )
 
     def stop(self) -> list[str]:
-        """End the dropper; what it did, each kind with its count."""
+        """End the dropper; the deeds, each kind with a count."""
         self._process.terminate()
         try:
             self._process.wait(10.0)
@@ -90,14 +90,14 @@ class Dropping:
 
 
 class Place(NamedTuple):
-    """Where a record goes."""
+    """Partition and key of a record."""
 
     partition: int
     key: bytes
 
 
 class Orders:
-    """A thread that writes the ids 0, 1, 2, … to places in turn, at ``RATE_PER_S``, while it is not paused."""
+    """A thread writes the ids 0, 1, 2, … to places in turn, at ``RATE_PER_S``, while not paused."""
 
     def __init__(self, bootstrap: str, topic: str, places: Sequence[Place]) -> None:
         self._topic, self._places, self._all = topic, places, places
@@ -125,14 +125,14 @@ class Orders:
         self._flows.clear()
 
     def resume(self, places: Sequence[Place]) -> None:
-        """Write on, to these of the places."""
+        """Write on, to some of the places."""
         self._places = places
         self._flows.set()
 
     def finish(self) -> None:
         """End the thread, and write one more record to each place.
 
-        Raises RuntimeError when one was not acknowledged.
+        Raises RuntimeError when a record was not acknowledged.
         """
         self.stop()
         for place in self._all:
@@ -143,7 +143,7 @@ class Orders:
             raise RuntimeError(f"the loader's broker refused records: {self._failed[:3]}")
 
     def flush(self) -> None:
-        """Wait until all that was written by now is acknowledged, for a limited time."""
+        """Wait until all records up to now are acknowledged, for a limited time."""
         self._producer.flush(FLUSH_S)
 
     def stop(self) -> None:
@@ -170,6 +170,6 @@ class Orders:
 
 
 def wait_until(at: float) -> None:
-    """Wait for a moment of ``time.time``: the length of a state of things is what is tested."""
+    """Wait for a moment of ``time.time``. The test is about the length of a state."""
     while (left := at - time.time()) > 0:
         time.sleep(min(left, 0.1))

@@ -4,8 +4,8 @@
     kldp-1           broker 1: one link to its peers, one to clients here, one to each member
     kldp-a …         a member: one link to brokers 2 and 3, one to broker 1
 
-All addresses are 10.214.*.*, of links between these namespaces: nothing leaves the machine. A link that is cut drops
-all packets at both ends, and says nothing: a queue of length 0 stands before each end.
+All addresses are 10.214.*.*, of links between the namespaces: nothing leaves the machine. A cut link drops all packets
+at both ends without a word: a queue of length 0 stands before each end.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ END_S: Final = 5.0
 
 
 class NotPossible(Exception):
-    """Network namespaces can't be made here; the message says why."""
+    """Network namespaces can't be made here; the message says the reason."""
 
 
-class Link:
-    """A link between two namespaces; "" is this one. The names of its ends come from ``name``."""
+class Cable:
+    """A link between two namespaces; "" is the namespace of this program. ``name`` is part of the names of both ends."""
 
     def __init__(self, name: str, ends: tuple[str, str], addresses: tuple[str, str]) -> None:
         self.name, self._ends, self._addresses = name, ends, addresses
@@ -48,12 +48,12 @@ class Link:
             run("ip", "link", "set", device, "up", inside=namespace)
 
     def cut(self) -> None:
-        """Nothing passes from here on; no end is told."""
+        """Let nothing pass from here on. No end is told."""
         for device, namespace in zip(self._devices, self._ends, strict=True):
             run("tc", "qdisc", "replace", "dev", device, "root", "pfifo", "limit", "0", inside=namespace)
 
     def mend(self) -> None:
-        """All passes again. Nothing happens to a link that is whole."""
+        """Let all pass again. Nothing happens to a whole link."""
         for device, namespace in zip(self._devices, self._ends, strict=True):
             command = _inside(namespace, ["tc", "qdisc", "del", "dev", device, "root"])
             subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
@@ -68,20 +68,20 @@ class Network:
 
     def __init__(self, members: Sequence[str]) -> None:
         self.members = tuple(members)
-        self.peers = Link("p", ("", BROKER), PEERS)
-        self.clients = Link("c", ("", BROKER), CLIENTS)
-        self.to_others: dict[str, Link] = {}
-        """By member, its link to brokers 2 and 3."""
-        self.to_broker: dict[str, Link] = {}
-        """By member, its link to broker 1."""
+        self.peers = Cable("p", ("", BROKER), PEERS)
+        self.clients = Cable("c", ("", BROKER), CLIENTS)
+        self.to_others: dict[str, Cable] = {}
+        """By member, the link to brokers 2 and 3."""
+        self.to_broker: dict[str, Cable] = {}
+        """By member, the link to broker 1."""
         for number, member in enumerate(self.members, 1):
             others, broker = f"10.214.{10 + number}", f"10.214.{20 + number}"
             room = namespace(member)
-            self.to_others[member] = Link(f"{member}o", ("", room), (f"{others}.1", f"{others}.2"))
-            self.to_broker[member] = Link(f"{member}b", (BROKER, room), (f"{broker}.1", f"{broker}.2"))
+            self.to_others[member] = Cable(f"{member}o", ("", room), (f"{others}.1", f"{others}.2"))
+            self.to_broker[member] = Cable(f"{member}b", (BROKER, room), (f"{broker}.1", f"{broker}.2"))
 
     def make(self) -> None:
-        """Make all namespaces and links. Raises NotPossible where that can't be."""
+        """Make all namespaces and links. Raises NotPossible."""
         if reason := why_not():
             raise NotPossible(reason)
         for room in (BROKER, *map(namespace, self.members)):
@@ -94,11 +94,11 @@ class Network:
                 run("ip", "route", "add", f"{address}/32", "via", gateway, inside=namespace(member))
 
     def mend(self) -> None:
-        """No link is cut any more."""
+        """Mend all links."""
         for link in self._links():
             link.mend()
 
-    def _links(self) -> list[Link]:
+    def _links(self) -> list[Cable]:
         return [self.peers, self.clients, *self.to_others.values(), *self.to_broker.values()]
 
 
@@ -108,12 +108,12 @@ def namespace(member: str) -> str:
 
 
 def inside_of(member: str, *command: str) -> list[str]:
-    """A command that runs in the namespace of a member, and is killed when this program ends."""
+    """A command in the namespace of a member. The kernel kills the process when this program ends."""
     return ["ip", "netns", "exec", namespace(member), "setpriv", "--pdeathsig", "KILL", *command]
 
 
 def why_not() -> str:
-    """Why network namespaces can't be made here; "" where they can."""
+    """The reason for which network namespaces can't be made here; "": none."""
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"missing on this machine: {', '.join(missing)} (packages iproute2 and util-linux)"
     if os.geteuid() != 0:
@@ -128,7 +128,7 @@ def why_not() -> str:
 
 
 def remove() -> list[str]:
-    """Remove all namespaces of this kind with their processes and links; what was found, in words."""
+    """Remove all namespaces and links with our prefix, and kill the processes there; a list of the found, in words."""
     answer = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
     rooms = [line.split()[0] for line in answer.stdout.splitlines() if line.startswith(f"{PREFIX}-")]
     found = []
@@ -143,7 +143,7 @@ def remove() -> list[str]:
 
 
 def _end_processes(room: str) -> int:
-    """Kill the processes of a namespace, each by its id; how many there were."""
+    """Kill the processes of a namespace, each by id; the number of processes."""
     ended, until = set[int](), time.monotonic() + END_S
     while time.monotonic() < until:
         answer = subprocess.run(["ip", "netns", "pids", room], capture_output=True, text=True, check=False)
@@ -164,7 +164,7 @@ def _links_left() -> list[str]:
 
 
 def run(*command: str, inside: str = "") -> str:
-    """Run a command, in a namespace if one is named; its output. Raises NotPossible with what the command said."""
+    """Run a command, ``inside`` a namespace if not ""; the output. Raises NotPossible with the words of the command."""
     done = subprocess.run(_inside(inside, command), capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotPossible(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")

@@ -1,4 +1,4 @@
-"""One run of a case: an application at work, a leader that is deposed and still answers, and what comes of it.
+"""One run of a case: an application at work, and a deposed leader that still answers.
 
 t = 0          broker 1 loses its peers (and members B, C and A their links to it or all, in the rack)
 + some s       brokers 2 and 3 elect new leaders; broker 1 goes on answering with what it had
@@ -26,7 +26,7 @@ from .cluster_check import read
 from .deposed_cases import Case, Led, Outcome, variant
 from .deposed_cluster import TRANSACTIONS, DeposedCluster
 from .deposed_judge import Judgement, judge_topics
-from .deposed_members import Dropping, Member, Orders, Place, wait_until
+from .deposed_members import AppProcess, Dropping, Orders, Place, wait_until
 from .deposed_network import Network
 from .deposed_watch import ControlLog, Entry
 
@@ -63,7 +63,7 @@ FATED = "a"
 
 
 class Lab(NamedTuple):
-    """What runs have in common. ``tell`` hears a line about each thing that happens."""
+    """The common ground of runs. ``tell`` hears a line about each event."""
 
     cluster: DeposedCluster
     network: Network
@@ -78,7 +78,7 @@ class CaseRun:
         self._cluster, self._network, self._tell = lab
         self._app = f"dp-{case.led}-{case.fate}-{run}-{time.time_ns() // 1_000_000_000 % 1_000_000}"
         self._source, self._output = f"{self._app}.in", f"{self._app}.out"
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, AppProcess] = {}
         self._topics: list[str] = []
         self._dropping: dict[str, Dropping] = {}
         self._orders: Orders | None = None
@@ -87,7 +87,7 @@ class CaseRun:
         self._cut = self._owed = self._mended = 0.0
 
     def run(self) -> Outcome:
-        """From fresh topics to the judgement; what is left of the application ends in any case."""
+        """Run from fresh topics to the judgement. All processes of the application end in any case."""
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             self._make_topics()
@@ -112,7 +112,7 @@ class CaseRun:
     # --- before the cut ----------------------------------------------------------------------------------------------
 
     def _make_topics(self) -> None:
-        """All topics of the application, and who leads them."""
+        """Make all topics of the application, and choose the leaders."""
         led = self._led()
         self._cluster.lead_transactions(by_first=TRANSACTIONS in led)
         stateful = {self._source: PARTITIONS} if self._variant.is_stateful else {}
@@ -126,7 +126,7 @@ class CaseRun:
         self._log.start()
 
     def _led(self) -> list[str]:
-        """The topics that broker 1 leads."""
+        """The topics led by broker 1."""
         control, offsets = control_topic(self._app), offsets_topic(self._app)
         names: dict[Led, list[str]] = {
             "control": [control],
@@ -141,7 +141,7 @@ class CaseRun:
         return names[self._case.led]
 
     def _start_members(self) -> None:
-        """All members, one after the other, until each has its ranges."""
+        """Start the members one after the other, until A has ranges and the group is settled."""
         for number, name in enumerate(MEMBERS, 1):
             self._members[name] = self._member(name)
             self._await(partial(self._have_joined, number), f"member {name} joins")
@@ -153,7 +153,7 @@ class CaseRun:
     def _have_joined(self, count: int) -> bool:
         return len(self._log.joined()) >= count
 
-    def _member(self, name: str, *options: str) -> Member:
+    def _member(self, name: str, *options: str) -> AppProcess:
         environment = {
             "DEPOSED_APP": self._app,
             "DEPOSED_SOURCE": self._source,
@@ -164,7 +164,7 @@ class CaseRun:
             "KEYLANES_STATE_FOLDER": str(self._folder / f"state-{name}"),
         }
         kind = f"{name}{''.join(options)}"
-        return Member(name, environment, self._folder / f"{kind}.log", *options)
+        return AppProcess(name, environment, self._folder / f"{kind}.log", *options)
 
     def _places(self) -> list[Place]:
         """Keys of all partitions. Each key has a partition of its own."""
@@ -223,7 +223,7 @@ class CaseRun:
                 link.cut()
 
     def _befall(self) -> None:
-        """What happens to A during the cut."""
+        """Let A meet the fate of the case during the cut."""
         fate = self._case.fate
         if fate == "killed":
             wait_until(self._owed + (KILL_DROPPED_S if self._case.drops else KILL_S))
@@ -280,7 +280,7 @@ class CaseRun:
     # --- after it ----------------------------------------------------------------------------------------------------
 
     def _mend(self, orders: Orders) -> int:
-        """Mend all links; the first id that was written after that."""
+        """Mend all links; the first id written afterwards."""
         for name, dropping in self._dropping.items():
             for line in dropping.stop():
                 self._note(f"{name}: {line}")
@@ -295,7 +295,7 @@ class CaseRun:
         return first
 
     def _wait_level(self, first_after: int) -> bool:
-        """Wait until all is processed; whether all is that was written after the mending."""
+        """Wait until all is processed; whether all records from ``first_after`` on are."""
         until, missing = time.time() + LEVEL_S, frozenset({first_after})
         while missing and time.time() < until:
             lives = self._live() > 0
@@ -321,7 +321,7 @@ class CaseRun:
         self._tell(f"exit codes: {self._outcome.codes}")
 
     def _start_again(self) -> None:
-        """The application once more, on the mended cluster, until it is level."""
+        """Run the application once more, on the mended cluster, until it is level."""
         self._tell("the application is started again, until it is level")
         member = self._members["again"] = self._member("b", "--until", "level")
         self._outcome.again = member.ended(AGAIN_S)
@@ -353,7 +353,7 @@ class CaseRun:
     # --- throughout --------------------------------------------------------------------------------------------------
 
     def _await(self, is_so: Callable[[], bool], what: str) -> None:
-        """Wait; raises TimeoutError when it does not come, or a member has ended."""
+        """Wait for a condition. Raises TimeoutError, also when a member has ended."""
         until = time.monotonic() + JOIN_S
         while not is_so():
             ended = {name: member.code for name, member in self._members.items() if member.code is not None}
@@ -367,7 +367,7 @@ class CaseRun:
         self._tell(f"note: {what}")
 
     def _end(self) -> None:
-        """Nothing goes on, whatever has happened."""
+        """End all processes and threads, and mend the links."""
         for dropping in self._dropping.values():
             dropping.stop()
         if self._orders is not None:

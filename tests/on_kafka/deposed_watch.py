@@ -1,4 +1,4 @@
-"""What the control log of an application says while the application runs, and when that was read."""
+"""The control log of an application, read along while the application runs."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ TOLD = (MemberExpelled, MemberFenced, RangesGranted)
 
 
 class Entry(NamedTuple):
-    """An event of the control log. ``at``: when it was read, in seconds of ``time.time``."""
+    """An event of the control log. ``at``: the time of reading, in seconds of ``time.time``."""
 
     at: float
     offset: int
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 class ControlLog:
-    """A thread that reads a control log along, until ``stop``. ``tell`` hears of fences, expulsions and grants."""
+    """A thread reads a control log, from ``start`` to ``stop``. ``tell`` hears of fences, expulsions and grants."""
 
     def __init__(self, bootstrap: str, topic: str, tell: Callable[[str], None]) -> None:
         self._bootstrap, self._topic, self._tell = bootstrap, topic, tell
@@ -51,24 +51,24 @@ class ControlLog:
             self._thread.join()
 
     def entries(self) -> list[Entry]:
-        """All that was read by now."""
+        """All entries up to now."""
         return list(self._entries)
 
     def joined(self) -> list[int]:
-        """The incarnations that joined, in their order."""
+        """The incarnations in order of joining."""
         return [one.event.incarnation for one in self.entries() if isinstance(one.event, MemberJoined)]
 
     def elections(self) -> int:
-        """How often somebody wrote that they coordinate."""
+        """The number of elections in the log."""
         return sum(isinstance(one.event, CoordinatorElected) for one in self.entries())
 
     def granted(self, incarnation: int) -> list[RangesGranted]:
-        """What was granted to an incarnation."""
+        """The grants to an incarnation."""
         events = [one.event for one in self.entries() if isinstance(one.event, RangesGranted)]
         return [event for event in events if event.incarnation == incarnation]
 
     def owner(self, partition: int, key: bytes) -> int:
-        """The incarnation that was granted a key last; 0: none yet."""
+        """The incarnation with the last grant of a key; 0: none yet."""
         point = point_of_key(key)
         for one in reversed(self.entries()):
             event = one.event
@@ -79,12 +79,12 @@ class ControlLog:
         return 0
 
     def rest_s(self, now: float) -> float:
-        """How long nothing was granted; 0: nothing was granted at all."""
+        """The seconds since the last grant; 0: there was none."""
         times = [one.at for one in self.entries() if isinstance(one.event, RangesGranted)]
         return now - times[-1] if times else 0.0
 
     def find(self, is_it: Callable[[Entry], bool]) -> Entry | None:
-        """The first entry that is it; None: none was read by now."""
+        """The first entry with a property; None: there is none yet."""
         return next(filter(is_it, self.entries()), None)
 
     def _read(self) -> None:
