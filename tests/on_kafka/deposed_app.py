@@ -1,8 +1,8 @@
 """The application of the deposed leader, for ``keylanes run deposed_app:app``: it counts the records of each key.
 
-A record's value is its id; the output is the id with the rank of the record among those of its key. A plain
+The value of a record is an id; the output is the id with the rank of the record among the records of the key. A plain
 application keeps no state, says 0 for the rank, and can't cut its partitions. All settings are keylanes' defaults. The
-environment names what differs between processes and cases:
+environment has the differences between processes and cases:
 
     DEPOSED_APP, DEPOSED_SOURCE, DEPOSED_OUTPUT   names of the application and its topics
     DEPOSED_PLAIN                                 1: a plain application

@@ -2,20 +2,20 @@
 
     python deposed_drop.py HOST OTHER
 
-HOST is where brokers 2 and 3 stand, OTHER is broker 1, which was deposed and coordinated so far. The program hears what
-the member sends and receives, sets routes, and destroys connections (SOCK_DESTROY, as ``ss -K`` does):
+HOST is where brokers 2 and 3 stand, OTHER is broker 1, which was deposed and coordinated so far. The program hears the
+packets of the member, sets routes, and destroys connections (SOCK_DESTROY, as ``ss -K`` does):
 
     1  connections to OTHER are destroyed, and no new one can be made: the member finds its coordinator at HOST
     2  AddPartitionsToTxn is sent there: from here on no new connection to HOST can be made, but to OTHER again
-    3  it was answered without an error, and Produce is sent: its connection is destroyed
+    3  AddPartitionsToTxn was answered without an error, and Produce is sent: the coordinator's connection is destroyed
     4  the member looks for its coordinator anew, and only OTHER can be reached: EndTxn goes there, or nowhere. Once
        Produce is answered, all connections to HOST are destroyed, or brokers 2 and 3 would name their coordinator
     5  after ``HOLD_S``, or when EndTxn was answered, all connections can be made
 
 This is done once: OTHER knows the member's producer only while no transaction was open before. INIT at HOST gives a new
 epoch, and OTHER then says that this producer is fenced. Between Produce and EndTxn lie some milliseconds, so this
-process comes before all others (SCHED_FIFO) and does little. Only the standard library is used. What comes
-of it is said in lines on standard output. SIGTERM ends the program.
+process comes before all others (SCHED_FIFO) and does little. Only the standard library is used. Each deed is a line on
+standard output. SIGTERM ends the program.
 """
 
 import json
@@ -73,7 +73,7 @@ def parse(packet: bytes, is_sent: bool) -> Segment | None:
 
 
 class Dialogue:
-    """The requests of a kind that wait for their answers, by port of the member and the request's number."""
+    """Requests of one kind without an answer yet, by port of the member and number of the request."""
 
     def __init__(self, kind: int) -> None:
         self._kind = kind
@@ -105,7 +105,7 @@ class Dialogue:
 
 
 class Dropper:
-    """Where ``host`` are the brokers that connections are dropped to, and ``other`` is the one that is left."""
+    """Connections to ``host`` are dropped; ``other`` can be reached."""
 
     def __init__(self, host: str, other: str) -> None:
         self._host, self._other = host, other
@@ -128,7 +128,7 @@ class Dropper:
             _destroy(segment)
 
     def _drop(self) -> bool:
-        """Steps 2 and 3; whether they came."""
+        """Steps 2 and 3; whether a connection was dropped."""
         adding, producing, until = Dialogue(ADD_PARTITIONS), Dialogue(PRODUCE), time.monotonic() + ARMED_S
         is_swapped, answered = False, None
         while time.monotonic() < until:
@@ -148,14 +148,14 @@ class Dropper:
         return False
 
     def _leave_host(self) -> None:
-        """Connections to ``host`` go on, and no new one can be made; to ``other`` they can."""
+        """Let connections to ``host`` go on and refuse new ones; permit new connections to ``other``."""
         ports = {one.ours for one in _connections(self._host)}
         kept = [f"rule add priority {KEPT} ipproto tcp sport {port} lookup main" for port in ports]
         refused = f"rule add priority {REFUSED} to {self._host}/32 unreachable"
         _ip([f"rule del priority {REFUSED}", *kept, refused])
 
     def _watch(self) -> None:
-        """Step 4: tell what becomes of EndTxn."""
+        """Step 4: tell the fate of EndTxn."""
         ending, began, is_cut = Dialogue(END), time.monotonic(), False
         while time.monotonic() < began + HOLD_S:
             if time.monotonic() > began + PRODUCED_S and not is_cut:

@@ -32,7 +32,7 @@ class NotPossible(Exception):
 
 
 class Cable:
-    """A link between two namespaces; "" is the namespace of this program. ``name`` is part of the names of both ends."""
+    """A link between two namespaces; "" is the namespace of this program. Both ends are named after ``name``."""
 
     def __init__(self, name: str, ends: tuple[str, str], addresses: tuple[str, str]) -> None:
         self.name, self._ends, self._addresses = name, ends, addresses
