@@ -11,9 +11,9 @@ application. Another client judges what was written. One run takes about 100 s. 
     3  stateful, busy     records come all the time
 
 Needs root, ``ip``, ``tc``, ``ss``, ``setpriv`` and Java; where network namespaces can't be made it says "not run".
-Exit code 1 when something is doubled, lost, out of order or miscounted, when a member ends with an exit code that says a
-log is damaged or keylanes is wrong, when the application does not go on during the cut or after it, and when it does not
-start again afterwards. Exit code 2: another process runs the same. What the processes said is in FOLDER/runs.
+Exit code 1: something is doubled, lost, out of order or miscounted; a member ended with an exit code that blames a log,
+a topic, a declaration or keylanes; the application did not go on during the cut or after it, or did not start again
+afterwards. Exit code 2: another process runs the same. The output of all processes is in FOLDER/runs.
 """
 
 import argparse
