@@ -59,7 +59,7 @@ class Client:
             raise aiokafka.errors.NodeNotReadyError
         match request:
             case TopicsRequest():
-                row = (0, 0, known.leader, known.epoch, self._replicas, self._replicas, [], {})
+                row: tuple[Any, ...] = (0, 0, known.leader, known.epoch, self._replicas, self._replicas, [], {})
                 return SimpleNamespace(API_VERSION=12, brokers=[], topics=[(0, "src", bytes(16), False, [row], 0, {})])
             case OffsetsRequest():
                 ((topic, rows),) = request._rows
