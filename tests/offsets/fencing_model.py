@@ -1,31 +1,37 @@
-"""A small model of brokers, members and coordinators, searched breadth-first through every interleaving.
+"""The world of a small model of brokers, members and coordinators; fencing_steps.py searches every interleaving.
 
 One key range of one partition; range_model.py has several, which split, merge and move. The world is a value: the
 control log as its readers fold it, the offset log, and the processes. A process is a list of steps that are still to
-do; ``STEPS`` says what each step does, and a step that may end in several ways yields several worlds. Any process may
-be paused before any step for any time, so a crash needs no step of its own: it is a pause that never ends.
+do. Any process may be paused before any step for any time, so a crash needs no step of its own: a crash is a pause
+that never ends.
 
-What the broker does (read in Kafka's source and tried on a real one):
+What the broker does (read in Kafka's source and tried on a real cluster):
 
-- an append to the control log is visible at once;
+- an append that is acknowledged went to the true log, and is visible at once when it is plain;
+- a READ may be answered by a leader that was deposed, with any earlier end. Only one bound holds: the READ does not end
+  below the place the reader waits for, which is the offset of an own append that was acknowledged;
 - a transaction is OPEN from its append on, PREPARED once its commit is decided, and visible (DONE) when its marker is
   written some time later; INIT and FENCE abort an open transaction of the id and wait for the marker of a prepared one;
   the broker's time-out aborts an open transaction and fences its producer;
 - whoever holds an older producer than the newest of its id is refused;
-- to read the offset log to its end is to take the high watermark and, later, to have read committed records up to it:
-  not before all transactions below it are decided and marked.
+- committed records are read up to a place as soon as all transactions below it are decided and marked;
+- the node that coordinates transactions may be deposed (``Design.deposes``). It acknowledges nothing more, but answers
+  EndTxn(commit) from its cache when the last transaction that it knows of this producer was committed;
+- a batch may land after its sender gave up (``Design.late_batches``). ``Late`` says where it is refused.
 
 What can make no difference any more is left out of the world, so that worlds which behave alike are one: aborted
-transactions, events that do not count, and what a process knows but will not use again.
+transactions, events that do not count, and what a process knows but will not use again. So a mark leaves nothing but
+the place that its writer's READ has to come to: a reader passes the mark when it is aborted, whoever aborts it, and the
+abort changes nothing else.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .search import Found, search
-
 OPEN, PREPARED, DONE = "open", "prepared", "done"
+HANGING = "hanging"
+"""a late batch in the log outside any transaction that the coordinator of transactions knows"""
 
 DOUBLE = "two committed tiles over the same offset"
 GAP = "a committed tile with nothing committed before it"
@@ -62,32 +68,59 @@ class Entry(NamedTuple):
     status: str
 
 
+class Late(NamedTuple):
+    """A batch that is still on its way. The leader of the partition refuses it once it knows a newer epoch of the id.
+
+    A newer epoch gets there by the marker of an abort that INIT or the time limit began, or by a newer producer's
+    append. The marker of EndTxn(abort) has the old epoch below version 2 of transactions.
+    """
+
+    entry: Entry
+    in_transaction: bool = True
+    """whether the transaction that the batch belongs to is still open"""
+
+
 class Process(NamedTuple):
-    """What a process knows, and the steps it has still to do. One that has nothing to do knows nothing."""
+    """What a process knows, and the steps it has still to do. A process that has nothing to do knows nothing."""
 
     todo: tuple[str, ...] = ()
     term: int = 0
     """the term it was elected for; 0: it is no coordinator"""
     seen: Fold = Fold()
     """the control log as it read it last"""
+    at: int = 0
+    """its next READ of the control log comes to this fold at least"""
     high: int = 0
-    """the high watermark of the offset log that it took"""
+    """its next READ of the offset log comes to this place at least"""
     edge: int = 0
     """all below is committed, as far as it knows"""
     epoch: int = 0
     """the epoch it works under; 0: none yet"""
-    has_producer: bool = False
-    """whether its producer is the newest of its transactional id"""
+    producers: frozenset[int] = frozenset()
+    """the members whose newest producer it holds: its own as a member, those that it fenced as a coordinator"""
     inits: int = 0
     """how many more times it may make a new producer"""
+    has_committed: bool = False
+    """whether its producer committed a transaction"""
+    in_cache: bool = False
+    """whether the deposed coordinator of transactions takes the last transaction of its producer for committed"""
 
 
 class World(NamedTuple):
     """All there is at one instant."""
 
-    control: Fold
+    folds: tuple[Fold, ...]
+    """the control log after each event that counts; those that nobody can be told any more are left out"""
     log: tuple[Entry, ...]
     processes: tuple[Process, ...]
+    late: Late | None = None
+    is_deposed: bool = False
+    """whether the node that coordinated transactions at the start was deposed"""
+
+    @property
+    def control(self) -> Fold:
+        """The whole control log."""
+        return self.folds[-1]
 
 
 @dataclass(frozen=True)
@@ -98,10 +131,10 @@ class Design:
     start: World
     grantee: tuple[int, ...] = ()
     """whom process i grants the range to; itself when empty"""
-    per_victim: tuple[str, ...] = ("expel", "fence", "fenced")
+    per_victim: tuple[str, ...] = ("expel", "fence", "mark", "fenced")
     """the steps for each member that must go"""
-    recover: tuple[str, ...] = ("init", "look", "high", "read", "check", "append")
-    """what a member does after any failure of its producer"""
+    recover: tuple[str, ...] = ("init", "declare", "look", "mark", "read", "check", "append")
+    """what a member does after a failure of its producer that leaves the outcome of a transaction unknown"""
     edge_max: int = 2
     """the work there is"""
     terms_rule: bool = True
@@ -114,13 +147,26 @@ class Design:
     """whether a member that reads of its own expulsion stops"""
     successor_fences: bool = True
     """whether a second coordinator fences those who were expelled by the first and not fenced"""
+    successor_marks: bool = True
+    """whether a second coordinator fences and marks anew where FENCED stands already"""
+    marks_again: bool = True
+    """whether a mark that is refused means to fence and to mark again"""
     unknown_is_done: bool = False
     """whether a member takes a transaction of unknown outcome for committed"""
+    by_own_offset: bool = False
+    """whether a member reads to behind the offset at which its Produce was acknowledged, in place of a mark"""
+    deposes: bool = False
+    """whether the node that coordinates transactions is deposed at some time"""
+    one_node: bool = True
+    """whether a producer speaks to no other node than the one that answered its INIT"""
+    late_batches: bool = False
+    """whether a batch may land after its sender gave up"""
+    verifies: bool = True
+    """whether brokers refuse a batch outside an open transaction (from Kafka 3.6 on)"""
+    version: int = 1
+    """of transactions: with 2 each EndTxn raises the epoch, so that its marker and its answer tell repeats apart"""
     in_order: bool = False
     """whether process i starts after process i - 1 only: nothing is lost by that when all start alike"""
-
-
-Next = Iterator[tuple[str, World]]
 
 
 def evolve(control: Fold, term: int, kind: str, about: Any, terms_rule: bool) -> Fold:
@@ -142,260 +188,93 @@ def edge_of(log: tuple[Entry, ...]) -> int:
 # --- the broker ------------------------------------------------------------------------------------------------------
 
 
-def place_of(world: World, owner: int, status: str) -> int | None:
-    """Where in the log the owner's transaction of that status lies; it has one that is not DONE at most."""
-    for i, entry in enumerate(world.log):
-        if entry.owner == owner and entry.status == status:
-            return i
-    return None
+def has_entry(world: World, owner: int, status: str) -> bool:
+    """Whether the log holds an entry of that status of the owner's."""
+    return any(entry.owner == owner and entry.status == status for entry in world.log)
 
 
-def moved(world: World, owner: int, status_from: str, status_to: str) -> World:
-    """The owner's transaction of one status moved to another."""
-    i = place_of(world, owner, status_from)
-    assert i is not None
-    return world._replace(log=(*world.log[:i], world.log[i]._replace(status=status_to), *world.log[i + 1 :]))
+def has_open(world: World, owner: int) -> bool:
+    """Whether the owner has a transaction that the coordinator of transactions knows as open."""
+    late = world.late
+    return has_entry(world, owner, OPEN) or (late is not None and late.in_transaction and late.entry.owner == owner)
+
+
+def aborted(world: World, owner: int) -> World:
+    """The marker of an abort is written: the owner has nothing undecided in the log. Readers' places move along."""
+    gone = [i for i, entry in enumerate(world.log) if entry.owner == owner and entry.status in (OPEN, HANGING)]
+    if not gone:
+        return world
+    log = tuple(entry for i, entry in enumerate(world.log) if i not in gone)
+    processes = tuple(p._replace(high=p.high - sum(i < p.high for i in gone)) for p in world.processes)
+    return world._replace(log=log, processes=processes)
 
 
 def fenced(world: World, owner: int) -> World:
-    """The owner's producer is not the newest any more and its open transaction is aborted."""
-    i = place_of(world, owner, OPEN)
-    processes = [p._replace(has_producer=False) if me == owner else p for me, p in enumerate(world.processes)]
-    if i is not None:
-        world = world._replace(log=world.log[:i] + world.log[i + 1 :])
-        processes = [p._replace(high=p.high - 1) if p.high > i else p for p in processes]
-    return world._replace(processes=tuple(processes))
+    """The owner's producer is not the newest any more and its open transaction is aborted, under a newer epoch."""
+    if has_open(world, owner):
+        world = with_mark(world, owner)
+    processes = tuple(
+        p._replace(producers=p.producers - {owner}) if owner in p.producers else p for p in world.processes
+    )
+    return world._replace(processes=processes)
 
 
-def broker_steps(design: Design, world: World) -> Next:
-    """What the broker does by itself: it writes markers, and aborts transactions that are open for too long."""
-    for entry in world.log:
-        if entry.status == PREPARED:
-            yield f"broker marks {design.names[entry.owner]}", moved(world, entry.owner, PREPARED, DONE)
-        elif entry.status == OPEN:
-            yield f"broker times out {design.names[entry.owner]}", fenced(world, entry.owner)
+def decided(world: World, owner: int) -> World:
+    """All that the owner has in the log undecided is committed: not visible yet, but for good."""
+    log = tuple(
+        entry._replace(status=PREPARED) if entry.owner == owner and entry.status in (OPEN, HANGING) else entry
+        for entry in world.log
+    )
+    return world._replace(log=log)
 
 
-# --- the steps -------------------------------------------------------------------------------------------------------
+def marked(world: World, i: int) -> World:
+    """Entry ``i`` is visible."""
+    return world._replace(log=(*world.log[:i], world.log[i]._replace(status=DONE), *world.log[i + 1 :]))
 
 
-def put(world: World, me: int, rest: tuple[str, ...] | None = None, **changes: Any) -> World:
-    """The world after my step: my first step is done, or what is to do is ``rest``."""
-    process = world.processes[me]
-    todo = process.todo[1:] if rest is None else rest
-    process = process._replace(todo=todo, **changes) if todo else Process()
-    return world._replace(processes=(*world.processes[:me], process, *world.processes[me + 1 :]))
+def appended(world: World, entry: Entry) -> World:
+    """The offset log one entry longer."""
+    return reached(world._replace(log=(*world.log, entry)), entry.owner)
 
 
-def told(design: Design, world: World, me: int, kind: str, about: Any) -> World:
-    """The control log one event longer."""
-    control = evolve(world.control, world.processes[me].term, kind, about, design.terms_rule)
-    return world._replace(control=control)
+def reached(world: World, owner: int) -> World:
+    """The leader of the partition knows the owner's newest epoch: it refuses a late batch."""
+    return world._replace(late=None) if world.late is not None and world.late.entry.owner == owner else world
 
 
-def step_init(design: Design, world: World, me: int, _: int) -> Next:
-    """Make my own producer."""
-    if place_of(world, me, PREPARED) is None:
-        yield "", put(fenced(world, me), me, has_producer=True)
+def with_mark(world: World, owner: int) -> World:
+    """A mark of the owner's newest producer was appended, and is aborted: nothing undecided is left of the owner's."""
+    return reached(aborted(world, owner), owner)
 
 
-def step_elect(design: Design, world: World, me: int, _: int) -> Next:
-    """Stand for the term after the highest I have seen."""
-    world = put(world, me, term=world.processes[me].seen.term + 1)
-    yield f"term {world.processes[me].term}", told(design, world, me, "elected", me)
+def deposed(design: Design, world: World) -> World:
+    """Another node coordinates transactions from now on, and the one of before still answers.
 
-
-def step_look(design: Design, world: World, me: int, _: int) -> Next:
-    """Read the control log to its end; stop if somebody else was first in my term."""
-    lost = design.first_wins and 0 < world.processes[me].term == world.control.term and world.control.holder != me
-    yield ("lost the term" if lost else ""), put(world, me, () if lost else None, seen=world.control)
-
-
-def step_look_again(design: Design, world: World, me: int, _: int) -> Next:
-    """Read the control log to its end once more, after the own JOINED; stop if that does not count."""
-    if me not in world.control.joined:
-        yield "has not joined", put(world, me, ())
-    else:
-        term = world.processes[me].term if design.own_term else world.control.term
-        yield "", put(world, me, seen=world.control, term=term)
-
-
-def step_join(design: Design, world: World, me: int, _: int) -> Next:
-    """Say that I take part, and under which transactional id."""
-    yield "", put(told(design, world, me, "joined", me), me)
-
-
-def step_expel_members(design: Design, world: World, me: int, _: int) -> Next:
-    """At a start: whoever joined and is not FENCED must go. Local: what to do next."""
-    seen = world.processes[me].seen
-    victims = sorted(seen.joined - seen.fenced - {me})
-    steps = tuple(f"{name} {victim}" for victim in victims for name in design.per_victim)
-    yield "", put(world, me, steps + world.processes[me].todo[1:], seen=Fold(grants=seen.grants))
-
-
-def step_take_over(design: Design, world: World, me: int, _: int) -> Next:
-    """As the second coordinator: finish with the expelled, then take the range from its owner. Local."""
-    seen = world.processes[me].seen
-    steps: tuple[str, ...] = ()
-    if design.successor_fences:
-        for victim in sorted(seen.expelled - seen.fenced):
-            steps += tuple(f"{name} {victim}" for name in design.per_victim if name != "expel")
-    owner = seen.grants[-1].member
-    if owner not in seen.expelled:
-        steps += tuple(f"{name} {owner}" for name in design.per_victim)
-    yield "", put(world, me, steps + world.processes[me].todo[1:], seen=Fold(grants=seen.grants))
-
-
-def step_expel(design: Design, world: World, me: int, about: int) -> Next:
-    """Append EXPELLED."""
-    yield "", put(told(design, world, me, "expelled", about), me)
-
-
-def step_fence(design: Design, world: World, me: int, about: int) -> Next:
-    """Make a producer of the victim's id; done only when its last transaction is decided and marked."""
-    if place_of(world, about, PREPARED) is None:
-        yield "", put(fenced(world, about), me)
-
-
-def step_fenced(design: Design, world: World, me: int, about: int) -> Next:
-    """Append FENCED."""
-    yield "", put(told(design, world, me, "fenced", about), me)
-
-
-def step_high(design: Design, world: World, me: int, _: int) -> Next:
-    """Take the high watermark of the offset log."""
-    yield f"watermark {len(world.log)}", put(world, me, high=len(world.log))
-
-
-def step_read(design: Design, world: World, me: int, _: int) -> Next:
-    """Read committed transactions up to the high watermark taken; possible once none below it is undecided."""
-    below = world.log[: world.processes[me].high]
-    if not any(entry.status in (OPEN, PREPARED) for entry in below):
-        yield f"edge {edge_of(below)}", put(world, me, edge=edge_of(below), high=0)
-
-
-def step_grant(design: Design, world: World, me: int, _: int) -> Next:
-    """Append GRANTED at the next epoch, from the edge I found."""
-    process = world.processes[me]
-    epoch = max((grant.epoch for grant in process.seen.grants), default=0) + 1
-    to = design.grantee[me] if design.grantee else me
-    world = told(design, world, me, "grants", Grant(to, epoch, process.edge))
-    mine = epoch if to == me else 0
-    yield f"epoch {epoch} from {process.edge} to {design.names[to]}", put(world, me, seen=Fold(), epoch=mine)
-
-
-def step_check(design: Design, world: World, me: int, _: int) -> Next:
-    """Go on only if what I read says that I hold the range, at the epoch I worked under if I did. Local."""
-    process = world.processes[me]
-    seen = process.seen
-    held = bool(seen.grants) and seen.grants[-1].member == me and process.epoch in (0, seen.grants[-1].epoch)
-    if held and not (design.expulsion_stops and me in seen.expelled):
-        yield "", put(world, me, epoch=seen.grants[-1].epoch, seen=Fold(), term=0)
-    else:
-        yield "", put(world, me, ())
-
-
-def step_wait_grant(design: Design, world: World, me: int, _: int) -> Next:
-    """Follow the control log until the range is granted to me; my edge is the grant's."""
-    grants = [grant for grant in world.control.grants if grant.member == me]
-    if grants:
-        yield "", put(world, me, seen=world.control, edge=grants[-1].edge)
-
-
-def step_append(design: Design, world: World, me: int, _: int) -> Next:
-    """Begin a transaction and append the tile from my edge on."""
-    process = world.processes[me]
-    if process.edge >= design.edge_max:
-        yield "no work is left", put(world, me, ())
-    elif not process.has_producer:
-        yield from failed(design, world, me, "is fenced")
-    elif place_of(world, me, PREPARED) is None:
-        entry = Entry(me, process.epoch, process.edge, OPEN)
-        begun = world._replace(log=(*world.log, entry))
-        yield f"[{entry.offset}, {entry.offset + 1}) epoch {entry.epoch}", put(begun, me, ("commit",))
-        yield from failed(design, world, me, "fails")
-
-
-def step_commit(design: Design, world: World, me: int, _: int) -> Next:
-    """Ask for the commit. The request or the answer may be lost: then the outcome is unknown to me."""
-    process = world.processes[me]
-    if not process.has_producer:
-        yield from failed(design, world, me, "is fenced")
-        return
-    decided = moved(world, me, OPEN, PREPARED)
-    yield "", put(decided, me, ("append",), edge=process.edge + 1)
-    yield from failed(design, decided, me, "done, answer lost")
-    believed = put(world, me, process.todo, edge=process.edge + 1) if design.unknown_is_done else world
-    yield from failed(design, believed, me, "request lost")
-
-
-def failed(design: Design, world: World, me: int, how: str) -> Next:
-    """My producer is of no use any more: make a new one by the rules for it, or stop."""
-    inits = world.processes[me].inits
-    if inits:
-        yield how, put(world, me, design.recover, inits=inits - 1)
-    else:
-        yield how + ", stops", put(world, me, ())
-
-
-STEPS: dict[str, Callable[[Design, World, int, int], Next]] = {
-    "init": step_init,
-    "elect": step_elect,
-    "look": step_look,
-    "look_again": step_look_again,
-    "join": step_join,
-    "expel_members": step_expel_members,
-    "take_over": step_take_over,
-    "expel": step_expel,
-    "fence": step_fence,
-    "fenced": step_fenced,
-    "high": step_high,
-    "read": step_read,
-    "grant": step_grant,
-    "check": step_check,
-    "wait_grant": step_wait_grant,
-    "append": step_append,
-    "commit": step_commit,
-}
-LOCAL = {"check", "expel_members", "take_over"}
-"""Steps that touch nothing but the process's own knowledge."""
-APPENDS = {"join", "expel", "fenced", "grant"}
-"""Steps that do nothing but append to the control log. Once a higher term is there the event will never count."""
-
-
-# --- the search ------------------------------------------------------------------------------------------------------
-
-
-def settled(design: Design, world: World) -> World:
-    """The world after all steps that nobody but their process can notice, now or later: their time makes no odds."""
+    With the rule of one node the producers of before are spent: they get no answer that counts any more.
+    """
+    processes: list[Process] = []
     for me, process in enumerate(world.processes):
-        while process.todo:
-            name, _, about = process.todo[0].partition(" ")
-            too_late = design.terms_rule and name in APPENDS and process.term < world.control.term
-            if name not in LOCAL and not too_late:
-                break
-            ((_, world),) = STEPS[name](design, world, me, int(about or 0))
-            process = world.processes[me]
-    return world
+        if design.one_node:
+            process = process._replace(producers=frozenset())
+        else:
+            is_idle = not has_open(world, me) and not has_entry(world, me, PREPARED)
+            process = process._replace(in_cache=process.has_committed and is_idle and design.version < 2)
+        processes.append(process._replace(has_committed=False))
+    return world._replace(processes=tuple(processes), is_deposed=True)
 
 
-def process_steps(design: Design, world: World, me: int) -> Next:
-    """Everything that process ``me`` may do next."""
-    name, _, about = world.processes[me].todo[0].partition(" ")
-    for note, after in STEPS[name](design, world, me, int(about or 0)):
-        target = f" {design.names[int(about)]}" if about else ""
-        yield f"{design.names[me]} {name}{target}" + (f": {note}" if note else ""), settled(design, after)
+def landed(design: Design, world: World, late: Late) -> tuple[str, World]:
+    """The late batch comes to the leader of its partition, which does not know of a newer producer of the id."""
+    world = world._replace(late=None)
+    if late.in_transaction:
+        return "", world._replace(log=(*world.log, late.entry))
+    if design.verifies:
+        return ", refused", world
+    return ", hanging", world._replace(log=(*world.log, late.entry._replace(status=HANGING)))
 
 
-def successors(design: Design, world: World) -> Next:
-    """Every step that may come next."""
-    yield from broker_steps(design, world)
-    for me, process in enumerate(world.processes):
-        if not process.todo:
-            continue
-        if design.in_order and me and world.processes[me - 1] == design.start.processes[me - 1]:
-            break
-        yield from process_steps(design, world, me)
+# --- the judge -------------------------------------------------------------------------------------------------------
 
 
 def violations(world: World) -> Iterator[str]:
@@ -413,8 +292,3 @@ def violations(world: World) -> Iterator[str]:
     for grant in grants:
         if any(entry.epoch < grant.epoch and entry.offset >= grant.edge for entry in decided):
             yield OUTSIDE
-
-
-def explore(design: Design, wanted: tuple[str, ...]) -> Found[World]:
-    """Search breadth-first until a wanted violation is found or every reachable world was seen."""
-    return search(design.start, lambda world: successors(design, world), violations, wanted)

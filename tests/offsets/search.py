@@ -71,3 +71,25 @@ def search(
             ends.append(world)
         assert len(came_from) <= worlds_max, "the model is too large to be searched"
     return Found("", (), tuple(ends), came_from)
+
+
+def stuck_worlds(
+    start: W, successors: Callable[[W], Iterable[tuple[str, W]]], is_at_rest: Callable[[W], bool]
+) -> list[W]:
+    """The reachable worlds from which no way leads to a world at rest. Steps that repeat for ever don't hide them."""
+    before: dict[W, list[W]] = {start: []}
+    queue = deque([start])
+    while queue:
+        world = queue.popleft()
+        for _, after in successors(world):
+            if after not in before:
+                before[after] = []
+                queue.append(after)
+            before[after].append(world)
+    queue.extend(world for world in before if is_at_rest(world))
+    reaching = set(queue)
+    while queue:
+        fresh = set(before[queue.popleft()]) - reaching
+        reaching |= fresh
+        queue.extend(fresh)
+    return [world for world in before if world not in reaching]
