@@ -6,7 +6,7 @@ See fencing_steps.py for what a step does. A READ that has no own append before 
 from dataclasses import replace
 
 from .fencing_model import ANYTHING, DOUBLE, Design, Fold, Grant, Process, World
-from .fencing_steps import explore, is_at_rest, successors
+from .fencing_steps import explore, is_at_rest, settled, successors
 from .search import Found, stuck_worlds
 
 V, N, M, A, B, X = range(6)
@@ -93,7 +93,7 @@ def assert_right(design: Design, worlds: int, workers: set[int]) -> Found[World]
 
 def assert_none_is_stuck(design: Design) -> None:
     """From every world there is a way to an end at which all is done, whatever was repeated before."""
-    assert not stuck_worlds(design.start, lambda world: successors(design, world), is_at_rest)
+    assert not stuck_worlds(settled(design, design.start), lambda world: successors(design, world), is_at_rest)
 
 
 def without(program: tuple[str, ...], *names: str) -> tuple[str, ...]:

@@ -12,7 +12,10 @@ What is modelled, as runtime/partition's reshape.py and cut.py, commit.py and co
   written to each, at any time, so that its events become visible in one log before the other. INIT and FENCE wait for
   the last of the markers;
 - a released range is granted at a later epoch, from the edge that was read; a process takes up its grants when it has
-  read of them.
+  read of them;
+- a READ comes to the place that its reader waits for: an own record, a mark, a RELEASED. Without such a place a broker
+  that was deposed may tell any earlier end. A member that follows the control log at work is told the true end here:
+  fencing_model.py has those that are not.
 
 What is not: the hold before a merge and before a release (it makes ranges level, or quiet; here members may commit in
 any pattern, so they are level and quiet at times, and only what is level may merge); WORKERS_CUT and worker numbers
@@ -23,6 +26,7 @@ be undone any more. Processes never see it; they read logs.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -139,8 +143,10 @@ class Process(NamedTuple):
     """the term it was elected for"""
     seen: Control = Control()
     """the control log as it read it last"""
-    high: int | None = None
-    """the high watermark that it took of the log that it reads"""
+    at: int = 0
+    """its next READ of the control log comes to this fold at least"""
+    places: tuple[int | None, ...] = ()
+    """by log: where its next READ comes to; None, or nothing: to whatever end it is told"""
     edges: tuple[int, ...] = ()
     """the edges that it read"""
     is_found: bool = False
@@ -150,8 +156,8 @@ class Process(NamedTuple):
     """its transaction that is not known to be committed"""
     epoch: int = 0
     """the highest epoch that it took up"""
-    has_producer: bool = False
-    """whether its producer is the newest of its transactional id"""
+    producers: frozenset[int] = frozenset()
+    """the members whose newest producer it holds: its own as a member, those that it fenced as a coordinator"""
     is_late: bool = False
     """whether a request of its present producer to commit is still on its way"""
     budget: Budget = Budget()
@@ -170,10 +176,16 @@ class Plane(NamedTuple):
 class World(NamedTuple):
     """All there is at one instant."""
 
-    control: Control
+    folds: tuple[Control, ...]
+    """the control log after each event that counts; those that nobody can be told any more are left out"""
     plane: Plane
     logs: tuple[Log, ...]
     processes: tuple[Process, ...]
+
+    @property
+    def control(self) -> Control:
+        """The whole control log."""
+        return self.folds[-1]
 
 
 @dataclass(frozen=True)
@@ -188,12 +200,18 @@ class Design:
     """the points that are released together"""
     edge_max: int = 1
     """the work there is"""
-    recover: tuple[str, ...] = ("init", "look", "read 0", "check")
+    recover: tuple[str, ...] = ("init", "declare", "look", "mark 0", "read 0", "check")
     """what a member does after any failure of its producer"""
-    per_victim: tuple[str, ...] = ("expel", "fence", "fenced")
-    """what a second coordinator does with each owner"""
+    per_victim: tuple[str, ...] = ("expel *", "fence *", "mark * 0", "fenced *")
+    """what a second coordinator does with each owner, whose name stands for the star"""
     repeats_fence: bool = True
     """whether a second coordinator fences those who were expelled by the first and not fenced"""
+    successor_marks: bool = True
+    """whether a second coordinator fences and marks owners anew where FENCED stands already"""
+    marks_again: bool = True
+    """whether a mark that is refused means to fence and to mark again"""
+    by_own_offset: bool = False
+    """whether a member reads to behind the offsets at which its Produces were acknowledged, in place of marks"""
     when_tired: tuple[str, ...] = ()
     """what a coordinator does when a release takes too long; nothing: it waits"""
     expulsion_stops: bool = True
@@ -298,14 +316,14 @@ def has_entry(world: World, owner: int, status: str) -> bool:
 
 def with_log(world: World, i: int, log: Log) -> World:
     """The world with another log ``i``."""
-    return World(world.control, world.plane, (*world.logs[:i], log, *world.logs[i + 1 :]), world.processes)
+    return World(world.folds, world.plane, (*world.logs[:i], log, *world.logs[i + 1 :]), world.processes)
 
 
 def with_process(world: World, me: int, process: Process) -> World:
     """The world with another process ``me``; one that has nothing more to do is blank, and asks for nothing."""
     if not process.todo:
         world, process = known(world, me), _BLANK
-    return World(world.control, world.plane, world.logs, (*world.processes[:me], process, *world.processes[me + 1 :]))
+    return World(world.folds, world.plane, world.logs, (*world.processes[:me], process, *world.processes[me + 1 :]))
 
 
 _BLANK = Process()
@@ -318,17 +336,37 @@ def appended(world: World, i: int, entry: Entry) -> World:
 
 def fenced(world: World, owner: int) -> World:
     """The owner's producer is not the newest any more, its open transaction is aborted, its late requests refused."""
-    for i, log in enumerate(world.logs):
-        gone = [k for k, entry in enumerate(log.tail) if entry.owner == owner and entry.status == OPEN]
-        if not gone:
-            continue
-        world = with_log(world, i, log._replace(tail=tuple(e for k, e in enumerate(log.tail) if k not in gone)))
-        for me, process in enumerate(world.processes):
-            if process.high is not None and process.todo[0] == f"read {i}":
-                high = process.high - sum(k < process.high for k in gone)
-                world = with_process(world, me, process._replace(high=high))
-    process = world.processes[owner]
-    return with_process(world, owner, process._replace(has_producer=False, is_late=False))
+    for i in range(len(world.logs)):
+        world = aborted(world, i, owner)
+    for me, process in enumerate(world.processes):
+        if owner in process.producers:
+            world = with_process(world, me, process._replace(producers=process.producers - {owner}))
+    return with_process(world, owner, world.processes[owner]._replace(is_late=False))
+
+
+def aborted(world: World, i: int, owner: int) -> World:
+    """The marker of an abort is written: the owner has nothing open in log ``i``. Readers' places move along."""
+    log = world.logs[i]
+    gone = [k for k, entry in enumerate(log.tail) if entry.owner == owner and entry.status == OPEN]
+    if not gone:
+        return world
+    world = with_log(world, i, log._replace(tail=tuple(e for k, e in enumerate(log.tail) if k not in gone)))
+    for me, process in enumerate(world.processes):
+        if (place := place_in(process, i)) is not None:
+            world = with_process(world, me, with_place(process, i, place - sum(k < place for k in gone)))
+    return world
+
+
+def place_in(process: Process, i: int) -> int | None:
+    """Where the next READ of log ``i`` comes to."""
+    return process.places[i] if process.places else None
+
+
+def with_place(process: Process, i: int, place: int | None) -> Process:
+    """The process with another place that its next READ of log ``i`` comes to."""
+    places = [*(process.places or (None, None))]
+    places[i] = place
+    return process._replace(places=() if places == [None, None] else tuple(places))
 
 
 def decided(world: World, owner: int) -> World:
@@ -390,28 +428,81 @@ def stable(log: Log) -> int:
 def tidied(design: Design, world: World) -> World:
     """The same world with less in it: what is visible to all goes into the fold, and what nobody asks for goes."""
     for i, log in enumerate(world.logs):
-        if not log.tail:
+        if not log.tail or any(reads_old_ends(design, process, i) for process in world.processes):
             continue
-        reading = [p.high for p in world.processes if p.high is not None and p.todo[0] == f"read {i}"]
+        reading = [place for p in world.processes if (place := place_in(p, i)) is not None]
         count = min([stable(log), *reading])
         if count:
             world = with_log(world, i, folded(log, count))
             for me, process in enumerate(world.processes):
-                if process.high is not None and process.todo[0] == f"read {i}":
-                    world = with_process(world, me, process._replace(high=process.high - count))
+                if (place := place_in(process, i)) is not None:
+                    world = with_process(world, me, with_place(process, i, place - count))
     for me, process in enumerate(world.processes):
         if process.todo and (todo := _that_matters(world.control, process)) != process.todo:
-            world = with_process(world, me, process._replace(todo=todo, high=None))
-    return world
+            world = with_process(world, me, process._replace(todo=todo, places=()))
+    return trimmed(design, world)
+
+
+def reads_old_ends(design: Design, process: Process, i: int) -> bool:
+    """Whether the process will read log ``i`` to an end that it is told."""
+    is_bound = place_in(process, i) is not None
+    programs = (process.todo if not is_bound else (), design.recover if process.budget.inits else ())
+    marks = f"mark * {i}" in design.per_victim and design.successor_marks
+    rules = (design.log_of, design.marks_again, marks)
+    return not design.by_own_offset and any(_reads(program, i, *rules) for program in programs)
+
+
+@cache
+def _reads(program: tuple[str, ...], i: int, log_of: tuple[int, ...], marks_again: bool, marks_anew: bool) -> bool:
+    """Whether a READ of log ``i`` comes before every step that says where to."""
+    for step in program:
+        name, *about = step.split()
+        match name:
+            case "read" if about == [str(i)]:
+                return True
+            case "end" if about == [str(i)]:
+                return False
+            case "mark" if about[-1] == str(i) and (marks_again or len(about) == 1):
+                return False
+            case "take_over" if marks_anew and marks_again:
+                return False
+            case "until_released" if any(log_of[POINTS.index(letter)] == i for letter in about[0]):
+                return False
+    return False
+
+
+@cache
+def _looks(program: tuple[str, ...]) -> bool:
+    """Whether a READ of the control log comes before the next own append there."""
+    first = (step.partition(" ")[0] for step in program)
+    return next((name == "look" for name in first if name == "look" or name in CONTROL_APPENDS), False)
+
+
+CONTROL_APPENDS = frozenset({"declare", "elect", "expel", "fenced", "grant"})
+
+
+def trimmed(design: Design, world: World) -> World:
+    """The world without the folds that nobody can be told any more, and without producers that nobody uses again."""
+    places: dict[int, int] = {}
+    for me, p in enumerate(world.processes):
+        if p.todo and (_looks(p.todo) or (p.budget.inits and _looks(design.recover))):
+            places[me] = p.at
+    count = min(places.values(), default=len(world.folds) - 1)
+    for me, p in enumerate(world.processes):
+        at = places.get(me, count) - count
+        used = frozenset({me, *(design.names.index(step[5]) for step in p.todo if _is_mark_of_another(step))})
+        if at != p.at or not p.producers <= used:
+            world = with_process(world, me, p._replace(at=at, producers=p.producers & used))
+    return world._replace(folds=world.folds[count:]) if count else world
+
+
+def _is_mark_of_another(step: str) -> bool:
+    return step.startswith("mark ") and step.count(" ") == 2
 
 
 def _that_matters(control: Control, process: Process) -> tuple[str, ...]:
     """What a process has to do, without what nobody will ever notice."""
-    if (
-        not process.has_producer
-        and not process.budget.inits
-        and process.todo[0] in ("work", "send", "send 1", "commit")
-    ):
+    if not process.producers and not process.budget.inits and process.todo[0] in ("work", "send", "send 1", "commit"):
         return ()  # it will be refused, and stop
     if 0 < process.term < control.term:
         return tuple(step for step in process.todo if step.startswith("fence "))  # what it appends does not count

@@ -39,9 +39,11 @@ from .range_model import (
     known,
     marked,
     named,
+    place_in,
     regranted,
     stable,
     tidied,
+    with_place,
     with_process,
 )
 from .search import Found, search
@@ -83,15 +85,19 @@ def broker_steps(design: Design, world: World) -> Next:
 
 
 def told(world: World, me: int, kind: str, about: Any) -> World:
-    """The control log one event longer: it counts unless a higher term came before it."""
+    """The control log one event longer: it counts unless a higher term came before it. My next READ comes to it."""
     control, term = world.control, world.processes[me].term
     if kind == "elected":
-        return world._replace(control=control._replace(term=term, holder=me)) if term > control.term else world
-    if term < control.term:
-        return world
-    if kind == "grants":
-        return world._replace(control=control._replace(grants=(*control.grants, about)))
-    return world._replace(control=control._replace(**{kind: getattr(control, kind) | {about}}))
+        after = control._replace(term=term, holder=me) if term > control.term else control
+    elif term < control.term:
+        after = control
+    elif kind == "grants":
+        after = control._replace(grants=(*control.grants, about))
+    else:
+        after = control._replace(**{kind: getattr(control, kind) | {about}})
+    if after != control:
+        world = world._replace(folds=(*world.folds, after))
+    return with_process(world, me, world.processes[me]._replace(at=len(world.folds) - 1))
 
 
 def step_elect(design: Design, world: World, me: int, _: str) -> Next:
@@ -101,21 +107,38 @@ def step_elect(design: Design, world: World, me: int, _: str) -> Next:
 
 
 def step_look(design: Design, world: World, me: int, _: str) -> Next:
-    """Read the control log to its end; stop if somebody else was first in my term."""
-    lost = 0 < world.processes[me].term == world.control.term and world.control.holder != me
-    yield ("lost the term" if lost else ""), put(world, me, () if lost else None, seen=world.control)
+    """Read the control log to an end that a broker tells; stop if somebody else was first in my term."""
+    process = world.processes[me]
+    for at in range(process.at, len(world.folds)):
+        seen = world.folds[at]
+        lost = 0 < process.term == seen.term and seen.holder != me
+        behind = len(world.folds) - 1 - at
+        note = "lost the term" if lost else f"to an old end, {behind} behind" if behind else ""
+        yield note, put(world, me, () if lost else None, seen=seen, at=at)
+
+
+def step_declare(design: Design, world: World, me: int, _: str) -> Next:
+    """Append to the control log what counts nowhere: my next READ comes to behind it. Local, as nobody sees it."""
+    yield "", put(world, me, at=len(world.folds) - 1)
 
 
 def step_take_over(design: Design, world: World, me: int, _: str) -> Next:
     """As the second coordinator: fence who was expelled and not fenced, expel and fence all other owners. Local."""
     seen = world.processes[me].seen
-    steps: list[str] = []
-    for member in sorted(seen.expelled - seen.fenced) if design.repeats_fence else ():
-        steps += [f"{name} {design.names[member]}" for name in design.per_victim if name != "expel"]
     owners = {grant.member for point in range(len(design.log_of)) if (grant := seen.owner(point))}
+    again = seen.expelled - seen.fenced if design.repeats_fence else frozenset()
+    if design.successor_marks:
+        again |= owners & seen.fenced
+    steps: list[str] = []
+    for member in sorted(again):
+        steps += [step for step in _steps_for(design, member) if not step.startswith("expel ")]
     for member in sorted(owners - seen.expelled):
-        steps += [f"{name} {design.names[member]}" for name in design.per_victim]
+        steps += _steps_for(design, member)
     yield "", put(world, me, (*steps, *world.processes[me].todo[1:]), seen=Control(grants=seen.grants))
+
+
+def _steps_for(design: Design, victim: int) -> list[str]:
+    return [step.replace("*", design.names[victim]) for step in design.per_victim]
 
 
 def step_go_on(design: Design, world: World, me: int, about: str) -> Next:
@@ -134,7 +157,8 @@ def step_fence(design: Design, world: World, me: int, about: str) -> Next:
     """Make a producer of the victim's id; done only when its last transaction is decided and marked in every log."""
     victim = design.names.index(about)
     if not has_entry(world, victim, PREPARED):
-        yield "", put(fenced(world, victim), me)
+        after = fenced(world, victim)
+        yield "", put(after, me, producers=after.processes[me].producers | {victim})
 
 
 def step_fenced(design: Design, world: World, me: int, about: str) -> Next:
@@ -143,11 +167,29 @@ def step_fenced(design: Design, world: World, me: int, about: str) -> Next:
 
 
 def step_until_released(design: Design, world: World, me: int, about: str) -> Next:
-    """Follow the offset log, as far as it is stable, until points are released by who had them, or until I am tired."""
+    """Follow the offset log, as far as it is stable, until points are released by who had them, or until I am tired.
+
+    My next READ of a log comes to the RELEASED that I saw there: its writer committed no such point behind it.
+    """
     if design.when_tired:
         yield "is tired of it", put(world, me, design.when_tired)
     if all(_is_released(design, world, me, point, visible=True) for point in points_of(about)):
-        yield "", put(world, me)
+        after = put(world, me)
+        for point in points_of(about):
+            i = design.log_of[point]
+            tail = world.logs[i].tail
+            here = [k + 1 for k, entry in enumerate(tail) if _releases(entry, world.processes[me].seen, point)]
+            place = max([0, *here, place_in(after.processes[me], i) or 0])
+            after = with_process(after, me, with_place(after.processes[me], i, place))
+        yield "", after
+
+
+def _releases(entry: Entry, seen: Control, point: int) -> bool:
+    owner = seen.owner(point)
+    if owner is None:
+        return False
+    released = (event for event in entry.events if isinstance(event, Released))  # a split may hold the same values
+    return Released(point, owner.epoch) in released
 
 
 def step_until_announced(design: Design, world: World, me: int, about: str) -> Next:
@@ -162,8 +204,9 @@ def _is_released(design: Design, world: World, me: int, point: int, *, visible: 
         return False
     log = world.logs[design.log_of[point]]
     tail = log.tail[: stable(log)] if visible else log.tail
-    released = Released(point, owner.epoch)
-    return released in log.released or any(released in entry.events for entry in tail)
+    is_known = Released(point, owner.epoch) in log.released
+    seen = world.processes[me].seen
+    return is_known or any(_releases(entry, seen, point) for entry in tail)
 
 
 def step_grant(design: Design, world: World, me: int, about: str) -> Next:
@@ -176,7 +219,7 @@ def step_grant(design: Design, world: World, me: int, about: str) -> Next:
     edges = tuple(edge if point in points else None for point, edge in enumerate(known_edges))
     grant = Grant(design.names.index(to), epoch, edges)
     after = told(world, me, "grants", grant)
-    if after is not world:
+    if after.control is not world.control:
         after = after._replace(plane=regranted(design.log_of, world.control, world.plane, grant))
     seen = process.seen._replace(grants=(*process.seen.grants, grant))
     starts = ", ".join(f"{POINTS[point]} from {known_edges[point]}" for point in points)
@@ -186,16 +229,49 @@ def step_grant(design: Design, world: World, me: int, about: str) -> Next:
 # --- reading the offset log ------------------------------------------------------------------------------------------
 
 
+def step_end(design: Design, world: World, me: int, about: str) -> Next:
+    """Append a record by an id of my own, which is no member's: my next READ comes to behind it."""
+    i = int(about)
+    undecided = sum(entry.status != DONE for entry in world.logs[i].tail)
+    note = f"has to wait for {undecided}" if undecided else ""
+    yield note, put(_with_end(world, me, i), me)
+
+
+def step_mark(design: Design, world: World, me: int, about: str) -> Next:
+    """Append a mark with the producer of the victim's id, or my own: "V 0", "0". My next READ comes to behind it.
+
+    As in fencing_model.py a mark leaves nothing but that place.
+    """
+    *victim, log = about.split()
+    owner = design.names.index(victim[0]) if victim else me
+    process = world.processes[me]
+    if owner in process.producers:
+        yield "", put(_with_end(world, me, int(log)), me)
+    elif not victim:
+        yield from failed(design, world, me, "is fenced")
+    elif design.marks_again:
+        yield "is refused", put(world, me, (f"fence {victim[0]}", *process.todo))
+    else:
+        yield "is refused", put(world, me)
+
+
+def _with_end(world: World, me: int, i: int) -> World:
+    return with_process(world, me, with_place(world.processes[me], i, len(world.logs[i].tail)))
+
+
 def step_read(design: Design, world: World, me: int, about: str) -> Next:
-    """Read a log to its end: take the high watermark, then read committed up to it, when all below is decided."""
-    i, high = int(about), world.processes[me].high
-    log = world.logs[i]
-    if high is None:
-        undecided = sum(entry.status != DONE for entry in log.tail)
-        note = f"has to wait for {undecided}" if undecided else ""
-        yield note, with_process(world, me, world.processes[me]._replace(high=len(log.tail)))
-    elif high <= stable(log):
-        yield "", _has_read(design, world, me, i, high)
+    """Read a log to the place that I wait for, when all below is decided; without a place to an end that I am told."""
+    i = int(about)
+    log, place = world.logs[i], place_in(world.processes[me], i)
+    if place is None:
+        seen = set()
+        for count in range(stable(log) + 1):
+            after = _has_read(design, world, me, i, count)
+            if after not in seen:
+                seen.add(after)
+                yield f"to an end that it is told, {count} of {len(log.tail)}", after
+    elif place <= stable(log):
+        yield "", _has_read(design, world, me, i, place)
 
 
 def step_read_stable(design: Design, world: World, me: int, about: str) -> Next:
@@ -208,7 +284,8 @@ def _has_read(design: Design, world: World, me: int, i: int, count: int) -> Worl
     process, log = world.processes[me], folded(world.logs[i], count)
     known_edges = process.edges or design.start.plane.edges
     edges = tuple(log.edges[p] if i == design.log_of[p] else known_edges[p] for p in range(len(known_edges)))
-    return put(world, me, edges=edges, is_found=process.is_found or me in log.landed, high=None)
+    after = put(world, me, edges=edges, is_found=process.is_found or me in log.landed)
+    return with_process(after, me, with_place(after.processes[me], i, None))
 
 
 # --- the steps of a member -------------------------------------------------------------------------------------------
@@ -217,7 +294,7 @@ def _has_read(design: Design, world: World, me: int, i: int, count: int) -> Worl
 def step_init(design: Design, world: World, me: int, _: str) -> Next:
     """Make my own producer; possible when my last transaction is decided and marked in every log."""
     if not has_entry(world, me, PREPARED):
-        yield "", put(fenced(world, me), me, has_producer=True)
+        yield "", put(fenced(world, me), me, producers=frozenset({me}))
 
 
 def step_abort(design: Design, world: World, me: int, _: str) -> Next:
@@ -225,7 +302,7 @@ def step_abort(design: Design, world: World, me: int, _: str) -> Next:
     if not has_entry(world, me, PREPARED):
         process = world.processes[me]
         after = fenced(world, me)
-        kept = after.processes[me]._replace(has_producer=process.has_producer, is_late=process.is_late)
+        kept = after.processes[me]._replace(producers=process.producers, is_late=process.is_late)
         yield "", put(with_process(after, me, kept), me)
 
 
@@ -235,9 +312,10 @@ def step_check(design: Design, world: World, me: int, _: str) -> Next:
     if design.expulsion_stops and me in process.seen.expelled:
         yield "", put(world, me, ())
     elif process.is_found or not process.pending:
-        yield "", put(known(world, me), me, ("work",), pending=(), is_found=False, edges=(), seen=Control())
+        todo, pending = ("work",), ()
+        yield "", put(known(world, me), me, todo, pending=pending, is_found=False, edges=(), places=(), seen=Control())
     else:
-        yield "", put(world, me, ("send",), is_found=False, edges=(), seen=Control())
+        yield "", put(world, me, ("send",), is_found=False, edges=(), places=(), seen=Control())
 
 
 def step_work(design: Design, world: World, me: int, _: str) -> Next:
@@ -263,23 +341,24 @@ def step_send(design: Design, world: World, me: int, about: str) -> Next:
     for event in process.pending:
         i = design.log_of[event.point]
         by_log[i] = (*by_log.get(i, ()), event)
-    if not process.has_producer:
+    if me not in process.producers:
         yield from failed(design, world, me, "is fenced")
     elif about or not has_entry(world, me, PREPARED):
         first, *others = sorted(by_log) if not about else [int(about)]
         rest = (*(f"send {i}" for i in others), "commit") if not about else None
         world = world if about else known(world, me)
-        yield "", put(appended(world, first, Entry(me, OPEN, by_log[first])), me, rest)
+        after = put(appended(world, first, Entry(me, OPEN, by_log[first])), me, rest)
+        yield "", _with_end(after, me, first) if design.by_own_offset else after
 
 
 def step_commit(design: Design, world: World, me: int, _: str) -> Next:
     """Ask for the commit. The request or the answer may be lost: then the outcome is unknown to me."""
     process = world.processes[me]
-    if not process.has_producer:
+    if me not in process.producers:
         yield from failed(design, world, me, "is fenced")
         return
     after = decided(world, me)
-    yield "", put(known(after, me), me, ("work",), pending=())
+    yield "", put(known(after, me), me, ("work",), pending=(), places=())
     pending = () if design.unknown_is_done else process.pending
     yield from failed(design, put(after, me, process.todo, pending=pending), me, "done, answer lost")
     yield from failed(design, put(world, me, process.todo, pending=pending), me, "request lost")
@@ -367,6 +446,9 @@ STEPS: dict[str, Callable[[Design, World, int, str], Next]] = {
     "until_released": step_until_released,
     "until_announced": step_until_announced,
     "grant": step_grant,
+    "declare": step_declare,
+    "end": step_end,
+    "mark": step_mark,
     "read": step_read,
     "read_stable": step_read_stable,
     "init": step_init,
@@ -376,7 +458,7 @@ STEPS: dict[str, Callable[[Design, World, int, str], Next]] = {
     "send": step_send,
     "commit": step_commit,
 }
-LOCAL = {"check", "take_over", "go_on", "until_released"}
+LOCAL = {"check", "take_over", "go_on", "until_released", "declare"}
 """Steps that touch nothing but the process's own knowledge, and whose time makes no odds once they are possible."""
 APPENDS = {"expel", "fenced", "grant"}
 """Steps that do nothing but append to the control log. Once a higher term is there the event will never count."""
@@ -388,7 +470,7 @@ def settled(design: Design, world: World) -> World:
     for me in range(len(world.processes)):
         while (process := world.processes[me]).todo:
             name, _, about = process.todo[0].partition(" ")
-            is_reading = name == "read" and process.high is not None
+            is_reading = name == "read" and place_in(process, int(about)) is not None
             is_too_late = name in APPENDS and process.term < world.control.term
             is_choice = name == "until_released" and bool(design.when_tired)
             if is_choice or not (name in LOCAL or is_reading or is_too_late):
@@ -405,9 +487,11 @@ def successors(design: Design, world: World) -> Next:
     for label, after in broker_steps(design, world):
         yield label, settled(design, after)
     for me, process in enumerate(world.processes):
-        if not process.todo or (process.high is not None and process.todo[0].startswith("read ")):
+        if not process.todo:
             continue
         name, _, about = process.todo[0].partition(" ")
+        if name == "read" and place_in(process, int(about)) is not None:
+            continue  # it reads as soon as it can
         for note, after in STEPS[name](design, world, me, about):
             target = f" {about}" if about else ""
             yield f"{design.names[me]} {name}{target}" + (f": {note}" if note else ""), settled(design, after)

@@ -5,6 +5,8 @@ question came up, because only the true leader acknowledges. Each row of a wrong
 what its name says.
 """
 
+from typing import Any
+
 import pytest
 
 from .fencing_model import DOUBLE, GAP, Design
@@ -104,7 +106,7 @@ def test_the_way_to_lost_records_can_be_read() -> None:
 
 # --- each rule left out ----------------------------------------------------------------------------------------------
 
-_TWO = {"successor": SUCCESSOR, "inits": (0, 0, 0), "edge_max": 1}
+_TWO: dict[str, Any] = {"successor": SUCCESSOR, "inits": (0, 0, 0), "edge_max": 1}
 
 _LEFT_OUT = {
     "READ behind an INIT to a told end": group(inits=(1, 0, 0), recover=without(RECOVER, "declare")),
@@ -235,7 +237,13 @@ def test_no_world_is_stuck(design: Design) -> None:
     assert_none_is_stuck(design)
 
 
-_HANGING = {"inits": (1, 0, 0), "late_batches": True, "verifies": False, "recover": ("abort",), "edge_max": 1}
+_HANGING: dict[str, Any] = {
+    "inits": (1, 0, 0),
+    "late_batches": True,
+    "verifies": False,
+    "recover": ("abort",),
+    "edge_max": 1,
+}
 """Below 3.6 V asks for an abort and dies: its batch lands outside of any transaction, and no time limit ends it."""
 
 
