@@ -42,12 +42,12 @@ def group(
     *,
     inits: tuple[int, int, int] = (2, 0, 0),
     member: tuple[str, ...] = MEMBER,
-    strangers_fences: int = 0,
+    strangers_victims: tuple[int, ...] = (),
     **rules: object,
 ) -> Design:
     """V owns the range and is at work; A gives it to N; B, if there is one, takes over from A and gives it to M.
 
-    X, who is not of the group, makes producers of V's id at any time, so often.
+    X, who is not of the group, makes producers of these victims' ids, each at any time.
     """
     control = Fold(1, A, frozenset({V, N, M}), grants=(Grant(V, 1, 0),))
     processes = (
@@ -56,7 +56,7 @@ def group(
         Process(member if successor else (), inits=inits[M] if successor else 0),
         Process(coordinator, term=1, seen=control),
         Process(successor),
-        Process(("fence 0",) * strangers_fences),
+        Process(tuple(f"fence {victim}" for victim in strangers_victims)),
     )
     rules.setdefault("recover", RECOVER)
     design = Design("VNMABX", World((control,), (), processes), grantee=(0, 0, 0, N, M))
