@@ -135,12 +135,13 @@ _TWO_COORDINATORS = {
 @pytest.mark.parametrize(("design", "worlds"), _TWO_COORDINATORS.values(), ids=_TWO_COORDINATORS.keys())
 def test_two_coordinators_at_once_keep_the_tiling_exact(design: Design, worlds: int) -> None:
     """The term may change before, between and after all steps of the first coordinator, while V splits, merges,
-    releases and fails: nothing is wrong in any world.
+    releases and fails: nothing is wrong in any world. A READ that need not wait happens with the step before it.
     """
     found = assert_right(design, worlds)
     chances = (world.processes[A] for world in found.came_from if world.processes[B].todo[:1] == ("elect",))
     interrupted = {step for process in chances for step in process.todo[:1]}
-    assert interrupted == set(design.start.processes[A].todo)
+    at_once = {step for step in design.start.processes[A].todo if step.startswith("read ")}
+    assert interrupted | at_once == set(design.start.processes[A].todo)
 
 
 @pytest.mark.parametrize(
