@@ -1,9 +1,11 @@
 """The breadth-first search that the models of this folder share: every reachable world once, the shortest way told."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import pytest
 
 W = TypeVar("W")
 
@@ -93,3 +95,12 @@ def stuck_worlds(
         reaching |= fresh
         queue.extend(fresh)
     return [world for world in before if world not in reaching]
+
+
+WORLDS_OF_FAST_TESTS = 9_000
+
+
+def params(table: Mapping[str, tuple[Any, ...]]) -> list[Any]:
+    """The rows of a table (a design, the number of its worlds, …) for pytest; large searches are slow tests."""
+    marks = {name: pytest.mark.slow if row[1] > WORLDS_OF_FAST_TESTS else () for name, row in table.items()}
+    return [pytest.param(*row, id=name, marks=marks[name]) for name, row in table.items()]

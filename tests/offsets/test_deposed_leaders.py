@@ -26,6 +26,7 @@ from .fencing_programs import (
     without,
 )
 from .fencing_steps import explore
+from .search import params
 
 NOBODY = ()
 """In place of the coordinator's program: nobody is expelled."""
@@ -168,7 +169,7 @@ _RIGHT = {
 }
 
 
-@pytest.mark.parametrize(("design", "worlds", "workers"), _RIGHT.values(), ids=_RIGHT.keys())
+@pytest.mark.parametrize(("design", "worlds", "workers"), params(_RIGHT))
 def test_a_read_to_an_own_append_is_enough(design: Design, worlds: int, workers: set[int]) -> None:
     """Whatever the other READs are told, whoever fences, and whichever node coordinates: nothing is wrong."""
     assert_right(design, worlds, workers)
@@ -189,6 +190,7 @@ def test_a_successor_that_appends_its_own_record_need_not_fence_anew() -> None:
     assert_right(design, 100_570, {V, N, M})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_version_of_transactions_makes_no_difference(version: int) -> None:
     """No INIT repeats its own epoch, nothing is asked of another node, INIT aborts: the worlds are the same."""

@@ -31,6 +31,7 @@ from .range_programs import (
     task,
 )
 from .range_steps import explore
+from .search import params
 
 # --- the chosen orders -----------------------------------------------------------------------------------------------
 
@@ -102,7 +103,7 @@ _RIGHT = {
 }
 
 
-@pytest.mark.parametrize(("design", "worlds"), _RIGHT.values(), ids=_RIGHT.keys())
+@pytest.mark.parametrize(("design", "worlds"), params(_RIGHT))
 def test_ranges_that_split_merge_and_move_keep_the_tiling_exact(design: Design, worlds: int) -> None:
     """Whatever a generation carries, whatever fails and whenever markers are written, nothing is wrong in any world."""
     assert_right(design, worlds)
