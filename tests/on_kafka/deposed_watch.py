@@ -21,6 +21,8 @@ from keylanes.offsets.events import Event
 from .deposed_cluster import CLIENT_SETTINGS
 
 TOLD = (MemberExpelled, MemberFenced, RangesGranted)
+QUIET_S_MAX = 2.0
+"""A consumer with no event for so long is replaced."""
 
 
 class Entry(NamedTuple):
@@ -88,18 +90,26 @@ class ControlLog:
         return next(filter(is_it, self.entries()), None)
 
     def _read(self) -> None:
+        while not self._stopped.is_set():
+            consumer = self._consumer()
+            heard_s = time.monotonic()
+            while not self._stopped.is_set() and time.monotonic() < heard_s + QUIET_S_MAX:
+                message = consumer.poll(0.1)
+                if message is None or message.error() is not None:
+                    continue
+                heard_s, event = time.monotonic(), decode(message.value())
+                self._entries.append(Entry(time.time(), message.offset(), event))
+                if isinstance(event, TOLD):
+                    self._tell(f"control log {message.offset()}: {described(event)}")
+            consumer.close()
+
+    def _consumer(self) -> Consumer:
+        """A new consumer behind the last entry. An old one stays with a leader that was deposed and still answers."""
         settings = {"group.id": "deposed", "enable.auto.commit": False, "isolation.level": "read_committed"}
         consumer = Consumer({"bootstrap.servers": self._bootstrap, **settings, **CLIENT_SETTINGS})
-        consumer.assign([TopicPartition(self._topic, 0, 0)])
-        while not self._stopped.is_set():
-            message = consumer.poll(0.1)
-            if message is None or message.error() is not None:
-                continue
-            event = decode(message.value())
-            self._entries.append(Entry(time.time(), message.offset(), event))
-            if isinstance(event, TOLD):
-                self._tell(f"control log {message.offset()}: {described(event)}")
-        consumer.close()
+        begin = self._entries[-1].offset + 1 if self._entries else 0
+        consumer.assign([TopicPartition(self._topic, 0, begin)])
+        return consumer
 
 
 def described(event: MemberExpelled | MemberFenced | RangesGranted) -> str:
