@@ -5,28 +5,29 @@
 
 import asyncio
 import random
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from ..protocol import Batch, BrokerError, Outgoing, ProducerFenced, TopicPartition, TopicSpec
+from ..protocol import Batch, BrokerError, OffsetOutOfRange, Outgoing, ProducerFenced, TopicPartition, TopicSpec
 from .log import (
     BatchRefused,
     ClusterState,
     Concurrent,
     CoordinatorUnavailable,
     OutOfOrder,
+    SimulatedRecord,
     Transaction,
     WrongTransactionState,
 )
 from .network import EPOCH_MS, Network
+from .nodes import Nodes, OldEnds
 
 
 class Cluster:
-    """The brokers: what they know (``state``), their network, and who waits for news.
+    """The brokers: what they know (``state``), their network, who of the ``nodes`` leads what, and who waits for news.
 
     With ``auto_create`` a write to an unknown topic creates it with ``partitions_default``. Each partition has one of
-    ``brokers`` as its leader.
+    ``brokers`` as its leader, and all of them as its replicas.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Cluster:
     ) -> None:
         self.network, self.state = network, state
         self._random, self._auto_create, self._partitions_default = rng, auto_create, partitions_default
-        self._brokers = brokers
+        self.nodes = Nodes(state, brokers, str(rng.getrandbits(32)))
         self._producers = 0
         self._waiting: dict[asyncio.Future[None], frozenset[TopicPartition]] = {}
 
@@ -62,9 +63,19 @@ class Cluster:
             if not news.done():
                 news.set_result(None)
 
-    def leader(self, source: TopicPartition) -> int:
-        """The broker that leads a partition; records for one leader travel in one request."""
-        return zlib.crc32(f"{source.topic}/{source.partition}".encode()) % self._brokers
+    def depose(self, node: int) -> None:
+        """Cut a node off from the others, who elect new leaders and coordinators for what it had."""
+        self.nodes.depose(node, self.network.choose)
+
+    def mend(self) -> None:
+        """The node that was cut off is one of the others again."""
+        self.nodes.mend()
+        self.wake_all()
+
+    def count(self, name: str, happens: bool = True) -> None:
+        """Something of note has happened."""
+        if happens:
+            self.network.met[name] += 1
 
     def forget(self, news: "asyncio.Future[None]") -> None:
         """Nobody waits for these news any more."""
@@ -75,21 +86,10 @@ class Cluster:
         self._producers += 1
         return f"producer {self._producers}"
 
-    def missing_to_write(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Those that do not exist, after what writing to them creates."""
-        if self._auto_create:
-            for name in dict.fromkeys(source.topic for source in sources):
-                self.state.create(TopicSpec(name, self._partitions_default, {}))
-        return self.missing(sources)
-
-    def missing(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Those that do not exist."""
-        found = self.state.descriptions(dict.fromkeys(source.topic for source in sources))
-        return [
-            source
-            for source in sources
-            if source.topic not in found or not 0 <= source.partition < found[source.topic].partitions
-        ]
+    def create_to_write(self, topics: Collection[str]) -> None:
+        """Create what writing to these topics creates."""
+        for name in topics if self._auto_create else ():
+            self.state.create(TopicSpec(name, self._partitions_default, {}))
 
     def append(self, records: Sequence[Outgoing]) -> None:
         """Write records of one partition as they are."""
@@ -97,22 +97,41 @@ class Cluster:
         self.wake(_partition_of(records[0]))
 
     def read(
-        self, positions: Mapping[TopicPartition, int], records_max: int, news: asyncio.Future[None] | None
+        self,
+        positions: Mapping[TopicPartition, int],
+        records_max: int,
+        news: asyncio.Future[None] | None,
+        old: Mapping[TopicPartition, OldEnds],
     ) -> list[Batch]:
-        """What there is, in an order and amount by the seed; nothing: ``news`` is told when there is something."""
+        """What there is, in an order and amount by the seed; nothing: ``news`` is told when there is something.
+        ``old``: partitions of which a deposed leader is asked.
+        """
         self.network.faults.refuse("READ", (source.topic for source in positions))
         batches: list[Batch] = []
         room = records_max if self._random.random() < 0.5 else self._random.randint(1, records_max)
         sources = list(positions)
         self._random.shuffle(sources)
         for source in sources:
-            records, offset_next = self.state.read(source, positions[source], room)
+            position = positions[source]
+            read = self.state.read(source, position, room)
+            records, offset_next = read if source not in old else self._read_old(source, position, old[source], read)
             room -= len(records)
-            if offset_next > positions[source]:
+            if offset_next > position:
                 batches.append(Batch(source, records, offset_next))
         if not batches and news is not None:
             self._waiting[news] = frozenset(positions)
         return batches
+
+    def _read_old(
+        self, source: TopicPartition, position: int, ends: OldEnds, read: tuple[list[SimulatedRecord], int]
+    ) -> tuple[list[SimulatedRecord], int]:
+        """What a deposed leader gives of what was read; raises OffsetOutOfRange behind its end."""
+        if position > ends.marks.high:
+            raise OffsetOutOfRange(source, position, ends.marks)
+        records, offset_next = read
+        end = max(position, ends.stable)
+        self.count("old records read", end < offset_next)
+        return [record for record in records if record.offset < end], min(end, offset_next)
 
     def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete records below offsets; raises UnknownTopic, OffsetOutOfRange."""

@@ -6,7 +6,7 @@
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -17,20 +17,26 @@ from ..protocol import (
     Batch,
     BrokerTimeout,
     GroupOffsets,
+    OffsetOutOfRange,
     Reader,
     TopicDescription,
     TopicPartition,
     TopicSpec,
-    UnknownTopic,
     Watermarks,
 )
 from ..rights import Lacking, Right
 from .cluster import Cluster
-from .link import ConnectionSevered, Link
+from .link import ConnectionSevered, Heard, Link, unknown
 from .network import Kind
+from .node import Fetched, Leading
 from .requests import Numbered, SimulatedRequests
 
+LOOK_S: Final = 1.0
+"""So often a reader looks who leads what it reads."""
 PATIENCE_S_MIN: Final = 0.02  # of a fetch that shall not wait: it does not live on a silent cluster for ever
+
+
+WatermarksOf = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Watermarks]]]
 
 
 class SimulatedConnection:
@@ -41,7 +47,8 @@ class SimulatedConnection:
     def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.client_name = client_name
         self._cluster = cluster
-        self._link = Link(cluster, client_name)
+        self._heard = Heard()
+        self._link = Link(cluster, client_name, self._heard)
         self._links: dict[Link, None] = {}  # of what was made here
         self._limits = TopicNumbers(self._message_limits)
 
@@ -63,8 +70,8 @@ class SimulatedConnection:
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """The topics among these that exist."""
-        step = partial(self._cluster.state.descriptions, topics)
-        return await self._link.ask_again(Kind.METADATA, step, self._link.deadline("describing topics"))
+        told = await self._link.topics(topics, self._link.deadline("describing topics"))
+        return dict(told.topics)
 
     async def lacking(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
         """None."""
@@ -80,21 +87,21 @@ class SimulatedConnection:
         await self._link.ask_again(Kind.CREATE, create, self._link.deadline("creating topics"))
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
-        """Watermarks; raises UnknownTopic."""
-
-        def look(asked: tuple[TopicPartition, ...]) -> dict[TopicPartition, Watermarks]:
-            return {source: self._cluster.state.watermarks(source) for source in asked}
-
-        step = partial(look, tuple(partitions))
-        return await self._link.ask_again(Kind.OFFSETS, step, self._link.deadline("asking for watermarks"))
+        """Watermarks, of leaders that are confirmed; raises UnknownTopic, BrokerTimeout."""
+        leading = Leading(self._cluster, self.client_name)
+        deadline = self._link.deadline("asking for watermarks")
+        found = await self._link.ask_leaders(
+            Kind.OFFSETS, lambda led: partial(leading.watermarks, led), partitions, deadline
+        )
+        return {source: found[source] for source in partitions}
 
     async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """See the protocol."""
-
-        def look() -> dict[TopicPartition, int | None]:
-            return {source: self._cluster.state.offset_at(source, time) for source, time in times.items()}
-
-        return await self._link.ask_again(Kind.OFFSETS, look, self._link.deadline("asking for offsets by time"))
+        leading = Leading(self._cluster, self.client_name)
+        deadline = self._link.deadline("asking for offsets by time")
+        return await self._link.ask_leaders(
+            Kind.OFFSETS, lambda led: partial(leading.offsets_at, times, led), times, deadline
+        )
 
     async def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:
         """See the protocol."""
@@ -103,7 +110,7 @@ class SimulatedConnection:
 
     def _new_link(self) -> Link:
         self._link.check()
-        link = Link(self._cluster, self.client_name)
+        link = Link(self._cluster, self.client_name, self._heard)
         self._links = {one: None for one in self._links if not one.closed}
         self._links[link] = None
         return link
@@ -112,7 +119,7 @@ class SimulatedConnection:
         """A new reader with a connection of its own."""
         link = self._new_link()
         await link.ask_again(Kind.METADATA, lambda: None, link.deadline("connecting a reader"))
-        reader = SimulatedReader(link, self._cluster)
+        reader = SimulatedReader(link, self._cluster, self.watermarks)
         reader.assign(positions)
         return reader
 
@@ -121,11 +128,11 @@ class SimulatedConnection:
         link = self._new_link()
         deadline = link.deadline(f"making a producer of {transactional_id!r}")
         try:
-            epoch = await link.initialise(transactional_id, transaction_timeout_ms, deadline)
+            initialised = await link.initialise(transactional_id, transaction_timeout_ms, deadline)
         except BaseException:
             link.close()
             raise
-        requests = SimulatedRequests(link, self._limits, transactional_id, epoch)
+        requests = SimulatedRequests(link, self._limits, transactional_id, initialised)
         return TransactionalProducer(requests, transactional_id, transaction_timeout_ms)
 
     def table(self, topic: str, partition: int) -> None:
@@ -138,7 +145,7 @@ class SimulatedConnection:
     async def _append_requests(self, deadline: Deadline) -> SimulatedRequests:
         link = self._new_link()
         try:
-            producer = await link.ask_again(Kind.INIT, self._cluster.new_producer, deadline)
+            producer = await link.ask_any(Kind.INIT, lambda node: node.cluster.new_producer, deadline)
         except BaseException:
             link.close()
             raise
@@ -146,19 +153,22 @@ class SimulatedConnection:
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
-        step = partial(self._cluster.trim, before)
-        await self._link.ask_again(Kind.TRIM, step, self._link.deadline("trimming"))
+        leading = Leading(self._cluster, self.client_name)
+        deadline = self._link.deadline("trimming")
+        await self._link.ask_leaders(Kind.TRIM, lambda led: partial(leading.trim, before, led), before, deadline)
 
     async def _message_limits(self, topics: Collection[str]) -> dict[str, int]:
         return {name: int(topic.config["max.message.bytes"]) for name, topic in (await self.describe(topics)).items()}
 
 
 class SimulatedReader:
-    """A ``Reader``: keeps positions; asks the cluster for each fetch."""
+    """A ``Reader``: keeps positions; asks the leaders for each fetch. ``watermarks``: of leaders that are confirmed."""
 
-    def __init__(self, link: Link, cluster: Cluster) -> None:
+    def __init__(self, link: Link, cluster: Cluster, watermarks: WatermarksOf) -> None:
         self._link = link
         self._cluster = cluster
+        self._watermarks = watermarks
+        self._look_s = 0.0
         self._positions: dict[TopicPartition, int] = {}
         self._silent_since: float | None = None
         self._assigned = True
@@ -207,30 +217,56 @@ class SimulatedReader:
     async def _apply_assignment(self) -> None:
         """A look whether the partitions exist; raises UnknownTopic."""
         positions = self._positions
-        step = partial(self._cluster.missing, tuple(positions))
-        missing = await self._link.ask_again(Kind.METADATA, step, self._link.deadline("asking for topics"))
-        if missing:
-            raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
+        told = await self._link.topics([source.topic for source in positions], self._link.deadline("asking for topics"))
+        if missing := told.missing(list(positions)):
+            raise unknown(missing[0])
         self._assigned = positions is self._positions  # else assigned anew meanwhile: ``fetch`` comes back
 
     async def _ask(
         self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
     ) -> list[Batch] | None:
-        """One answer of the cluster; None: there is none."""
+        """What the leaders answer; None: nobody who leads has answered."""
         now = asyncio.get_running_loop().time()
-        step = partial(self._cluster.read, asked, records_max, news if wait > 0 else None)
         try:
-            found = await self._link.ask(
-                Kind.FETCH, step, self._link.deadline("reading"), patience_s=max(wait, PATIENCE_S_MIN)
-            )
+            found = await self._ask_leaders(asked, records_max, news, wait)
         except ConnectionSevered:
             raise
         except BrokerTimeout:
             self._link.check()
+            self._link.leaders.forget(asked)
             self._silent_since = now if self._silent_since is None else self._silent_since
             return None
+        except OffsetOutOfRange as error:
+            marks = (await self._watermarks([error.source]))[error.source]
+            if marks.start <= error.offset <= marks.high:  # by its leader: one that was deposed has less
+                raise BrokerTimeout(f"a node that does not lead {error.source} answered") from error
+            raise
         self._silent_since = None
-        return found
+        self._link.leaders.forget(found.strayed)
+        return None if found.strayed and not found.batches else found.batches
+
+    async def _ask_leaders(
+        self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
+    ) -> Fetched:
+        """One fetch, behind a look who leads where that is not known, or was known for long."""
+        link, now, deadline = self._link, asyncio.get_running_loop().time(), self._link.deadline("reading")
+        patience_s = max(wait, PATIENCE_S_MIN)
+        led = link.led(asked)
+        if len(led) < len(asked) or now >= self._look_s:
+            names = tuple(dict.fromkeys(source.topic for source in asked))
+            link.learn(
+                await link.ask_node(
+                    Kind.METADATA,
+                    link.any_node(),
+                    lambda node: partial(node.metadata, names),
+                    deadline,
+                    patience_s=patience_s,
+                )
+            )
+            self._look_s, led = now + LOOK_S, link.led(asked)
+        leading = Leading(self._cluster, link.client_name)
+        step = partial(leading.read, asked, led, records_max, news if wait > 0 else None)
+        return await link.ask(Kind.FETCH, step, deadline, patience_s=patience_s)
 
     def _check_heard(self, found: Sequence[Batch]) -> None:
         limit_ms = self._cluster.network.latency.timeout_ms

@@ -1,14 +1,18 @@
-"""A simulated process's connections: requests with deadlines, asked once or again."""
+"""A simulated process's connections: requests with deadlines, asked once or again, and who is asked."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..asking import Deadline
-from ..protocol import BrokerError, BrokerTimeout
+from ..leaders import Leaders
+from ..protocol import BrokerError, BrokerTimeout, TopicPartition, UnknownTopic
+from ..silence import SilentNodes
 from .cluster import Cluster
-from .network import Kind
+from .network import Kind, Unanswered
+from .node import Led, Metadata, Node
+from .nodes import NotLeader
 
 T = TypeVar("T")
 
@@ -17,11 +21,27 @@ class ConnectionSevered(BrokerTimeout):
     """The process this connection belonged to is dead."""
 
 
+class Heard:
+    """What all connections of one process know of who leads, and of nodes that do not answer."""
+
+    def __init__(self) -> None:
+        self.leaders = Leaders[int]()
+        self.silent = SilentNodes[int]()
+
+
+class Initialised(NamedTuple):
+    """An epoch of a transactional id, and the node that gave it."""
+
+    epoch: int
+    node: int
+
+
 class Link:
     """Connections of one part of a process, closed as a whole."""
 
-    def __init__(self, cluster: Cluster, client_name: str) -> None:
-        self.cluster, self.client_name = cluster, client_name
+    def __init__(self, cluster: Cluster, client_name: str, heard: Heard) -> None:
+        self.cluster, self.client_name, self.heard = cluster, client_name, heard
+        self.leaders = heard.leaders
         self.severed = self.closed = False
         self._pending: dict[asyncio.Future[Any], None] = {}  # replies and news that somebody waits for
 
@@ -53,7 +73,11 @@ class Link:
         """From now; without ``timeout_ms``, so long as a client waits for an answer."""
         network = self.cluster.network
         limit_ms = network.latency.timeout_ms if timeout_ms is None else timeout_ms
-        return Deadline(limit_ms, f"{self.client_name}: {what}", network.pauses())
+        return Deadline(limit_ms, f"{self.client_name}: {what}", network.pauses(), self._attempt_ms)
+
+    @property
+    def _attempt_ms(self) -> float:
+        return min(self.cluster.network.latency.timeout_ms, self.cluster.network.latency.attempt_ms)
 
     async def wait(self, future: "asyncio.Future[T]") -> T:
         """Wait for what a dead process does not hear of any more."""
@@ -65,30 +89,189 @@ class Link:
         self.check()
         return result
 
-    async def ask(self, kind: Kind, step: Callable[[], T], deadline: Deadline, *, patience_s: float | None = None) -> T:
-        """Have one step done in the cluster, once: what it returned or raised, or BrokerTimeout."""
+    async def ask(
+        self,
+        kind: Kind,
+        step: Callable[[], T],
+        deadline: Deadline,
+        *,
+        patience_s: float | None = None,
+        node: int | None = None,
+    ) -> T:
+        """Have one step done in the cluster, once: what it returned or raised, or BrokerTimeout. A node that does not
+        answer may lead no more what it led.
+        """
         self.check()
-        limit_s = min(deadline.left, self.cluster.network.latency.timeout_ms / 1000)
-        reply: asyncio.Future[T] = self.cluster.network.send(self.client_name, kind, step, limit_s, patience_s)
-        return await self.wait(reply)
+        reply: asyncio.Future[T] = self.cluster.network.send(
+            self.client_name, kind, step, deadline.attempt, patience_s, node
+        )
+        if node is None:
+            return await self.wait(reply)
+        try:
+            answer = await self.wait(reply)
+        except BrokerTimeout as error:
+            self.leaders.forget_node(node)
+            if isinstance(error, Unanswered):
+                self.heard.silent.lost(node, self._now_s())
+            raise
+        except BrokerError:
+            self.heard.silent.heard(node)
+            raise
+        self.heard.silent.heard(node)
+        return answer
 
     async def ask_again(self, kind: Kind, step: Callable[[], T], deadline: Deadline) -> T:
         """As ``ask``, again while no answer comes: for what may be carried out twice."""
+        return await self._again(lambda: self.ask(kind, step, deadline), deadline)
+
+    async def ask_any(self, kind: Kind, step_of: Callable[[Node], Callable[[], T]], deadline: Deadline) -> T:
+        """As ``ask_again``, of whichever node answers."""
+        return await self._again(lambda: self.ask_node(kind, self.any_node(), step_of, deadline), deadline)
+
+    async def ask_node(
+        self,
+        kind: Kind,
+        number: int,
+        step_of: Callable[[Node], Callable[[], T]],
+        deadline: Deadline,
+        *,
+        patience_s: float | None = None,
+    ) -> T:
+        """As ``ask``, of a node."""
+        step = step_of(Node(self.cluster, number))
+        return await self.ask(kind, step, deadline, patience_s=patience_s, node=number)
+
+    async def _again(self, asking: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
         while True:
             try:
-                return await self.ask(kind, step, deadline)
+                return await asking()
             except ConnectionSevered:
                 raise
             except BrokerTimeout as error:
                 self.check()
                 await deadline.pause(error)
 
-    async def initialise(self, transactional_id: str, timeout_ms: int, deadline: Deadline) -> int:
-        """The new epoch, when the id's last transaction is complete."""
+    # --- who leads ---------------------------------------------------------------------------------------------------
+
+    def any_node(self, but: Collection[int] = ()) -> int:
+        """A node that was not silent lately, at random."""
+        nodes = [node for node in self.cluster.nodes.numbers if node not in but]
+        return self.heard.silent.draw(nodes, self._now_s(), self.cluster.network.choose)
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def learn(self, told: Metadata) -> None:
+        """Take what a node tells of who leads; it counts by its leader epochs."""
+        for source, leadership in told.leaderships.items():
+            self.leaders.advance(source, leadership)
+
+    def led(self, sources: Collection[TopicPartition]) -> Led:
+        """Who leads these partitions, where that is known."""
+        known = {source: self.leaders.of(source) for source in sources}
+        return {source: one for source, one in known.items() if one is not None and one.leader is not None}
+
+    async def topics(self, names: Collection[str], deadline: Deadline, *, to_write: bool = False) -> Metadata:
+        """Those of the topics that exist, by any node."""
+        asked = tuple(dict.fromkeys(names))
+        told = await self.ask_any(
+            Kind.METADATA, lambda node: partial(node.metadata, asked, to_write=to_write), deadline
+        )
+        self.learn(told)
+        return told
+
+    async def missing(
+        self, sources: Collection[TopicPartition], deadline: Deadline, *, to_write: bool = False
+    ) -> list[TopicPartition]:
+        """Learn the leaders of partitions that have none known here; those that do not exist."""
+        silent = self.heard.silent
+        if silent.has_any:  # of a leader that was silent it is asked each time whether it still leads
+            known = [(source, self.leaders.leader(source)) for source in sources]
+            self.leaders.forget([source for source, node in known if node is not None and silent.is_doubtful(node)])
+        while wanted := [source for source in sources if self.leaders.leader(source) is None]:
+            told = await self.topics([source.topic for source in wanted], deadline, to_write=to_write)
+            if absent := told.missing(wanted):
+                return absent
+            if any(self.leaders.leader(source) is None for source in wanted):
+                await deadline.pause("partitions without a leader")
+        return []
+
+    async def ask_leaders(
+        self,
+        kind: Kind,
+        step_of: Callable[[Led], Callable[[], Mapping[TopicPartition, T]]],
+        sources: Collection[TopicPartition],
+        deadline: Deadline,
+    ) -> dict[TopicPartition, T]:
+        """Ask the leaders of partitions until each is answered for; raises UnknownTopic, BrokerTimeout."""
+        found: dict[TopicPartition, T] = {}
+        while open_ := [source for source in sources if source not in found]:
+            if missing := await self.missing(open_, deadline):
+                raise unknown(missing[0])
+            problem: object = "their leaders are not confirmed"
+            try:
+                found.update(await self.ask(kind, step_of(self.led(open_)), deadline))
+            except ConnectionSevered:
+                raise
+            except (BrokerTimeout, NotLeader) as error:
+                self.check()
+                problem = error
+            if unanswered := [source for source in open_ if source not in found]:
+                self.leaders.forget(unanswered)
+                await deadline.pause(problem)
+        return found
+
+    # --- who coordinates ---------------------------------------------------------------------------------------------
+
+    async def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
+        """The node that keeps an id's transactions. One that names itself is believed when another node names it, or
+        when no other node answers.
+        """
+        named_itself: set[int] = set()
         while True:
-            epoch = await self.ask_again(
-                Kind.INIT, partial(self.cluster.initialise, transactional_id, timeout_ms), deadline
-            )
+            others = [node for node in self.cluster.nodes.numbers if node not in named_itself]
+            if named_itself and all(self.heard.silent.is_doubtful(node) for node in others):
+                return self.cluster.network.choose(sorted(named_itself))
+            asked = self.any_node(named_itself)
+            try:
+                named = await self.ask_node(
+                    Kind.COORDINATOR, asked, lambda node: partial(node.coordinator, transactional_id), deadline
+                )
+            except ConnectionSevered:
+                raise
+            except BrokerTimeout as error:
+                self.check()
+                await deadline.pause(error)
+                continue
+            if named != asked:
+                return named
+            named_itself.add(named)
+
+    async def initialise(self, transactional_id: str, timeout_ms: int, deadline: Deadline) -> Initialised:
+        """The new epoch, when the id's last transaction is complete, and the node that gave it: it coordinates."""
+        coordinator: int | None = None
+        while True:
+            try:
+                if coordinator is None:
+                    coordinator = await self.coordinator(transactional_id, deadline)
+                epoch = await self.ask_node(
+                    Kind.INIT,
+                    coordinator,
+                    lambda node: partial(node.initialise, transactional_id, timeout_ms),
+                    deadline,
+                )
+            except ConnectionSevered:
+                raise
+            except (BrokerTimeout, NotLeader) as error:
+                self.check()
+                coordinator = None
+                await deadline.pause(error)
+                continue
             if epoch is not None:
-                return epoch
+                return Initialised(epoch, coordinator)
             await deadline.pause("its last transaction is not complete")
+
+
+def unknown(source: TopicPartition) -> UnknownTopic:
+    """The error for a partition that does not exist."""
+    return UnknownTopic(f"topic {source.topic!r} has no partition {source.partition}")

@@ -7,23 +7,29 @@ a context of its own, not in that of the process that asked: a process that is p
 
 import asyncio
 import contextvars
+import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ..asking import NotSent
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
 from ..rights import Operation, Right
+from .nodes import NoAnswer
 
 EPOCH_MS = 1_700_000_000_000  # what a record is stamped with is this plus the loop's time
 BROKEN = "the connection broke before an answer came"
 SILENT = "no answer in time"
 UNREACHABLE = "no connection"
 PRINCIPAL = "User:simulated"
+
+
+class Unanswered(BrokerTimeout):
+    """The node said nothing for a whole attempt."""
 
 
 @dataclass
@@ -45,6 +51,7 @@ class Faults:
     marker_late_ms: float = 5_000.0
     cut: set[str] = field(default_factory=set)  # clients that nothing reaches, and that reach nobody
     cut_from: set[tuple[str, str]] = field(default_factory=set)  # the same of a client and a topic alone
+    cut_from_node: set[tuple[str, int]] = field(default_factory=set)  # the same of a client and a node
     denied: set[Right] = field(default_factory=set)  # what no client has a right to, though all were allowed to start
     away: bool = False  # nothing is answered; every call ends with BrokerTimeout
 
@@ -61,6 +68,7 @@ class Faults:
         self.coordinator_away = 0.0
         self.cut.clear()
         self.cut_from.clear()
+        self.cut_from_node.clear()
         self.denied.clear()
         self.away = False
 
@@ -73,6 +81,7 @@ class Latency:
     marker_ms: tuple[float, float] = (0.1, 20.0)  # from a transaction's decision to each of its markers
     retry_ms: tuple[float, float] = (1.0, 20.0)  # before a client asks again
     timeout_ms: float = 10_000.0  # so long a client waits for an answer, and tries again what may be asked twice
+    attempt_ms: float = math.inf  # the same of one try; no longer than that
 
 
 class Kind(Enum):
@@ -83,6 +92,7 @@ class Kind(Enum):
     OFFSETS = auto()
     TRIM = auto()
     FETCH = auto()
+    COORDINATOR = auto()
     INIT = auto()
     ADD_PARTITIONS = auto()
     PRODUCE = auto()
@@ -101,7 +111,9 @@ class Fault(Enum):
 
 @dataclass(eq=False)
 class Request:
-    """A request under way. ``patience_s``: so long its sender waits when there will be no answer at all."""
+    """A request under way. ``patience_s``: so long its sender waits when there will be no answer at all; ``node``: who
+    is asked, None: nobody in particular.
+    """
 
     client_name: str
     kind: Kind
@@ -109,6 +121,7 @@ class Request:
     reply: asyncio.Future[Any]
     gives_up_at: float  # in the loop's time
     patience_s: float
+    node: int | None
     timer: asyncio.TimerHandle | None = None
     has_arrived: bool = False
 
@@ -147,6 +160,10 @@ class Network:
         """Seconds before each next try of a client."""
         while True:
             yield self.draw(self.latency.retry_ms)
+
+    def choose(self, nodes: Sequence[int]) -> int:
+        """One of the nodes."""
+        return self._random.choice(nodes)
 
     def happens(self, probability: float, name: str) -> bool:
         """Whether a fault is to happen now; counted if so."""
@@ -200,9 +217,15 @@ class Network:
     # --- for a client ----------------------------------------------------------------------------------------------
 
     def send(
-        self, client_name: str, kind: Kind, step: Callable[[], Any], limit_s: float, patience_s: float | None = None
+        self,
+        client_name: str,
+        kind: Kind,
+        step: Callable[[], Any],
+        limit_s: float,
+        patience_s: float | None = None,
+        node: int | None = None,
     ) -> asyncio.Future[Any]:
-        """Have a step done in the cluster; the future has what it returned or raised, or BrokerTimeout."""
+        """Have a step done in the cluster, by a node; the future has what it returned or raised, or BrokerTimeout."""
         loop = asyncio.get_running_loop()
         request = Request(
             client_name,
@@ -211,6 +234,7 @@ class Network:
             loop.create_future(),
             gives_up_at=loop.time() + limit_s,
             patience_s=limit_s if patience_s is None else min(patience_s, limit_s),
+            node=node,
         )
         self._under_way[request] = None
         faults, fault = self.faults, self._caught_by(client_name, kind, step)
@@ -268,7 +292,14 @@ class Network:
         ):
             self.met["cut from a topic"] += 1
             return False
-        return True
+        return request.node is None or self.reaches_node(request.client_name, request.node)
+
+    def reaches_node(self, client_name: str, node: int) -> bool:
+        """Whether anything comes through between this client and a node; counted if not."""
+        if (client_name, node) not in self.faults.cut_from_node:
+            return True
+        self.met["cut from a node"] += 1
+        return False
 
     def _arrive(self, request: Request, loses_reply: bool) -> None:
         if not self._reaches(request):
@@ -280,6 +311,10 @@ class Network:
             if self._random.random() < 0.5:
                 return
         result, error = self._carry_out(request)
+        if isinstance(error, NoAnswer):
+            self.met["no answer"] += 1
+            self._leave_silent(request)
+            return
         delay = self.draw(self.latency.request_ms)
         if self.happens(self.faults.reply_slow, "reply_slow"):
             delay += self.faults.reply_slow_ms / 1000
@@ -315,8 +350,11 @@ class Network:
     def _fail(self, request: Request, reason: str) -> None:
         self._under_way.pop(request, None)
         if not request.reply.done():
-            kind = NotSent if reason == UNREACHABLE else BrokerTimeout
+            kind = _ERRORS.get(reason, BrokerTimeout)
             _raise_in(request.reply, kind(f"{request.client_name}: {reason}"))
+
+
+_ERRORS: Final[Mapping[str, type[BrokerTimeout]]] = {UNREACHABLE: NotSent, SILENT: Unanswered}
 
 
 def _raise_in(future: "asyncio.Future[Any]", error: BrokerError) -> None:

@@ -14,9 +14,11 @@ from ..delivery import Answer, Batch, TopicNumbers, Verdict
 from ..producer import IdState
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, Outgoing, ProducerFenced, TopicPartition, UnknownTopic
 from .batches import fitting
-from .link import Link
+from .link import Initialised, Link
 from .log import BatchRefused, Concurrent, CoordinatorUnavailable
 from .network import Kind
+from .node import Node
+from .nodes import NotLeader
 
 T = TypeVar("T")
 
@@ -35,7 +37,7 @@ def verdict_of(error: BrokerError) -> Verdict:
             return Verdict.REFUSED
         case CoordinatorUnavailable():
             return Verdict.DOUBTFUL
-        case Concurrent() | UnknownTopic():  # a topic that is known to exist: news of it are on their way
+        case Concurrent() | NotLeader() | UnknownTopic():  # a topic that is known to exist: news of it are on their way
             return Verdict.AGAIN
         case NotSent():
             return Verdict.NOT_SENT
@@ -51,19 +53,25 @@ def answer_of(error: BrokerError) -> Answer:
 
 
 class SimulatedRequests:
-    """A producer at an epoch (None: outside of transactions): ``TransactionRequests``, ``BatchRequests``."""
+    """A producer, ``initialised`` at an epoch (None: outside of transactions): ``TransactionRequests``,
+    ``BatchRequests``.
+    """
 
-    def __init__(self, link: Link, limits: TopicNumbers, producer: str, epoch: int | None) -> None:
-        self.link, self.limits, self.producer = link, limits, producer
-        self._epoch = epoch
+    def __init__(self, link: Link, limits: TopicNumbers, producer: str, initialised: Initialised | None) -> None:
+        self.link, self.limits, self.producer, self.initialised = link, limits, producer, initialised
         self._network = link.cluster.network
-        self._known: set[TopicPartition] = set()
 
     @property
     def epoch(self) -> int:
         """The epoch of the transactional id."""
-        assert self._epoch is not None, "only transactions have an epoch"
-        return self._epoch
+        assert self.initialised is not None, "only transactions have an epoch"
+        return self.initialised.epoch
+
+    @property
+    def coordinator(self) -> int:
+        """The node that gave the epoch: of another one that calls itself the coordinator nothing proves that it is."""
+        assert self.initialised is not None, "only transactions have a coordinator"
+        return self.initialised.node
 
     @property
     def request_timeout_ms(self) -> float:
@@ -76,14 +84,7 @@ class SimulatedRequests:
 
     async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
         """See ``BatchRequests``."""
-        unknown = [place for place in partitions if place not in self._known]
-        if not unknown:
-            return []
-        missing = await self.link.ask_again(
-            Kind.METADATA, partial(self.link.cluster.missing_to_write, unknown), deadline
-        )
-        self._known.update(place for place in unknown if place not in missing)
-        return missing
+        return await self.link.missing(partitions, deadline, to_write=True)
 
     async def close(self) -> None:
         """Whoever still waits gets a BrokerTimeout."""
@@ -101,13 +102,15 @@ class SimulatedRequests:
     async def produce(
         self, batches: Mapping[TopicPartition, Batch[Numbered]], deadline: Deadline
     ) -> dict[TopicPartition, Answer]:
-        """See ``BatchRequests``."""
-        by_leader: dict[int, dict[TopicPartition, Batch[Numbered]]] = {}
+        """See ``BatchRequests``; leaders that did not take their batches are forgotten."""
+        leaders = self.link.leaders
+        by_leader: dict[int | None, dict[TopicPartition, Batch[Numbered]]] = {}
         for place, batch in batches.items():
-            by_leader.setdefault(self.link.cluster.leader(place), {})[place] = batch
-        parts = await asyncio.gather(*(self._produce_at(part, deadline) for part in by_leader.values()))
+            by_leader.setdefault(leaders.leader(place), {})[place] = batch
+        parts = await asyncio.gather(*(self._produce_at(node, part, deadline) for node, part in by_leader.items()))
         answers = {place: answer for part in parts for place, answer in part.items()}
-        if self._epoch is None:
+        leaders.forget([place for place, answer in answers.items() if answer.verdict is not Verdict.DONE])
+        if self.initialised is None:
             return answers
         happens, faults = self._network.happens, self._network.faults
         if happens(faults.transact_aborted, "transact_aborted"):
@@ -118,11 +121,15 @@ class SimulatedRequests:
         }
 
     async def _produce_at(
-        self, batches: Mapping[TopicPartition, Batch[Numbered]], deadline: Deadline
+        self, leader: int | None, batches: Mapping[TopicPartition, Batch[Numbered]], deadline: Deadline
     ) -> dict[TopicPartition, Answer]:
+        if leader is None:
+            return dict.fromkeys(batches, Answer(Verdict.NOT_SENT, "partitions without a leader"))
+        epoch = None if self.initialised is None else self.initialised.epoch
         payloads = {place: batch.payload for place, batch in batches.items()}
-        step = partial(self.link.cluster.produce, self.producer, self._epoch, payloads)
-        answer, found = await self._ask(Kind.PRODUCE, step, deadline)
+        answer, found = await self._ask(
+            Kind.PRODUCE, leader, lambda node: partial(node.produce, self.producer, epoch, payloads), deadline
+        )
         if found is None:
             return dict.fromkeys(batches, answer)
         return {
@@ -134,31 +141,41 @@ class SimulatedRequests:
 
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
         """See ``TransactionRequests``."""
-        step = partial(self.link.cluster.add_partitions, self.producer, self.epoch, tuple(partitions))
-        answer, _ = await self._ask(Kind.ADD_PARTITIONS, step, deadline)
+        added = tuple(partitions)
+        answer, _ = await self._ask(
+            Kind.ADD_PARTITIONS,
+            self.coordinator,
+            lambda node: partial(node.add_partitions, self.producer, self.epoch, added),
+            deadline,
+        )
         return answer
 
     async def end(self, deadline: Deadline, *, commit: bool) -> Answer:
         """See ``TransactionRequests``."""
         happens, faults = self._network.happens, self._network.faults
-        step: Callable[[], None] = partial(self.link.cluster.end_confirmed, self.producer, self.epoch, commit)
         is_lost = commit and happens(faults.transact_unknown, "transact_unknown")
-        if is_lost and happens(NOT_CARRIED_OUT, "commit_not_carried_out"):
-            step = _nothing
-        answer, _ = await self._ask(Kind.END_TXN, step, deadline)
+        arrives = not (is_lost and happens(NOT_CARRIED_OUT, "commit_not_carried_out"))
+
+        def step_of(node: Node) -> Callable[[], None]:
+            return partial(node.end, self.producer, self.epoch, commit) if arrives else _nothing
+
+        answer, _ = await self._ask(Kind.END_TXN, self.coordinator, step_of, deadline)
         return Answer(Verdict.LOST, "the answer was lost on demand") if is_lost else answer
 
     async def describe(self, deadline: Deadline) -> tuple[Answer, IdState | None]:
         """See ``TransactionRequests``."""
-        step = partial(self.link.cluster.state.state_of, self.producer)
-        answer, found = await self._ask(Kind.DESCRIBE_TXN, step, deadline)
+        answer, found = await self._ask(
+            Kind.DESCRIBE_TXN, self.coordinator, lambda node: partial(node.state_of, self.producer), deadline
+        )
         return answer, None if found is None else IdState(True, found[1] - self.epoch, found[0])
 
-    async def _ask(self, kind: Kind, step: Callable[[], T], deadline: Deadline) -> tuple[Answer, T | None]:
+    async def _ask(
+        self, kind: Kind, number: int, step_of: Callable[[Node], Callable[[], T]], deadline: Deadline
+    ) -> tuple[Answer, T | None]:
         """What became of a request, and what was answered; raises BrokerError when it can't be sent any more."""
         self.link.check()
         try:
-            return Answer(Verdict.DONE), await self.link.ask(kind, step, deadline)
+            return Answer(Verdict.DONE), await self.link.ask_node(kind, number, step_of, deadline)
         except BrokerError as error:
             return answer_of(error), None
 

@@ -75,7 +75,7 @@ def same_epoch(
 ) -> TransactionalProducer[Numbered]:
     """What must never be done: another producer at the same epoch, over a new connection."""
     assert isinstance(producer.requests, SimulatedRequests)
-    requests = SimulatedRequests(connection._new_link(), connection._limits, "id", producer.requests.epoch)
+    requests = SimulatedRequests(connection._new_link(), connection._limits, "id", producer.requests.initialised)
     twin = TransactionalProducer(requests, "id", 30_000)
     twin.session.sequences = dict(producer.session.sequences)
     return twin
