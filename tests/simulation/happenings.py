@@ -13,6 +13,7 @@ from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.partition.worker import Worker
 from keylanes.state.changelog import changelog_topic
 
+from .deposing import Deposing
 from .hand_overs import HandOvers
 from .moving import Moving
 from .plan import Happening
@@ -66,10 +67,13 @@ class Happenings:
         """Each ends what it began, when its time is over or when it is cancelled."""
         self.moving = Moving(world)
         self.hand_overs = HandOvers(world, self.moving)
+        self.deposing = Deposing(world, self)
+        self.begun = 0
+        """So many troubles."""
         self.passings: list[asyncio.Task[None]] = []
         self._traps: list[tuple[str, Callable[[Process], None], float]] = []
         """Steps at which something is to befall the coordinator, in the order in which they were set."""
-        self._troubled_until_s = -math.inf
+        self._troubled_until_s = self._ended_s = -math.inf
         self._others: set[asyncio.Task[None]] = set()
         """The troubles that are more than an outage of the signals."""
         self._others_until_s = -math.inf
@@ -89,6 +93,8 @@ class Happenings:
             await asyncio.sleep(LOOK_S)
             if not self.world.alive():
                 self.world.start()
+        if self.deposing.judgings:
+            await asyncio.wait(self.deposing.judgings)
         while self.troubles and self.world.rng.random() < 0.5:
             await asyncio.wait(self.troubles, return_when=asyncio.FIRST_COMPLETED)
             if not self.world.alive():
@@ -149,14 +155,20 @@ class Happenings:
                 end()
 
         begin()
+        self.begun += 1
         trouble = self.loop.create_task(last())
         self.troubles.add(trouble)
         if not is_outage:
             self._others.add(trouble)
         trouble.add_done_callback(self._trouble_over)
 
+    def calm_for(self, seconds: float) -> bool:
+        """Whether no trouble has ended within that time."""
+        return self.loop.time() - self._ended_s >= seconds
+
     def _trouble_over(self, trouble: "asyncio.Task[None]") -> None:
         self.troubles.discard(trouble)
+        self._ended_s = self.loop.time()
         if trouble in self._others:
             self._others.discard(trouble)
             self._others_until_s = self.loop.time()
@@ -403,6 +415,15 @@ class Happenings:
 
     async def _slow(self, rng: random.Random) -> None:
         self._fault(rng, "reply_slow", 0.2, reply_slow_ms=rng.choice((50.0, 700.0)))
+
+    async def _deposed(self, rng: random.Random) -> None:
+        await self.deposing.depose(rng)
+
+    async def _rack(self, rng: random.Random) -> None:
+        await self.deposing.rack(rng)
+
+    async def _election(self, rng: random.Random) -> None:
+        await self.deposing.election(rng)
 
     async def _away(self, rng: random.Random) -> None:
         self.world.count_fault("cluster away")

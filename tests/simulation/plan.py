@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from keylanes.brokers.simulated.broker import EPOCH_MS
+from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.runtime.settings import Settings
 
 from .twin import TTL_MS
@@ -41,6 +41,9 @@ KINDS: Final = {
     "late requests": 3,
     "held request": 3,
     "late markers": 2,
+    "deposed": 3,
+    "rack": 2,
+    "election": 1,
     "limit": 2,
     "retention": 2,
     "compact": 3,
@@ -63,6 +66,8 @@ KINDS: Final = {
 }
 """What may happen, and how often in proportion."""
 
+DEPOSING_KINDS: Final = frozenset({"deposed", "rack", "election"})
+"""A node of the cluster is cut off from the others and still answers."""
 RANGE_KINDS: Final = {"move": 6, "strike": 6, "stuck": 1, "release": 1, "split": 2, "merge": 1}
 """The same of groups in which ranges move."""
 KINDS_MADE: Final = ("deal",)
@@ -71,6 +76,8 @@ KINDS_MADE: Final = ("deal",)
 STATEFUL_ONLY: Final = frozenset({"compact", "full disk"})
 STATELESS_ONLY: Final = frozenset({"grow"})
 """State is kept by partition and key: a source that has it may not grow."""
+ATTEMPTS: Final = 4
+"""So often a client tries within its time when a node may be cut off: one that says nothing is not the only one."""
 KINDS_MAX = 9
 """So many kinds of happenings occur in one plan: a mix of its own, in which some come together often."""
 AT_ONCE_S = 0.05
@@ -175,6 +182,14 @@ class Plan(msgspec.Struct, frozen=True):
     mix: Mix
     bursts: tuple[Burst, ...]
     happenings: tuple[Happening, ...]
+
+    @property
+    def latency(self) -> Latency:
+        """Of the cluster."""
+        has_deposed = any(happening.kind in DEPOSING_KINDS for happening in self.happenings)
+        attempts = ATTEMPTS if has_deposed else 1
+        timeout_ms = self.mix.timeout_ms
+        return Latency(marker_ms=self.mix.marker_ms, timeout_ms=timeout_ms, attempt_ms=timeout_ms / attempts)
 
 
 def draw_plan(seed: int) -> Plan:

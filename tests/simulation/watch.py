@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from keylanes.brokers.protocol import TopicPartition
+from keylanes.brokers.simulated.log import Transaction
 from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.offsets.codec import decode
 from keylanes.offsets.control_events import (
@@ -209,8 +210,15 @@ class Watch:
                 for one in self.joined[event.incarnation].transactional_ids:
                     known_id = self.cluster.state.ids.get(one)
                     last = None if known_id is None else known_id.transaction
-                    assert last is None or last.complete, f"{event}: a transaction of {one} is under way"
+                    is_over = last is None or last.complete or self._is_mark(last)
+                    assert is_over, f"{event}: a transaction of {one} is under way"
                 self.fenced.add(event.incarnation)
+
+    def _is_mark(self, transaction: Transaction) -> bool:
+        """Whether a transaction that is under way marks the end of what was committed: it says nothing, for nobody."""
+        rows = [row for found in self.cluster.rows_of(transaction).values() for row in found]
+        is_opening = all(isinstance(decode(row.value or b""), LogOpened) for row in rows)
+        return bool(rows) and is_opening and transaction.committed is not True
 
     def has_reached(self, ends: Iterable[PinnedEnd]) -> bool:
         """Whether all is committed up to these ends."""

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
-from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.log import Transaction
 from keylanes.errors import BrokerUnavailable, FencedError, SettingsError, StoreError
 from keylanes.group.members import LEFT, SILENT, SUPERSEDED
@@ -89,8 +88,7 @@ class World:
         self.plan, self.mix, self.loop = plan, plan.mix, loop
         self.settings = plan.mix.make_settings()
         self.rng = random.Random(f"world {plan.seed}")
-        latency = Latency(marker_ms=plan.mix.marker_ms, timeout_ms=plan.mix.timeout_ms)
-        self.cluster = Cluster(self.rng.getrandbits(32), latency)
+        self.cluster = Cluster(self.rng.getrandbits(32), plan.latency)
         for topic, partitions in {**plan.mix.sources, **plan.mix.topics}.items():
             self.cluster.create_topic(topic, partitions)
         self.cluster.faults.offsets_unknown = plan.mix.offsets_unknown
