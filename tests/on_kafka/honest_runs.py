@@ -439,7 +439,9 @@ class SimulatedRun(Run):
 
     async def _twin(self, producer: Any, transactional_id: str, connection: str) -> Producer:
         broker: Any = self._brokers[connection]
-        requests = SimulatedRequests(broker._new_link(), broker._limits, transactional_id, producer.requests.initialised)
+        requests = SimulatedRequests(
+            broker._new_link(), broker._limits, transactional_id, producer.requests.initialised
+        )
         twin = TransactionalProducer(requests, transactional_id, LONG_MS)
         twin.session.sequences = dict(producer.session.sequences)
         return twin

@@ -130,11 +130,20 @@ class Deposing:
             survivors.remove(victim)
             incarnation = victim.incarnation
             self.happenings.dies(victim)
-            what, is_decided = f"the expulsion of {victim.name}", lambda: incarnation in world.watch.expelled
+            what = f"the expulsion of {victim.name}"
+
+            def is_decided() -> bool:
+                return incarnation in world.watch.expelled
+
         else:
             come = world.start()
-            what, is_decided = f"the joining of {come.name}", lambda: self._is_answered(come)
+            what = f"the joining of {come.name}"
             survivors.append(come)
+
+            def is_decided() -> bool:
+                birth, watch = come.member.identity.birth, world.watch
+                return birth in watch.refused or birth in {joined.birth for joined in watch.joined.values()}
+
         undisturbed = self._undisturbed(survivors)
         limit_s = self._session_s + DECIDES_S
         await self._until(lambda: is_decided() or not undisturbed(), limit_s)
@@ -143,10 +152,6 @@ class Deposing:
         if not is_decided():
             world.fail(f"the group does not decide {what} within {limit_s} s of an election:\n{world.describe()}")
         world.reached["decided while an old leader answers"] += 1
-
-    def _is_answered(self, come: Process) -> bool:
-        birth, watch = come.member.identity.birth, self.world.watch
-        return birth in watch.refused or birth in {joined.birth for joined in watch.joined.values()}
 
     def _undisturbed(self, survivors: list[Process]) -> Callable[[], bool]:
         """Whether nothing but this has befallen the group."""

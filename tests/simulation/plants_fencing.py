@@ -1,6 +1,7 @@
 """Defects in who may write: fences, producers, transactions whose outcome is unknown, coordinators."""
 
 import asyncio
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,11 +10,12 @@ from keylanes.brokers.delivery import Appends, Session
 from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, TransactionUnknown
 from keylanes.brokers.simulated.connection import SimulatedConnection
-from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
+from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import Numbered
 from keylanes.brokers.waiting import bounded
 from keylanes.group import cells, features, members
+from keylanes.group.coordinator import ToFence
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
@@ -22,9 +24,10 @@ from keylanes.runtime import stopping
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
-from keylanes.runtime.logs.office import Standing
+from keylanes.runtime.logs.office import Identity, Standing
 from keylanes.runtime.logs.reader import LogReader, Own
 from keylanes.runtime.member import Member
+from keylanes.runtime.membership import fencing
 from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.membership.group import Group
 from keylanes.runtime.partition.generation import Generation
@@ -46,24 +49,35 @@ DAMAGE = "(LogError, SourceError, StateError)"
 GROUP_KINDS = ("rival", "rivals", "pause", "coordinator pauses", "crash")
 
 
+async def told_ends(identity: Identity, wanted: ToFence) -> Mapping[int, int]:
+    """In place of marks: the ends that are told of the partitions in which a member has something."""
+    sources = {number: identity.logs.offsets(number) for number in wanted.log_partitions}
+    marks = await identity.broker.watermarks([*sources.values()]) if sources else {}
+    return {number: marks[source].high for number, source in sources.items()}
+
+
 def no_fence(patch: Planting) -> None:
     """Nobody is fenced."""
-
-    async def fence(self: SimulatedConnection, transactional_id: str) -> None:
-        return None
-
-    patch.setattr(SimulatedConnection, "fence", fence)
+    everywhere(patch, fencing.fence, told_ends)
 
 
 def fence_does_not_wait(patch: Planting) -> None:
     """A fence that is answered with "transactions under way" counts as one that is through."""
 
-    async def fence(self: SimulatedConnection, transactional_id: str) -> None:
-        link = self._link
-        step = partial(self._cluster.initialise, transactional_id, 60_000)
-        await link.ask_again(Kind.INIT, step, link.deadline(f"fencing {transactional_id}"))
+    async def fence(identity: Identity, wanted: ToFence) -> Mapping[int, int]:
+        assert isinstance(identity.broker, SimulatedConnection)
+        link = identity.broker._new_link()
+        for one in wanted.member.transactional_ids:
+            deadline = link.deadline(f"fencing {one}")
+            step_of = partial(_initialise, one)
+            await link.ask_node(Kind.INIT, await link.coordinator(one, deadline), step_of, deadline)
+        return await told_ends(identity, wanted)
 
-    patch.setattr(SimulatedConnection, "fence", fence)
+    everywhere(patch, fencing.fence, fence)
+
+
+def _initialise(transactional_id: str, node: Node) -> Callable[[], int | None]:
+    return partial(node.initialise, transactional_id, 60_000)
 
 
 def produce_not_awaited(patch: Planting) -> None:
@@ -139,7 +153,7 @@ def same_producer(patch: Planting) -> None:
         TransactionalProducer,
         "_commit",
         ('self.requests.deadline(f"the commit of {self._id!r}")', 'self.requests.deadline("the commit", 60_000)'),
-        ("if answer.verdict in SENT_AGAIN:", "if answer.verdict in SENT_AGAIN | {Verdict.LOST}:"),
+        (".verdict is Verdict.AGAIN:", ".verdict in (Verdict.AGAIN, Verdict.LOST):"),
     )
 
 
@@ -149,7 +163,7 @@ def doubt_is_no(patch: Planting) -> None:
         patch,
         TransactionalProducer,
         "_commit",
-        ("doubtful or answer.verdict is Verdict.DOUBTFUL", "False and doubtful"),
+        ("answer.verdict is Verdict.NOT_SENT:", "answer.verdict in (Verdict.NOT_SENT, Verdict.DOUBTFUL):"),
     )
 
 
@@ -165,17 +179,11 @@ def sent_again_unread(patch: Planting, kinds: tuple[type[BrokerError], ...]) -> 
             last[self._id] = error
             raise
 
-    async def unread(self: Transactions, deadline: float, *, was_fenced: bool = False) -> None:
-        if not isinstance(last.get(self.standing.identity.transactional_id), kinds):
-            return await replace(self, deadline, was_fenced=was_fenced)
-        while True:
-            try:
-                self._producer = await self.standing.identity.make_producer()
-            except ConnectionSevered:  # dead: it would try for ever
-                raise
-            except BrokerError:
-                continue
-            return None
+    async def unread(
+        self: Transactions, deadline: float, doubtful: Collection[int] = (), *, was_fenced: bool = False
+    ) -> None:
+        is_one = isinstance(last.get(self.standing.identity.transactional_id), kinds)
+        await replace(self, deadline, () if is_one else doubtful, was_fenced=was_fenced)
 
     patch.setattr(TransactionalProducer, "transact", noted)
     patch.setattr(Transactions, "_replace_producer", unread)
@@ -280,10 +288,10 @@ PLANTS = [
     ),
     Plant(
         "FENCED without a fence",
-        "who was expelled is said to be fenced, and still commits what another one works on: doubled records",
-        row(members, "fenced", (" and m.incarnation in view.seat.fenced", "")),
+        "who was expelled is said to be fenced while its transaction is under way, and another one takes its name",
+        row(members, "fenced", (" and m.incarnation in view.seat.marks", "")),
         kinds=("rival", "rivals", "pause", "slow"),
-        finding=f"{DOUBLED}|is under way",
+        finding="is under way",
     ),
     Plant(
         "grant without FENCED",
@@ -326,10 +334,8 @@ PLANTS = [
         changed(
             Transactions,
             "_replace_producer",
-            (
-                "try:\n                await self.standing.read()\n                self.standing.check()",
-                "try:\n                pass",
-            ),
+            ("await self.standing.confirm()", "pass"),
+            ("if doubtful:", "if False:"),
         ),
         kinds=("unknown", "lost replies"),
         finding=f"{DOUBLED}|{OUTSIDE}",

@@ -19,6 +19,7 @@ from ..on_kafka.test_planted_kafka import TRAPPED, Trapped
 from ..stage.planting import Planting, Tripping
 from . import (
     plants_copies,
+    plants_deposing,
     plants_fencing,
     plants_found,
     plants_lanes,
@@ -75,6 +76,7 @@ HEAD = "| defect | what it would do | what finds it |\n|---|---|---|\n"
 
 CHAPTERS = {
     "Who may write": plants_fencing.PLANTS,
+    "Who is believed": plants_deposing.PLANTS,
     "How a range changes hands": plants_moves.PLANTS,
     "A record's way": plants_lanes.PLANTS,
     "The logs": plants_logs.PLANTS,
