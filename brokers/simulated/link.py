@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ..asking import Deadline
 from ..leaders import Leaders
@@ -15,6 +15,9 @@ from .node import Led, Metadata, Node
 from .nodes import NotLeader
 
 T = TypeVar("T")
+
+WENT_BACK: Final = "went back to an older leader epoch"
+"""What no client does."""
 
 
 class ConnectionSevered(BrokerTimeout):
@@ -163,8 +166,11 @@ class Link:
 
     def learn(self, told: Metadata) -> None:
         """Take what a node tells of who leads; it counts by its leader epochs."""
-        for source, leadership in told.leaderships.items():
-            self.leaders.advance(source, leadership)
+        for source, told_one in told.leaderships.items():
+            before = self.leaders.of(source)
+            self.leaders.advance(source, told_one)
+            if before is not None and before.identity == told_one.identity:
+                self.cluster.count(WENT_BACK, self.leaders.epoch(source) < before.epoch)
 
     def led(self, sources: Collection[TopicPartition]) -> Led:
         """Who leads these partitions, where that is known."""

@@ -50,7 +50,7 @@ def commit_asked_again(patch: Planting) -> None:
         patch,
         TransactionalProducer,
         "_commit",
-        ("if answer.verdict in SENT_AGAIN:", "if answer.verdict in SENT_AGAIN | {Verdict.LOST}:"),
+        (".verdict is Verdict.AGAIN:", ".verdict in (Verdict.AGAIN, Verdict.LOST):"),
     )
 
 

@@ -7,7 +7,7 @@ simulated cluster. An *election* is judged, unless something else befalls the gr
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from keylanes.state.changelog import changelog_topic
@@ -45,14 +45,14 @@ class Deposing:
         """A node is cut off, for some time, and answers all, some or none of the processes."""
         lasts_s = rng.choice((0.3, self._session_s, 2 * self._session_s)) * (0.5 + rng.random())
         deaf = self._everybody() if rng.random() < 0.2 else [p.name for p in self.world.alive() if rng.random() < 0.3]
-        self._cut_off(self._node(rng), deaf, lasts_s)
+        self._cut_off(self._node(rng, LED), deaf, lasts_s)
 
     async def rack(self, rng: random.Random) -> None:
         """A process is cut off together with a node, which alone it may reach. Its own way comes back first."""
-        process, node = self._some_process(rng), self._node(rng)
-        first_s = rng.choice((0.3, self._session_s, 1.5 * self._session_s)) * (0.5 + rng.random())
+        process, node = self._some_process(rng), self._node(rng, LED if rng.random() < 0.5 else (CONTROL,))
+        first_s = rng.choice((0.3, 1.5 * self._session_s, 2.5 * self._session_s)) * (0.5 + rng.random())
         then_s = rng.choice((0.3, self._session_s, 2 * self._session_s)) * (0.5 + rng.random())
-        reaches_it, are_others_deaf = rng.random() < 0.5, rng.random() < 0.7
+        reaches_it, are_others_deaf = rng.random() < 0.7, rng.random() < 0.7
         if process is None or node is None:
             return
         others = [name for name in self._everybody() if name != process.name]
@@ -63,7 +63,7 @@ class Deposing:
     async def election(self, rng: random.Random) -> None:
         """A node is cut off for long, and answers everybody; somebody comes at that moment, or is killed."""
         await self._until(lambda: bool(self.world.workers()), 2 * self._session_s)
-        survivors, node = self.world.workers(), self._node(rng)
+        survivors, node = self.world.workers(), self._node(rng, LED)
         if self._cut_off(node, (), self._session_s + DECIDES_S + 1.0):
             self.judgings.append(asyncio.ensure_future(self._judge(rng, survivors)))
 
@@ -73,12 +73,13 @@ class Deposing:
         return [f"{APP}-{number}" for number in range(len(self.world.processes) + LATER)]
 
     def _some_process(self, rng: random.Random) -> Process | None:
-        alive = self.world.alive()
-        return rng.choice(alive) if alive else None
+        """Of those that work, if there are any."""
+        some = self.world.workers() or self.world.alive()
+        return rng.choice(some) if some else None
 
-    def _node(self, rng: random.Random) -> int | None:
+    def _node(self, rng: random.Random, led: Sequence[str]) -> int | None:
         """The node that leads something of what is drawn; None: there is nothing of it yet."""
-        nodes, what, sources = self.cluster.cluster.nodes, rng.choice(LED), [*self.world.mix.sources]
+        nodes, what, sources = self.cluster.cluster.nodes, rng.choice(led), [*self.world.mix.sources]
         if what == TRANSACTIONS:
             ids = [process.member.identity.transactional_id for process in self.world.alive()]
             node = nodes.coordinator(rng.choice(ids)) if ids else None

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes.brokers.simulated.link import WENT_BACK
 from keylanes.brokers.simulated.log import Transaction
 from keylanes.errors import BrokerUnavailable, FencedError, SettingsError, StoreError
 from keylanes.group.members import LEFT, SILENT, SUPERSEDED
@@ -405,6 +406,7 @@ class World:
         await self.finish(processes)
         self.count()
         self.watch.finish()
+        assert not self.cluster.met[WENT_BACK], f"a client {WENT_BACK}, {self.cluster.met[WENT_BACK]} times"
         if self.mix.stateful:
             for place in self.sources:
                 for folder in self.folders.all:
