@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
+from keylanes.brokers.protocol import TopicPartition
 from keylanes.state.changelog import changelog_topic
 
 from .process import APP, Process
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 TRANSACTIONS: Final = "__transaction_state"
 CONTROL: Final = "control"
-LED: Final = (CONTROL, CONTROL, "offsets", "offsets", "signals", "changelog", "source", "output", TRANSACTIONS)
+OFFSETS: Final = "offsets"
+LED: Final = (CONTROL, CONTROL, OFFSETS, OFFSETS, "signals", "changelog", "source", "output", TRANSACTIONS)
 """What the node that is cut off leads, beside whatever else it does."""
 DECIDES_S: Final = 3.0
 """So long, behind a session, it may take until the group decides again."""
@@ -47,18 +49,34 @@ class Deposing:
         deaf = self._everybody() if rng.random() < 0.2 else [p.name for p in self.world.alive() if rng.random() < 0.3]
         self._cut_off(self._node(rng, LED), deaf, lasts_s)
 
+    async def depose_leader(self, rng: random.Random, what: str) -> None:
+        """The node that leads this, and not the control log beside it, is cut off for long, and answers everybody."""
+        node, nodes = self._node(rng, (what,)), self.cluster.cluster.nodes
+        if node is not None and nodes.leadership(TopicPartition(f"{APP}.{CONTROL}", 0)).leader != node:
+            self._cut_off(node, (), self._session_s * (1 + 2 * rng.random()))
+
     async def rack(self, rng: random.Random) -> None:
         """A process is cut off together with a node, which alone it may reach. Its own way comes back first."""
-        process, node = self._some_process(rng), self._node(rng, LED if rng.random() < 0.5 else (CONTROL,))
-        first_s = rng.choice((0.3, 1.5 * self._session_s, 2.5 * self._session_s)) * (0.5 + rng.random())
+        first_s = rng.choice((0.3, self._session_s, 2 * self._session_s)) * (0.5 + rng.random())
+        reaches_it, are_others_deaf = rng.random() < 0.5, rng.random() < 0.7
+        self._cut_rack(rng, LED, first_s, reaches_it=reaches_it, are_others_deaf=are_others_deaf)
+
+    async def rack_of_the_control_log(self, rng: random.Random) -> None:
+        """The same of the leader of the control log, which the process reaches, until others have its ranges."""
+        first_s = self._session_s * (1.5 + rng.random())
+        self._cut_rack(rng, (CONTROL,), first_s, reaches_it=True, are_others_deaf=True)
+
+    def _cut_rack(
+        self, rng: random.Random, led: Sequence[str], first_s: float, *, reaches_it: bool, are_others_deaf: bool
+    ) -> None:
+        process, node = self._some_process(rng), self._node(rng, led)
         then_s = rng.choice((0.3, self._session_s, 2 * self._session_s)) * (0.5 + rng.random())
-        reaches_it, are_others_deaf = rng.random() < 0.7, rng.random() < 0.7
         if process is None or node is None:
             return
         others = [name for name in self._everybody() if name != process.name]
-        self._cut_off(node, others if are_others_deaf else [], first_s + then_s)
-        nodes = [one for one in self.cluster.cluster.nodes.numbers if one != node or not reaches_it]
-        self._cut_from({(process.name, one) for one in nodes}, first_s)
+        if self._cut_off(node, others if are_others_deaf else (), first_s + then_s):
+            nodes = [one for one in self.cluster.cluster.nodes.numbers if one != node or not reaches_it]
+            self._cut_from({(process.name, one) for one in nodes}, first_s)
 
     async def election(self, rng: random.Random) -> None:
         """A node is cut off for long, and answers everybody; somebody comes at that moment, or is killed."""
@@ -78,7 +96,7 @@ class Deposing:
         return rng.choice(some) if some else None
 
     def _node(self, rng: random.Random, led: Sequence[str]) -> int | None:
-        """The node that leads something of what is drawn; None: there is nothing of it yet."""
+        """The node that leads something of what is drawn; None: there is nothing of it yet, or a node is cut off."""
         nodes, what, sources = self.cluster.cluster.nodes, rng.choice(led), [*self.world.mix.sources]
         if what == TRANSACTIONS:
             ids = [process.member.identity.transactional_id for process in self.world.alive()]
@@ -92,14 +110,15 @@ class Deposing:
             name = topic.get(what, f"{APP}.{what}")
             places = self.cluster.places(name) if name in self.cluster.topics() else []
             node = nodes.leadership(rng.choice(places)).leader if places else None
-        if node is not None and nodes.deposed is None:
-            self.world.reached[f"deposed: {what}"] += 1
+        if node is None or nodes.deposed is not None:
+            return None
+        self.world.reached[f"deposed: {what}"] += 1
         return node
 
     def _cut_off(self, node: int | None, deaf: Collection[str], lasts_s: float) -> bool:
-        """Cut a node off, unless one is already. ``deaf``: who does not reach it."""
+        """Cut a node off, if there is one to be. ``deaf``: who does not reach it."""
         cluster = self.cluster.cluster
-        if node is None or cluster.nodes.deposed is not None:
+        if node is None:
             return False
         self.world.count_fault("node cut off")
         self.world.tell(f"node {node} is cut off")

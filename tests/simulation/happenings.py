@@ -13,7 +13,7 @@ from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.partition.worker import Worker
 from keylanes.state.changelog import changelog_topic
 
-from .deposing import Deposing
+from .deposing import OFFSETS, TRANSACTIONS, Deposing
 from .hand_overs import HandOvers
 from .moving import Moving
 from .plan import Happening
@@ -421,6 +421,15 @@ class Happenings:
 
     async def _rack(self, rng: random.Random) -> None:
         await self.deposing.rack(rng)
+
+    async def _old_offsets(self, rng: random.Random) -> None:
+        await self.deposing.depose_leader(rng, OFFSETS)
+
+    async def _old_coordinator(self, rng: random.Random) -> None:
+        await self.deposing.depose_leader(rng, TRANSACTIONS)
+
+    async def _old_control(self, rng: random.Random) -> None:
+        await self.deposing.rack_of_the_control_log(rng)
 
     async def _election(self, rng: random.Random) -> None:
         await self.deposing.election(rng)

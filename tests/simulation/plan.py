@@ -66,12 +66,14 @@ KINDS: Final = {
 }
 """What may happen, and how often in proportion."""
 
-DEPOSING_KINDS: Final = frozenset({"deposed", "rack", "election"})
+DEPOSING_KINDS: Final = frozenset({"deposed", "rack", "election", "old control", "old offsets", "old coordinator"})
 """A node of the cluster is cut off from the others and still answers."""
 RANGE_KINDS: Final = {"move": 6, "strike": 6, "stuck": 1, "release": 1, "split": 2, "merge": 1}
 """The same of groups in which ranges move."""
-KINDS_MADE: Final = ("deal",)
-"""What plans that are made begin with, and no draw has."""
+KINDS_MADE: Final = ("deal", "old control", "old offsets", "old coordinator")
+"""What is in plans that are made, and no draw has: ranges are dealt out; a node is cut off that leads just this, for
+long; with the leader of the control log a process is.
+"""
 
 STATEFUL_ONLY: Final = frozenset({"compact", "full disk"})
 STATELESS_ONLY: Final = frozenset({"grow"})

@@ -1,108 +1,93 @@
 """Defects in what is believed of leaders and coordinators that were deposed and still answer."""
 
-import contextlib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from keylanes.brokers.leaders import Leaders
-from keylanes.brokers.protocol import BrokerError, Producer
+from keylanes.brokers.protocol import Broker, Producer, TopicPartition
 from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.network import Kind
-from keylanes.brokers.simulated.node import Leading, Node
+from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import SimulatedRequests
-from keylanes.brokers.waiting import bounded, closed_within
-from keylanes.group.coordinator import ToFence
+from keylanes.group.coordinator import ToFence, ToRead
 from keylanes.runtime.engine.transaction import Transactions
 from keylanes.runtime.logs.office import Identity, Standing
 from keylanes.runtime.membership import fencing
 from keylanes.runtime.membership.coordinating import Coordinating
 
-from ..stage.planting import Planting, change, changed, everywhere
+from ..stage.planting import Planting, changed, everywhere
 from .plants import DOUBLED, LOST, Plant
-from .plants_fencing import told_ends
 
-OLD_ENDS = ("deposed", "rack", "crash", "coordinator dies", "rival", "pause")
+OLD_ENDS = ("old offsets", "crash", "rival")
 
 
-def told_is_believed(patch: Planting) -> None:
-    """Whoever says that it leads a partition is believed, on each connection until that one hears of another."""
-    change(patch, Leading, "is_confirmed", ("return agreeing >= len(others) // 2", "return agreeing >= 0"))
-    change(
-        patch,
-        SimulatedConnection,
-        "_new_link",
-        (
-            "Link(self._cluster, self.client_name, self._heard)",
-            "Link(self._cluster, self.client_name, type(self._heard)())",
-        ),
-    )
+def told_by_the_old_leader(broker: Broker, sources: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where partitions end, by a deposed leader that still answers, if there is one: so nobody confirms it."""
+    assert isinstance(broker, SimulatedConnection)
+    cluster, deposed = broker._cluster, broker._cluster.nodes.deposed
+    told = {source: cluster.state.watermarks(source).high for source in sources}
+    if deposed is not None and cluster.network.reaches_node(broker.client_name, deposed.node):
+        told |= {source: deposed.ends[source].marks.high for source in told if source in deposed.ends}
+    return told
 
 
 def read_behind_init_to_a_told_end(patch: Planting) -> None:
     """Behind INIT the control log is read to the end that some broker tells."""
-    told_is_believed(patch)
-    change(
-        patch,
-        Standing,
-        "confirm",
-        ("self.read_control_to(await self.identity.control_end.find())", "self.read_control()"),
-    )
+
+    async def confirm(self: Standing) -> None:
+        told = told_by_the_old_leader(self.identity.broker, [self.logs.control])
+        await self.read_control_to(told[self.logs.control])
+        self.check()
+
+    patch.setattr(Standing, "confirm", confirm)
 
 
 def own_outcome_to_a_told_end(patch: Planting) -> None:
     """What became of an own transaction is looked up below the end that some broker tells."""
-    told_is_believed(patch)
-    change(
-        patch,
-        Transactions,
-        "_replace_producer",
-        ("self.standing.read_offsets_to(await self._mark(producer, doubtful))", "self.standing.read()"),
-    )
+
+    async def mark(self: Transactions, producer: Producer, log_partitions: Collection[int]) -> Mapping[Any, int]:
+        logs = self.standing.logs
+        return told_by_the_old_leader(self.standing.identity.broker, map(logs.offsets, log_partitions))
+
+    patch.setattr(Transactions, "_mark", mark)
 
 
 def granted_by_a_told_end(patch: Planting) -> None:
     """What a fenced member has committed is read to the end that some broker tells."""
-    told_is_believed(patch)
-    change(
-        patch,
-        Coordinating,
-        "_read",
-        (
-            "self.standing.read_offsets_to({logs.offsets(number): end for number, end in wanted.ends.items()})",
-            "self.standing.read()",
-        ),
-    )
+    read = Coordinating._read
+
+    async def read_to_a_told_end(self: Coordinating, wanted: ToRead) -> None:
+        logs = self.identity.logs
+        told = told_by_the_old_leader(self.broker, map(logs.offsets, wanted.ends))
+        await read(self, wanted._replace(ends={source.partition: end for source, end in told.items()}))
+
+    patch.setattr(Coordinating, "_read", read_to_a_told_end)
 
 
 def no_mark(patch: Planting) -> None:
     """A fence leaves no mark: what is told behind it counts as the end."""
-    told_is_believed(patch)
+    fence = fencing.fence
 
-    async def fence(identity: Identity, wanted: ToFence) -> Mapping[int, int]:
-        limit_ms = identity.settings.transaction_limit_ms
-        for one in wanted.member.transactional_ids:
-            making = identity.broker.producer(one, transaction_timeout_ms=identity.settings.transaction_timeout_ms)
-            producer: Producer = await bounded(making, limit_ms, f"fencing {one}")
-            await closed_within(limit_ms, producer.close(), "closing")
-        return await told_ends(identity, wanted)
+    async def unmarked(identity: Identity, wanted: ToFence) -> Mapping[int, int]:
+        await fence(identity, wanted._replace(log_partitions=[]))
+        told = told_by_the_old_leader(identity.broker, map(identity.logs.offsets, wanted.log_partitions))
+        return {source.partition: end for source, end in told.items()}
 
-    everywhere(patch, fencing.fence, fence)
+    everywhere(patch, fence, unmarked)
 
 
 def any_coordinator(patch: Planting) -> None:
-    """Each request of a transaction goes to whoever calls itself the coordinator just then."""
+    """What is to be committed is asked of whoever calls itself the coordinator just then."""
     ask = SimulatedRequests._ask
 
     async def elsewhere(
         self: SimulatedRequests, kind: Kind, number: int, step_of: Callable[[Node], Callable[[], Any]], deadline: Any
     ) -> tuple[Any, Any]:
-        if kind in (Kind.ADD_PARTITIONS, Kind.END_TXN):
-            asked = self.link.any_node()
-            with contextlib.suppress(BrokerError):
-                number = await self.link.ask_node(
-                    Kind.COORDINATOR, asked, lambda node: partial(node.coordinator, self.producer), deadline
-                )
+        nodes = self.link.cluster.nodes
+        if kind is Kind.ADD_PARTITIONS:
+            number = nodes.coordinator(self.producer)
+        elif kind is Kind.END_TXN and nodes.deposed is not None:
+            number = nodes.told_coordinator(nodes.deposed.node, self.producer)
         return await ask(self, kind, number, step_of, deadline)
 
     patch.setattr(SimulatedRequests, "_ask", elsewhere)
@@ -120,14 +105,14 @@ PLANTS = [
         "READ behind INIT to a told end",
         "a member that was expelled and fenced hears of neither from a leader that was deposed: doubled records",
         read_behind_init_to_a_told_end,
-        kinds=("rack", "pause"),
+        kinds=("old control", "split"),
         finding=DOUBLED,
     ),
     Plant(
         "own outcome read to a told end",
         "a transaction that was committed without an answer is not found, and sent a second time: doubled records",
         own_outcome_to_a_told_end,
-        kinds=("deposed", "unknown"),
+        kinds=("old offsets", "unknown"),
         finding=DOUBLED,
     ),
     Plant(
@@ -148,7 +133,7 @@ PLANTS = [
         "a transaction asked of another coordinator than its epoch",
         "a coordinator that was deposed says that a transaction is committed which is aborted later: lost records",
         any_coordinator,
-        kinds=("deposed",),
+        kinds=("old coordinator", "split"),
         finding=f"{LOST}|a transaction calls itself",
     ),
 ]
