@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from . import corpus, soak
+from .deposing import LED
 from .happenings import ASKED, ROLES
 from .plan import KINDS, RANGE_KINDS, Plan, draw_plan, made
 from .plants import focused
@@ -36,6 +37,10 @@ STEPS_MIN = 1
 STRIKES_A_PLAN, STRIKE_ROUNDS_MAX = 9, 8
 """So many strikes one after the other; so often those that are still missing are planned again."""
 FAULTS_MIN = 1_500
+DEPOSED_SEEDS, ELECTIONS = 48, 12
+"""With leaders and coordinators that were deposed and still answer, among other troubles; and with nothing else."""
+ELECTIONS_MIN = 6
+"""So many of them nothing else befalls, so that they are judged."""
 OUTAGES = 4
 """Plans in which nothing but the signals is away."""
 REPEATED = 3
@@ -44,6 +49,7 @@ STORIES_MAX = 3
 
 traces: dict[int, str] = {}
 
+DEPOSED_KINDS = ("deposed", "deposed", "rack", "crash", "pause", "coordinator dies", "restart", "move", "unknown")
 STEP_KINDS = ("coordinator dies", "coordinator pauses", "coordinator cut")
 MUST_BE_REACHED = (
     *KINDS,
@@ -90,6 +96,14 @@ EFFECTS = (
     "transact_unknown",
     "transaction_timed_out",
     "commit_not_carried_out",
+    "old leader told",
+    "old records read",
+    "old coordinator told",
+    "leader not confirmed",
+    "no answer",
+    "cut from a node",
+    "decided while an old leader answers",
+    *(f"deposed: {what}" for what in LED),
     "connection_broken",
     "fenced",
     "open_transaction_fenced",
@@ -131,6 +145,27 @@ def test_every_record_is_processed_exactly_once(seed: int) -> None:
     except Exception as error:
         error.add_note(made_small(plan, kind_of(error)))
         raise
+
+
+@pytest.mark.parametrize("deposed", range(DEPOSED_SEEDS))
+def test_nobody_is_deceived_by_who_was_deposed(deposed: int) -> None:
+    """Leaders and coordinators that are cut off tell what was, some or all hear it, and much else goes wrong."""
+    plan = focused(draw_plan(deposed), DEPOSED_KINDS)
+    try:
+        run_plan(plan)
+    except Exception as error:
+        error.add_note(made_small(plan, kind_of(error)))
+        raise
+
+
+def test_the_group_decides_while_an_old_leader_answers() -> None:
+    """Within a session and three seconds of an election somebody who comes is let in, and who was killed is expelled,
+    or the world would say so.
+    """
+    reached: Counter[str] = Counter()
+    for seed in range(ELECTIONS):
+        reached += run_plan(focused(draw_plan(seed), ("election",))).reached
+    assert reached["decided while an old leader answers"] >= ELECTIONS_MIN
 
 
 @pytest.mark.parametrize("repeated", range(5))
