@@ -27,7 +27,7 @@ LED: Final = (CONTROL, CONTROL, OFFSETS, OFFSETS, "signals", "changelog", "sourc
 """What the node that is cut off leads, beside whatever else it does."""
 DECIDES_S: Final = 3.0
 """So long, behind a session, it may take until the group decides again."""
-LOOK_S: Final = 0.05
+LOOK_S: Final = 0.01
 LATER: Final = 20
 """So many processes that are still to start reach what the others reach."""
 
@@ -51,9 +51,21 @@ class Deposing:
 
     async def depose_leader(self, rng: random.Random, what: str) -> None:
         """The node that leads this, and not the control log beside it, is cut off for long, and answers everybody."""
+        await self._until(lambda: bool(self.world.workers()), 2 * self._session_s)
         node, nodes = self._node(rng, (what,)), self.cluster.cluster.nodes
         if node is not None and nodes.leadership(TopicPartition(f"{APP}.{CONTROL}", 0)).leader != node:
             self._cut_off(node, (), self._session_s * (1 + 2 * rng.random()))
+
+    async def depose_coordinator(self, rng: random.Random) -> None:
+        """The node that coordinates the transactions of a process is cut off for long, when one has just ended."""
+        await self._until(lambda: bool(self.world.workers()), 2 * self._session_s)
+        nodes, process = self.cluster.cluster.nodes, self._some_process(rng)
+        if process is None or nodes.deposed is not None:
+            return
+        state, one = self.cluster.state, process.member.identity
+        await self._until(lambda: state.state_of(one.transactional_id)[0] == "CompleteCommit", self._session_s)
+        self.world.reached[f"deposed: {TRANSACTIONS}"] += 1
+        self._cut_off(nodes.coordinator(one.transactional_id), (), self._session_s * (1 + 2 * rng.random()))
 
     async def rack(self, rng: random.Random) -> None:
         """A process is cut off together with a node, which alone it may reach. Its own way comes back first."""
@@ -63,6 +75,7 @@ class Deposing:
 
     async def rack_of_the_control_log(self, rng: random.Random) -> None:
         """The same of the leader of the control log, which the process reaches, until others have its ranges."""
+        await self._until(lambda: len(self.world.workers()) > 1, 2 * self._session_s)
         first_s = self._session_s * (1.5 + rng.random())
         self._cut_rack(rng, (CONTROL,), first_s, reaches_it=True, are_others_deaf=True)
 

@@ -13,7 +13,7 @@ from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.partition.worker import Worker
 from keylanes.state.changelog import changelog_topic
 
-from .deposing import OFFSETS, TRANSACTIONS, Deposing
+from .deposing import OFFSETS, Deposing
 from .hand_overs import HandOvers
 from .moving import Moving
 from .plan import Happening
@@ -426,7 +426,7 @@ class Happenings:
         await self.deposing.depose_leader(rng, OFFSETS)
 
     async def _old_coordinator(self, rng: random.Random) -> None:
-        await self.deposing.depose_leader(rng, TRANSACTIONS)
+        await self.deposing.depose_coordinator(rng)
 
     async def _old_control(self, rng: random.Random) -> None:
         await self.deposing.rack_of_the_control_log(rng)

@@ -105,7 +105,7 @@ PLANTS = [
         "READ behind INIT to a told end",
         "a member that was expelled and fenced hears of neither from a leader that was deposed: doubled records",
         read_behind_init_to_a_told_end,
-        kinds=("old control", "split"),
+        kinds=("old control", "rivals"),
         finding=DOUBLED,
     ),
     Plant(
