@@ -76,6 +76,9 @@ class Deposing:
     async def rack_of_the_control_log(self, rng: random.Random) -> None:
         """The same of the leader of the control log, which the process reaches, until others have its ranges."""
         await self._until(lambda: len(self.world.workers()) > 1, 2 * self._session_s)
+        for place in self.world.sources:  # so that the process is at something
+            self.happenings.moving.write(rng, place)
+        await asyncio.sleep(0.1 * rng.random())
         first_s = self._session_s * (1.5 + rng.random())
         self._cut_rack(rng, (CONTROL,), first_s, reaches_it=True, are_others_deaf=True)
 

@@ -97,7 +97,7 @@ PLANTS = [
     Plant(
         "an older leader epoch replaces a newer one",
         "processes go back to a leader that was deposed, and the group decides nothing until that one is mended",
-        changed(Leaders, "advance", ("and heard.epoch < known.epoch", "and heard.epoch < 0")),
+        changed(Leaders, "advance", ("if heard.epoch < known.epoch and not is_another:", "if False:")),
         kinds=("deposed", "rack"),
         finding="went back to an older leader epoch",
     ),
