@@ -26,7 +26,7 @@ from ..protocol import (
 )
 from ..rights import Lacking, Right
 from .cluster import Cluster
-from .link import ConnectionSevered, Heard, Link, unknown
+from .link import ConnectionSevered, KnownNodes, Link, unknown
 from .network import Kind
 from .node import Fetched, Leading
 from .requests import Numbered, SimulatedRequests
@@ -47,8 +47,8 @@ class SimulatedConnection:
     def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.client_name = client_name
         self._cluster = cluster
-        self._heard = Heard()
-        self._link = Link(cluster, client_name, self._heard)
+        self._nodes = KnownNodes()
+        self._link = Link(cluster, client_name, self._nodes)
         self._links: dict[Link, None] = {}  # of what was made here
         self._limits = TopicNumbers(self._message_limits)
 
@@ -110,7 +110,7 @@ class SimulatedConnection:
 
     def _new_link(self) -> Link:
         self._link.check()
-        link = Link(self._cluster, self.client_name, self._heard)
+        link = Link(self._cluster, self.client_name, self._nodes)
         self._links = {one: None for one in self._links if not one.closed}
         self._links[link] = None
         return link

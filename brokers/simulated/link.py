@@ -17,22 +17,22 @@ from .nodes import NotLeader
 T = TypeVar("T")
 
 WENT_BACK: Final = "went back to an older leader epoch"
-"""What no client does."""
+"""Counted, and never right: a client keeps to the newest leader epoch."""
 
 
 class ConnectionSevered(BrokerTimeout):
     """The process this connection belonged to is dead."""
 
 
-class Heard:
-    """What all connections of one process know of who leads, and of nodes that do not answer."""
+class KnownNodes:
+    """Leaders and silent nodes, as all connections of one process know them."""
 
     def __init__(self) -> None:
         self.leaders = Leaders[int]()
         self.silent = SilentNodes[int]()
 
 
-class Initialised(NamedTuple):
+class ProducerEpoch(NamedTuple):
     """An epoch of a transactional id, and the node that gave it."""
 
     epoch: int
@@ -42,9 +42,9 @@ class Initialised(NamedTuple):
 class Link:
     """Connections of one part of a process, closed as a whole."""
 
-    def __init__(self, cluster: Cluster, client_name: str, heard: Heard) -> None:
-        self.cluster, self.client_name, self.heard = cluster, client_name, heard
-        self.leaders = heard.leaders
+    def __init__(self, cluster: Cluster, client_name: str, known: KnownNodes) -> None:
+        self.cluster, self.client_name, self.known = cluster, client_name, known
+        self.leaders = known.leaders
         self.severed = self.closed = False
         self._pending: dict[asyncio.Future[Any], None] = {}  # replies and news that somebody waits for
 
@@ -101,8 +101,8 @@ class Link:
         patience_s: float | None = None,
         node: int | None = None,
     ) -> T:
-        """Have one step done in the cluster, once: what it returned or raised, or BrokerTimeout. A node that does not
-        answer may lead no more what it led.
+        """Have one step done in the cluster, once: what it returned or raised, or BrokerTimeout. The leaderships of a
+        node without an answer are forgotten.
         """
         self.check()
         reply: asyncio.Future[T] = self.cluster.network.send(
@@ -115,12 +115,12 @@ class Link:
         except BrokerTimeout as error:
             self.leaders.forget_node(node)
             if isinstance(error, Unanswered):
-                self.heard.silent.lost(node, self._now_s())
+                self.known.silent.lost(node, self._now_s())
             raise
         except BrokerError:
-            self.heard.silent.heard(node)
+            self.known.silent.heard(node)
             raise
-        self.heard.silent.heard(node)
+        self.known.silent.heard(node)
         return answer
 
     async def ask_again(self, kind: Kind, step: Callable[[], T], deadline: Deadline) -> T:
@@ -159,13 +159,13 @@ class Link:
     def any_node(self, but: Collection[int] = ()) -> int:
         """A node that was not silent lately, at random."""
         nodes = [node for node in self.cluster.nodes.numbers if node not in but]
-        return self.heard.silent.draw(nodes, self._now_s(), self.cluster.network.choose)
+        return self.known.silent.draw(nodes, self._now_s(), self.cluster.network.choose)
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
     def learn(self, told: Metadata) -> None:
-        """Take what a node tells of who leads; it counts by its leader epochs."""
+        """Take the leaderships in the answer of a node; each counts by its leader epoch."""
         for source, told_one in told.leaderships.items():
             before = self.leaders.of(source)
             self.leaders.advance(source, told_one)
@@ -173,12 +173,12 @@ class Link:
                 self.cluster.count(WENT_BACK, self.leaders.epoch(source) < before.epoch)
 
     def led(self, sources: Collection[TopicPartition]) -> Led:
-        """Who leads these partitions, where that is known."""
+        """The leaderships of these partitions, as far as their leaders are known."""
         known = {source: self.leaders.of(source) for source in sources}
         return {source: one for source, one in known.items() if one is not None and one.leader is not None}
 
     async def topics(self, names: Collection[str], deadline: Deadline, *, to_write: bool = False) -> Metadata:
-        """Those of the topics that exist, by any node."""
+        """The topics among these that exist, by any node."""
         asked = tuple(dict.fromkeys(names))
         told = await self.ask_any(
             Kind.METADATA, lambda node: partial(node.metadata, asked, to_write=to_write), deadline
@@ -189,8 +189,8 @@ class Link:
     async def missing(
         self, sources: Collection[TopicPartition], deadline: Deadline, *, to_write: bool = False
     ) -> list[TopicPartition]:
-        """Learn the leaders of partitions that have none known here; those that do not exist."""
-        silent = self.heard.silent
+        """Learn the unknown leaders of partitions; the partitions among these that do not exist."""
+        silent = self.known.silent
         if silent.has_any:  # of a leader that was silent it is asked each time whether it still leads
             known = [(source, self.leaders.leader(source)) for source in sources]
             self.leaders.forget([source for source, node in known if node is not None and silent.is_doubtful(node)])
@@ -209,7 +209,7 @@ class Link:
         sources: Collection[TopicPartition],
         deadline: Deadline,
     ) -> dict[TopicPartition, T]:
-        """Ask the leaders of partitions until each is answered for; raises UnknownTopic, BrokerTimeout."""
+        """Ask the leaders of partitions until each has an answer; raises UnknownTopic, BrokerTimeout."""
         found: dict[TopicPartition, T] = {}
         while open_ := [source for source in sources if source not in found]:
             if missing := await self.missing(open_, deadline):
@@ -230,13 +230,13 @@ class Link:
     # --- who coordinates ---------------------------------------------------------------------------------------------
 
     async def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
-        """The node that keeps an id's transactions. One that names itself is believed when another node names it, or
-        when no other node answers.
+        """The coordinator of an id. A node that names itself is believed when another node names it, or when no other
+        node answers.
         """
         named_itself: set[int] = set()
         while True:
             others = [node for node in self.cluster.nodes.numbers if node not in named_itself]
-            if named_itself and all(self.heard.silent.is_doubtful(node) for node in others):
+            if named_itself and all(self.known.silent.is_doubtful(node) for node in others):
                 return self.cluster.network.choose(sorted(named_itself))
             asked = self.any_node(named_itself)
             try:
@@ -253,8 +253,8 @@ class Link:
                 return named
             named_itself.add(named)
 
-    async def initialise(self, transactional_id: str, timeout_ms: int, deadline: Deadline) -> Initialised:
-        """The new epoch, when the id's last transaction is complete, and the node that gave it: it coordinates."""
+    async def initialise(self, transactional_id: str, timeout_ms: int, deadline: Deadline) -> ProducerEpoch:
+        """The new epoch of an id, when its last transaction is complete, and the coordinator that gave the epoch."""
         coordinator: int | None = None
         while True:
             try:
@@ -274,7 +274,7 @@ class Link:
                 await deadline.pause(error)
                 continue
             if epoch is not None:
-                return Initialised(epoch, coordinator)
+                return ProducerEpoch(epoch, coordinator)
             await deadline.pause("its last transaction is not complete")
 
 

@@ -1,8 +1,8 @@
-"""What one node of a simulated cluster answers, at the moment when a request is carried out: nothing here waits.
+"""The answers of nodes of a simulated cluster, at the moment when a request is carried out: nothing here waits.
 
-A node that leads, or coordinates, answers for the cluster. One that was deposed answers from what it knew: ``nodes``.
-What is asked of the leaders of several partitions is one request here, so that it stays cheap: each partition of it is
-answered by the node that the client takes for its leader, if the client reaches that one.
+A true leader or coordinator answers for the cluster. A deposed node answers from old knowledge: see ``nodes``. A
+question to the leaders of several partitions is one request here, for speed: the client names the leader of each
+partition, and a leader answers when the client reaches its node.
 """
 
 from asyncio import Future
@@ -16,23 +16,23 @@ from .log import CoordinatorUnavailable
 from .nodes import NoAnswer, NotLeader, OldEnds
 
 Led = Mapping[TopicPartition, Leadership[int]]
-"""By partition who leads it, as a client knows."""
+"""Leaderships by partition, as a client knows them."""
 
 
 class Metadata(NamedTuple):
-    """What a node tells of topics."""
+    """Topics in the answer of a node."""
 
     topics: Mapping[str, TopicDescription]
     leaderships: Led
 
     def missing(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Those of the partitions that do not exist."""
+        """The partitions among these that do not exist."""
         numbers = {name: topic.partitions for name, topic in self.topics.items()}
         return [source for source in sources if not 0 <= source.partition < numbers.get(source.topic, 0)]
 
 
 class Fetched(NamedTuple):
-    """What leaders gave; ``strayed``: the partitions of which no leader was reached."""
+    """Batches of leaders; ``strayed``: partitions without an answer of a leader."""
 
     batches: list[Batch]
     strayed: list[TopicPartition]
@@ -46,11 +46,11 @@ class Node:
 
     @property
     def is_deposed(self) -> bool:
-        """Whether it is cut off from the others."""
+        """Whether the node is cut off from the other nodes."""
         return self.nodes.is_deposed(self.number)
 
     def metadata(self, names: Collection[str], *, to_write: bool = False) -> Metadata:
-        """Of those of the topics that exist. ``to_write``: they are created where the cluster does so."""
+        """The topics among these that exist. ``to_write``: missing topics are created where the cluster does so."""
         if to_write:
             self.cluster.create_to_write(names)
         topics = self.cluster.state.descriptions(names)
@@ -68,7 +68,7 @@ class Node:
         epoch: int | None,
         batches: Mapping[TopicPartition, tuple[Sequence[Outgoing], int | None]],
     ) -> dict[TopicPartition, int | BrokerError]:
-        """As ``Cluster.produce``. Raises NoAnswer: without the others nothing is acknowledged, nor does it stay."""
+        """As ``Cluster.produce``. Raises NoAnswer: a deposed node acknowledges nothing, and its records are lost."""
         if self.is_deposed:
             raise NoAnswer("too few replicas are in sync")
         strayed = {source: NotLeader("not the leader") for source in batches if not self._leads(source)}
@@ -76,7 +76,7 @@ class Node:
         return {**strayed, **self.cluster.produce(producer, epoch, led)}
 
     def _leads(self, source: TopicPartition) -> bool:
-        """Whether it is the leader; also of a partition that does not exist: whoever is asked says so."""
+        """Whether the node leads a partition; True also where no such partition exists: the cluster says so."""
         try:
             return self.nodes.leadership(source).leader == self.number
         except UnknownTopic:
@@ -85,13 +85,13 @@ class Node:
     # --- coordinating transactions -----------------------------------------------------------------------------------
 
     def coordinator(self, transactional_id: str) -> int:
-        """The node that it names."""
+        """The coordinator of an id in the answer of the node."""
         told = self.nodes.told_coordinator(self.number, transactional_id)
         self.cluster.count("old coordinator told", told != self.nodes.coordinator(transactional_id))
         return told
 
     def initialise(self, transactional_id: str, timeout_ms: int) -> int | None:
-        """As ``Cluster.initialise``. Raises NotLeader; NoAnswer: it can't append."""
+        """As ``Cluster.initialise``. Raises NotLeader; NoAnswer: a deposed node can't append the epoch."""
         if self.is_deposed:
             raise NoAnswer("an epoch can't be given without an append")
         if self.nodes.coordinator(transactional_id) != self.number:
@@ -131,14 +131,14 @@ class Node:
 
 
 class Leading:
-    """The nodes that lead partitions, as one client reaches them."""
+    """The leaders of partitions, as far as one client reaches their nodes."""
 
     def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.cluster, self.nodes, self.client_name = cluster, cluster.nodes, client_name
 
     def _answers(self, led: Led) -> dict[TopicPartition, OldEnds | None]:
-        """The partitions that are answered for: by a deposed leader with what it knew, None: by the true one. Raises
-        NoAnswer when nobody who was asked is reached.
+        """The partitions with an answer of a leader: the old ends of a deposed leader; None: the true leader answers.
+        Raises NoAnswer when the client reaches no leader.
         """
         found: dict[TopicPartition, OldEnds | None] = {}
         is_heard = not led
@@ -149,7 +149,7 @@ class Leading:
             try:
                 found[source] = self.nodes.old_ends(known.leader, source)
             except UnknownTopic:
-                found[source] = None  # whoever is asked says so
+                found[source] = None  # the cluster says so
             except NotLeader:
                 continue
         if not is_heard:
@@ -162,7 +162,7 @@ class Leading:
     def read(
         self, positions: Mapping[TopicPartition, int], led: Led, records_max: int, news: Future[None] | None
     ) -> Fetched:
-        """As ``Cluster.read``; a deposed leader has nothing behind its old end."""
+        """As ``Cluster.read``; a deposed leader has no records behind its old end."""
         answers = self._answers(led)
         asked = {source: position for source, position in positions.items() if source in answers}
         old = {source: ends for source, ends in answers.items() if ends is not None}
@@ -170,7 +170,7 @@ class Leading:
         return Fetched(batches, [source for source in positions if source not in answers])
 
     def watermarks(self, led: Led) -> dict[TopicPartition, Watermarks]:
-        """Of the partitions whose leader is confirmed by another node. Raises UnknownTopic, NoAnswer."""
+        """Watermarks of partitions with a confirmed leader. Raises UnknownTopic, NoAnswer."""
         found: dict[TopicPartition, Watermarks] = {}
         for source, old in self._answers(led).items():
             marks = self.cluster.state.watermarks(source) if old is None else old.marks
@@ -181,13 +181,13 @@ class Leading:
         return found
 
     def is_confirmed(self, source: TopicPartition, known: Leadership[int]) -> bool:
-        """Whether enough of its replicas know no newer leadership; so many share one with any that acknowledge."""
+        """Whether enough replicas know no newer leadership: every majority has one of these or the leader."""
         others = [node for node in self.nodes.numbers if node != known.leader]
         agreeing = sum(self._reaches(node) and self.nodes.agrees(node, source, known) for node in others)
         return agreeing >= len(others) // 2
 
     def offsets_at(self, times: Mapping[TopicPartition, int], led: Led) -> dict[TopicPartition, int | None]:
-        """As ``ClusterState.offset_at``, of the partitions that are answered for."""
+        """As ``ClusterState.offset_at``, of the partitions with an answer."""
         found: dict[TopicPartition, int | None] = {}
         for source, old in self._answers(led).items():
             offset = self.cluster.state.offset_at(source, times[source])
@@ -195,8 +195,8 @@ class Leading:
         return found
 
     def trim(self, before: Mapping[TopicPartition, int], led: Led) -> dict[TopicPartition, None]:
-        """As ``Cluster.trim``; what was trimmed: all of it. Raises NotLeader, NoAnswer: a leader can't have it done by
-        its followers.
+        """As ``Cluster.trim``; the trimmed partitions. Raises NotLeader, NoAnswer: a deposed leader can't have its
+        followers trim.
         """
         answers = self._answers(led)
         if any(answers.get(source) is not None for source in before):

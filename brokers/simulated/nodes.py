@@ -1,11 +1,10 @@
-"""PURE. Who leads the partitions of a simulated cluster and coordinates its transactions, and what a node says that was
-deposed.
+"""PURE. Leaders and coordinators in a simulated cluster, and the answers of a deposed node.
 
-A node that is cut off from the others is deposed. The others elect leaders and coordinators for all that it had, under
-the next leader epoch. The node goes on answering whoever reaches it, as a broker does whose link to its peers is cut:
-with its old metadata, its old ends, the records that it has, and what it knew of transactions. It acknowledges nothing.
+A node is deposed when it is cut off from the other nodes. The other nodes elect leaders and coordinators in its place,
+under the next leader epoch. The deposed node goes on answering its clients, as a broker does without a link to its
+peers: with old metadata, old ends, old records, and old states of transactions. It acknowledges nothing.
 
-One node is cut off at a time: the others are a quorum, and have all that was acknowledged.
+One node is deposed at a time: the other two are a quorum, and have every acknowledged record.
 """
 
 import zlib
@@ -17,26 +16,26 @@ from ..protocol import BrokerError, ProducerFenced, TopicPartition, Watermarks
 from .log import ClusterState, Concurrent, WrongTransactionState
 
 TRANSACTION_PARTITIONS: Final = 50
-"""Of ``__transaction_state``, as by default: an id is coordinated by who leads the one that its hash names."""
+"""Of ``__transaction_state``, Kafka's default. The hash of an id names its partition, whose leader coordinates."""
 
 
 class NoAnswer(BrokerError):
-    """The node says nothing: it can't do what it was asked for alone."""
+    """The node says nothing: the request needs other nodes."""
 
 
 class NotLeader(BrokerError):
-    """The node does not lead the partition, or does not coordinate the id. Another one does."""
+    """Another node leads the partition, or coordinates the id."""
 
 
 class OldEnds(NamedTuple):
-    """Of a partition, as its leader knew them when it was deposed; ``stable``: where committed readers stop."""
+    """Ends of a partition when its leader was deposed; ``stable``: committed readers stop there."""
 
     marks: Watermarks
     stable: int
 
 
 class OldId(NamedTuple):
-    """What a coordinator knew of a transactional id when it was deposed; ``state`` as Kafka names it."""
+    """A transactional id when its coordinator was deposed; ``state`` as Kafka names it."""
 
     state: str
     epoch: int
@@ -44,10 +43,10 @@ class OldId(NamedTuple):
 
 
 class Deposed(NamedTuple):
-    """A node that is cut off from the others, and what it knew at that moment.
+    """The knowledge of a node at the moment when it was deposed.
 
-    ``leaderships``: of all partitions, as it goes on telling them; ``ends``: of those that it led; ``coordinated``: the
-    partitions of ``__transaction_state`` that it led; ``ids``: the transactional ids in them.
+    ``leaderships``: of all partitions; ``ends``: of the partitions that the node led; ``coordinated``: the partitions
+    of ``__transaction_state`` that the node led; ``ids``: the transactional ids in these.
     """
 
     node: int
@@ -57,16 +56,16 @@ class Deposed(NamedTuple):
     ids: Mapping[str, OldId]
 
     def add(self, transactional_id: str, epoch: int, partitions: Collection[TopicPartition]) -> None:
-        """It says yes to what needs no append: these partitions were in the open transaction already. Raises
-        ProducerFenced, Concurrent, NoAnswer.
+        """Agree when these partitions were in the open transaction already: no append is needed. Raises ProducerFenced,
+        Concurrent, NoAnswer.
         """
         known = self._current(transactional_id, epoch)
         if known.state != "Ongoing" or not known.partitions.issuperset(partitions):
             raise NoAnswer("a transaction can't be begun without an append")
 
     def end(self, transactional_id: str, epoch: int, commit: bool) -> None:
-        """It says yes when the last transaction of the epoch was ended so. Raises ProducerFenced, Concurrent, NoAnswer,
-        WrongTransactionState.
+        """Agree when the last transaction of the epoch was complete with the same outcome: no append is needed. Raises
+        ProducerFenced, Concurrent, NoAnswer, WrongTransactionState.
         """
         known = self._current(transactional_id, epoch)
         if known.state == "Ongoing":
@@ -86,21 +85,21 @@ class Deposed(NamedTuple):
 
 
 class Nodes:
-    """Of one cluster. ``salt``: text that decides who leads what in the beginning."""
+    """Of one cluster. ``salt``: text that decides the first leaders and coordinators."""
 
     def __init__(self, state: ClusterState, count: int, salt: str) -> None:
         self.numbers = tuple(range(count))
         self.deposed: Deposed | None = None
         self._state, self._salt = state, salt
         self._leads: dict[tuple[str, int], tuple[int, int]] = {}
-        """Node and leader epoch, by identity of the topic and partition: of another topic epochs begin again."""
+        """Leader and leader epoch by identity of the topic and partition: epochs of a new topic begin again."""
         self._coordinates: dict[int, int] = {}
         """Nodes by partition of ``__transaction_state``."""
 
-    # --- who leads and coordinates -----------------------------------------------------------------------------------
+    # --- leaders and coordinators -----------------------------------------------------------------------------------
 
     def leadership(self, source: TopicPartition) -> Leadership[int]:
-        """By the nodes that are not cut off; raises UnknownTopic."""
+        """The true leadership of a partition; raises UnknownTopic."""
         self._state.log(source)
         identity = self._state.topics[source.topic].description.identity
         key = (identity, source.partition)
@@ -109,7 +108,7 @@ class Nodes:
         return Leadership(*self._leads[key], self.numbers, identity)
 
     def coordinator(self, transactional_id: str) -> int:
-        """By the nodes that are not cut off."""
+        """The true coordinator of an id."""
         return self._coordinator_of(self._transaction_partition(transactional_id))
 
     def _coordinator_of(self, partition: int) -> int:
@@ -129,10 +128,10 @@ class Nodes:
     def _partitions(self) -> list[TopicPartition]:
         return [TopicPartition(name, p) for name, topic in self._state.topics.items() for p in range(len(topic.logs))]
 
-    # --- cutting off -------------------------------------------------------------------------------------------------
+    # --- deposing -------------------------------------------------------------------------------------------------
 
     def depose(self, node: int, choose: Callable[[Sequence[int]], int]) -> None:
-        """Cut a node off from the others, which elect new leaders and coordinators for what it had."""
+        """Depose a node; ``choose`` elects each leader and each coordinator from the other nodes."""
         assert self.deposed is None, "one at a time: two of three have all that was acknowledged"
         assert len(self.numbers) > 2, "the others are a quorum"
         leaderships = {source: self.leadership(source) for source in self._partitions()}
@@ -150,34 +149,34 @@ class Nodes:
         self._coordinates.update((partition, choose(self._joined)) for partition in sorted(coordinated))
 
     def mend(self) -> None:
-        """The node that was cut off is one of the others again, and knows what they know."""
+        """Connect the deposed node to the other nodes again: it learns everything at once, and leads nothing."""
         self.deposed = None
 
     def _ends_of(self, source: TopicPartition) -> OldEnds:
         return OldEnds(self._state.watermarks(source), self._state.log(source).stable)
 
-    # --- what nodes say ----------------------------------------------------------------------------------------------
+    # --- answers of nodes --------------------------------------------------------------------------------------------
 
     def is_deposed(self, node: int) -> bool:
-        """Whether it is the node that is cut off."""
+        """Whether the node is cut off from the other nodes."""
         return self.deposed is not None and self.deposed.node == node
 
     def told_leadership(self, node: int, source: TopicPartition) -> Leadership[int] | None:
-        """What a node's metadata say; None: it does not know the partition. Raises UnknownTopic."""
+        """A leadership in the metadata of a node; None: the partition is unknown there. Raises UnknownTopic."""
         if self.deposed is not None and self.deposed.node == node:
             return self.deposed.leaderships.get(source)
         return self.leadership(source)
 
     def told_coordinator(self, node: int, transactional_id: str) -> int:
-        """Who coordinates an id, by what a node knows."""
+        """The coordinator of an id in the answer of a node."""
         partition = self._transaction_partition(transactional_id)
         if self.deposed is not None and self.deposed.node == node and partition in self.deposed.coordinated:
             return node
         return self.coordinator(transactional_id)
 
     def old_ends(self, node: int, source: TopicPartition) -> OldEnds | None:
-        """What a node says of the ends of a partition that it led when it was deposed; None: it leads the partition.
-        Raises NotLeader, UnknownTopic.
+        """The ends of a partition in the answer of its deposed leader; None: the node is the true leader. Raises
+        NotLeader, UnknownTopic.
         """
         if self.deposed is not None and self.deposed.node == node and source in self.deposed.ends:
             return self.deposed.ends[source]
@@ -186,6 +185,6 @@ class Nodes:
         return None
 
     def agrees(self, node: int, source: TopicPartition, asked: Leadership[int]) -> bool:
-        """Whether a node that does not lead a partition knows the same leadership, and no newer one."""
+        """Whether a replica knows this leadership and no newer one."""
         known = self.told_leadership(node, source)
         return known is not None and (known.leader, known.epoch) == (asked.leader, asked.epoch)

@@ -14,7 +14,7 @@ from ..delivery import Answer, Batch, TopicNumbers, Verdict
 from ..producer import IdState
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, Outgoing, ProducerFenced, TopicPartition, UnknownTopic
 from .batches import fitting
-from .link import Initialised, Link
+from .link import Link, ProducerEpoch
 from .log import BatchRefused, Concurrent, CoordinatorUnavailable
 from .network import Kind
 from .node import Node
@@ -57,7 +57,7 @@ class SimulatedRequests:
     ``BatchRequests``.
     """
 
-    def __init__(self, link: Link, limits: TopicNumbers, producer: str, initialised: Initialised | None) -> None:
+    def __init__(self, link: Link, limits: TopicNumbers, producer: str, initialised: ProducerEpoch | None) -> None:
         self.link, self.limits, self.producer, self.initialised = link, limits, producer, initialised
         self._network = link.cluster.network
 

@@ -180,8 +180,8 @@ def test_no_client_goes_back_to_an_older_leader_epoch() -> None:
         await one.appender().append(of(1))
         stage.leave_alone("one", old)
         await one.describe(["a"])
-        assert one._heard.leaders.epoch(SOURCE) == stage.nodes.leadership(SOURCE).epoch == 1
-        assert one._heard.leaders.leader(SOURCE) != old
+        assert one._nodes.leaders.epoch(SOURCE) == stage.nodes.leadership(SOURCE).epoch == 1
+        assert one._nodes.leaders.leader(SOURCE) != old
 
     each(case)
 

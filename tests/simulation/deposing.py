@@ -1,8 +1,8 @@
-"""Nodes of the cluster that are cut off from the others, and go on answering those who reach them.
+"""A node of the cluster is cut off from the other nodes, and goes on answering processes.
 
-What such a node led is led by others from then on. What it tells is old, and it acknowledges nothing: ``nodes`` of the
-simulated cluster. An *election* is judged, unless something else befalls the group meanwhile: within a session and
-``DECIDES_S`` the group decides again, while the old leader still answers everybody.
+Other nodes lead and coordinate in its place. Its answers are old, and it acknowledges nothing: see
+``brokers/simulated/nodes.py``. An *election* is judged, unless something else befalls the group meanwhile: the group
+decides again within a session and ``DECIDES_S``, while the old leader still answers everybody.
 """
 
 import asyncio
@@ -37,22 +37,38 @@ class Deposing:
 
     def __init__(self, world: "World", happenings: "Happenings") -> None:
         self.world, self.cluster, self.happenings = world, world.cluster, happenings
-        self.judgings: list[asyncio.Task[None]] = []
+        self._judgings: list[asyncio.Task[None]] = []
 
     @property
     def _session_s(self) -> float:
         return self.happenings.session_s
 
-    async def depose(self, rng: random.Random) -> None:
+    async def begin(self, kind: str, rng: random.Random) -> None:
+        """Begin a happening of one of the ``DEPOSING_KINDS``."""
+        match kind:
+            case "deposed":
+                self.depose(rng)
+            case "rack":
+                self.cut_rack(rng)
+            case "election":
+                await self.hold_election(rng)
+            case "old control":
+                await self.cut_rack_of_the_control_log(rng)
+            case "old offsets":
+                await self.depose_leader_of_offsets(rng)
+            case "old coordinator":
+                await self.depose_coordinator(rng)
+
+    def depose(self, rng: random.Random) -> None:
         """A node is cut off, for some time, and answers all, some or none of the processes."""
         lasts_s = rng.choice((0.3, self._session_s, 2 * self._session_s)) * (0.5 + rng.random())
         deaf = self._everybody() if rng.random() < 0.2 else [p.name for p in self.world.alive() if rng.random() < 0.3]
         self._cut_off(self._node(rng, LED), deaf, lasts_s)
 
-    async def depose_leader(self, rng: random.Random, what: str) -> None:
-        """The node that leads this, and not the control log beside it, is cut off for long, and answers everybody."""
+    async def depose_leader_of_offsets(self, rng: random.Random) -> None:
+        """A node that leads the offset log, and not the control log, is cut off for long, and answers everybody."""
         await self._until(lambda: bool(self.world.workers()), 2 * self._session_s)
-        node, nodes = self._node(rng, (what,)), self.cluster.cluster.nodes
+        node, nodes = self._node(rng, (OFFSETS,)), self.cluster.cluster.nodes
         if node is not None and nodes.leadership(TopicPartition(f"{APP}.{CONTROL}", 0)).leader != node:
             self._cut_off(node, (), self._session_s * (1 + 2 * rng.random()))
 
@@ -67,13 +83,13 @@ class Deposing:
         self.world.reached[f"deposed: {TRANSACTIONS}"] += 1
         self._cut_off(nodes.coordinator(one.transactional_id), (), self._session_s * (1 + 2 * rng.random()))
 
-    async def rack(self, rng: random.Random) -> None:
+    def cut_rack(self, rng: random.Random) -> None:
         """A process is cut off together with a node, which alone it may reach. Its own way comes back first."""
         first_s = rng.choice((0.3, self._session_s, 2 * self._session_s)) * (0.5 + rng.random())
         reaches_it, are_others_deaf = rng.random() < 0.5, rng.random() < 0.7
         self._cut_rack(rng, LED, first_s, reaches_it=reaches_it, are_others_deaf=are_others_deaf)
 
-    async def rack_of_the_control_log(self, rng: random.Random) -> None:
+    async def cut_rack_of_the_control_log(self, rng: random.Random) -> None:
         """The same of the leader of the control log, which the process reaches, until others have its ranges."""
         await self._until(lambda: len(self.world.workers()) > 1, 2 * self._session_s)
         for place in self.world.sources:  # so that the process is at something
@@ -94,12 +110,12 @@ class Deposing:
             nodes = [one for one in self.cluster.cluster.nodes.numbers if one != node or not reaches_it]
             self._cut_from({(process.name, one) for one in nodes}, first_s)
 
-    async def election(self, rng: random.Random) -> None:
+    async def hold_election(self, rng: random.Random) -> None:
         """A node is cut off for long, and answers everybody; somebody comes at that moment, or is killed."""
         await self._until(lambda: bool(self.world.workers()), 2 * self._session_s)
         survivors, node = self.world.workers(), self._node(rng, LED)
         if self._cut_off(node, (), self._session_s + DECIDES_S + 1.0):
-            self.judgings.append(asyncio.ensure_future(self._judge(rng, survivors)))
+            self._judgings.append(asyncio.ensure_future(self._judge(rng, survivors)))
 
     # --- cutting off -------------------------------------------------------------------------------------------------
 
@@ -156,6 +172,11 @@ class Deposing:
                 return
             await asyncio.sleep(LOOK_S)
 
+    async def judge_all(self) -> None:
+        """Wait for the judgements of elections."""
+        if self._judgings:
+            await asyncio.wait(self._judgings)
+
     # --- judging -----------------------------------------------------------------------------------------------------
 
     async def _judge(self, rng: random.Random, survivors: list[Process]) -> None:
@@ -193,7 +214,7 @@ class Deposing:
         """Whether nothing but this has befallen the group."""
         world, happenings, nodes = self.world, self.happenings, self.cluster.cluster.nodes
         faults, begun, deposed = world.faults.total(), happenings.begun, nodes.deposed
-        was_calm = len(happenings.troubles) == 1 and happenings.calm_for(self._session_s)
+        was_calm = len(happenings.troubles) == 1 and world.loop.time() - happenings.ended_s >= self._session_s
 
         def undisturbed() -> bool:
             are_there = all(not (p.task.done() or p.was_stopped or p.is_paused) for p in survivors)

@@ -13,10 +13,10 @@ from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.partition.worker import Worker
 from keylanes.state.changelog import changelog_topic
 
-from .deposing import OFFSETS, Deposing
+from .deposing import Deposing
 from .hand_overs import HandOvers
 from .moving import Moving
-from .plan import Happening
+from .plan import DEPOSING_KINDS, Happening
 from .process import APP, Process
 from .steps import STRIKES
 from .workload import BIG_BYTES, BILLS, OUT, draw_work
@@ -68,12 +68,12 @@ class Happenings:
         self.moving = Moving(world)
         self.hand_overs = HandOvers(world, self.moving)
         self.deposing = Deposing(world, self)
-        self.begun = 0
-        """So many troubles."""
+        self.begun, self.ended_s = 0, -math.inf
+        """So many troubles have begun; when the last one ended."""
         self.passings: list[asyncio.Task[None]] = []
         self._traps: list[tuple[str, Callable[[Process], None], float]] = []
         """Steps at which something is to befall the coordinator, in the order in which they were set."""
-        self._troubled_until_s = self._ended_s = -math.inf
+        self._troubled_until_s = -math.inf
         self._others: set[asyncio.Task[None]] = set()
         """The troubles that are more than an outage of the signals."""
         self._others_until_s = -math.inf
@@ -93,8 +93,7 @@ class Happenings:
             await asyncio.sleep(LOOK_S)
             if not self.world.alive():
                 self.world.start()
-        if self.deposing.judgings:
-            await asyncio.wait(self.deposing.judgings)
+        await self.deposing.judge_all()
         while self.troubles and self.world.rng.random() < 0.5:
             await asyncio.wait(self.troubles, return_when=asyncio.FIRST_COMPLETED)
             if not self.world.alive():
@@ -102,13 +101,13 @@ class Happenings:
 
     async def begin(self, happening: Happening) -> None:
         """Have it begin."""
-        if happening.kind in STRIKES:
-            await self.hand_overs.strike(happening.kind, random.Random(happening.seed))
-            return
-        method: Callable[[random.Random], Coroutine[Any, Any, None]] = getattr(
-            self, "_" + happening.kind.replace(" ", "_")
-        )
-        await method(random.Random(happening.seed))
+        kind, rng = happening.kind, random.Random(happening.seed)
+        if kind in STRIKES:
+            await self.hand_overs.strike(kind, rng)
+        elif kind in DEPOSING_KINDS:
+            await self.deposing.begin(kind, rng)
+        else:
+            await getattr(self, "_" + kind.replace(" ", "_"))(rng)
 
     async def heal(self) -> None:
         """No more faults: all that was begun is ended, and what is passed on is waited for."""
@@ -162,13 +161,9 @@ class Happenings:
             self._others.add(trouble)
         trouble.add_done_callback(self._trouble_over)
 
-    def calm_for(self, seconds: float) -> bool:
-        """Whether no trouble has ended within that time."""
-        return self.loop.time() - self._ended_s >= seconds
-
     def _trouble_over(self, trouble: "asyncio.Task[None]") -> None:
         self.troubles.discard(trouble)
-        self._ended_s = self.loop.time()
+        self.ended_s = self.loop.time()
         if trouble in self._others:
             self._others.discard(trouble)
             self._others_until_s = self.loop.time()
@@ -415,24 +410,6 @@ class Happenings:
 
     async def _slow(self, rng: random.Random) -> None:
         self._fault(rng, "reply_slow", 0.2, reply_slow_ms=rng.choice((50.0, 700.0)))
-
-    async def _deposed(self, rng: random.Random) -> None:
-        await self.deposing.depose(rng)
-
-    async def _rack(self, rng: random.Random) -> None:
-        await self.deposing.rack(rng)
-
-    async def _old_offsets(self, rng: random.Random) -> None:
-        await self.deposing.depose_leader(rng, OFFSETS)
-
-    async def _old_coordinator(self, rng: random.Random) -> None:
-        await self.deposing.depose_coordinator(rng)
-
-    async def _old_control(self, rng: random.Random) -> None:
-        await self.deposing.rack_of_the_control_log(rng)
-
-    async def _election(self, rng: random.Random) -> None:
-        await self.deposing.election(rng)
 
     async def _away(self, rng: random.Random) -> None:
         self.world.count_fault("cluster away")
