@@ -174,8 +174,7 @@ class Deposing:
 
     async def judge_all(self) -> None:
         """Wait for the judgements of elections."""
-        if self._judgings:
-            await asyncio.wait(self._judgings)
+        await asyncio.gather(*self._judgings)
 
     # --- judging -----------------------------------------------------------------------------------------------------
 
