@@ -53,6 +53,8 @@ from .model_world import (
 RULES = Rules(SESSION_MS, INTERVAL_MS, 0, 0, 30_000, 5_000, measure_ms=0)
 NOW_MS = 1_000_000
 APP = "app"
+MARKED = {0: 0}
+"""The mark in the one partition of the offset log."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ class Office:
         if tired:
             asked_ms[tired] = 0
         found = {TOPIC: Found("id", len(ledger.control.started))}
-        known = Seat(APP, birth_of_coordinator(k), 0, fenced={*seat.fenced}, read={*seat.read}, found=found)
+        marks = dict.fromkeys(seat.fenced, MARKED)
+        known = Seat(APP, birth_of_coordinator(k), 0, marks=marks, read={*seat.read}, found=found, log_partitions=1)
         known.asked_ms = asked_ms
         return View(ledger, heard_of(said), known, RULES, seat.control.length, NOW_MS)
 
@@ -252,11 +255,12 @@ def steps_of(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterato
         yield from _standing(office, world, k, is_quiet=is_quiet)
         return
     needs = office.needs(k, seat)
-    for member in needs.fence:
-        if not has_entry(world, member.incarnation, PREPARED):
-            yield f"{me} fences i{member.incarnation}", partial(_fences, world, k, member.incarnation)
-    if needs.read and not seat.reading:
-        yield f"{me} begins to READ", lambda: put_coordinator(world, k, reading=(*needs.read,), high=watermark(world))
+    for incarnation in (one.member.incarnation for one in needs.fence):
+        if not has_entry(world, incarnation, PREPARED):
+            yield f"{me} fences i{incarnation}", partial(_fences, world, k, incarnation)
+    places = tuple(needs.read.places)
+    if places and not seat.reading:
+        yield f"{me} begins to READ", lambda: put_coordinator(world, k, reading=places, high=watermark(world))
     if not is_waiting(seat):
         yield from _decisions(office, world, k, is_quiet=is_quiet)
 

@@ -92,6 +92,9 @@ def made_blindly_at_first(world: World, i: int) -> World:
 
 made = model_member.made
 numberless = changed(control, "event_counts", ("event.number == number", "event.number > 0"))
+MARKLESS = (".get(log_partition)", ".get(log_partition, 0)")
+markless = changed(coordinator, "_unread", MARKLESS)
+"""Where there is no mark, the log is read to whatever is told."""
 ONE_GOES = Design(budget=Budget(expel=1))
 ONE_MOVES = Design(budget=Budget(move=1))
 PARTS_MOVE = Design(points=2, parts=2, budget=Budget(move=1))
@@ -123,15 +126,23 @@ PLANTS = (
         Design("m", budget=Budget(expel=2, late=1), comes_back=True),
     ),
     Plant(
-        "a grant does not wait for FENCED",
-        changed(cells, "_standing", ("if not control.is_fenced(owner):", "if not control.is_expelled(owner):")),
+        "a grant waits neither for FENCED nor for a mark",
+        both(
+            changed(cells, "_standing", ("if not control.is_fenced(owner):", "if not control.is_expelled(owner):")),
+            markless,
+        ),
         TWICE,
         ONE_GOES,
     ),
-    Plant("FENCED without a fence", row(members, "fenced", ("in view.seat.fenced", "> 0")), TWICE, ONE_GOES),
+    Plant(
+        "FENCED without a fence, and a grant does not wait for a mark",
+        both(row(members, "fenced", ("in view.seat.marks", "> 0")), markless),
+        TWICE,
+        ONE_GOES,
+    ),
     Plant(
         "a fence that began before EXPELLED was read back",
-        changed(coordinator, "needs", ("if member.expelled and ", "if ")),
+        changed(coordinator, "needs", ("if (member.expelled and ", "if (")),
         TWICE,
         ONE_GOES,
     ),
@@ -140,18 +151,19 @@ PLANTS = (
         row(
             members,
             "fenced",
-            ("m.incarnation in view.seat.fenced", "(m.incarnation in view.seat.fenced or not turn.number)"),
+            ("m.incarnation in view.seat.marks", "(m.incarnation in view.seat.marks or not turn.number)"),
         ),
         TWICE,
         Design(coordinators=2, budget=Budget(expel=1, elect=1)),
     ),
     Plant(
-        "READ before FENCED",
+        "READ before FENCED, and not to a mark",
         changed(
             coordinator,
-            "needs",
-            ("is Standing.UNREAD", "in (Standing.UNREAD, Standing.LEAVING)"),
-            ("view.standings.unread", "control.started"),
+            "_unread",
+            ("is not Standing.UNREAD", "not in (Standing.UNREAD, Standing.LEAVING)"),
+            ("view.standings.unread", "view.control.started"),
+            MARKLESS,
         ),
         TWICE,
         ONE_GOES,

@@ -224,7 +224,7 @@ class Folds:
 
     def __init__(self, wanted: tuple[str, ...] = ANYTHING, parts: int = 1) -> None:
         self.root, self.wanted, self.parts = Line(), wanted, parts
-        self._ledgers: dict[tuple[Line, Line], Ledger] = {(self.root, self.root): Ledger()}
+        self._ledgers: dict[tuple[Line, Line], Ledger] = {(self.root, self.root): Ledger(opened={0})}
         self._begun: dict[tuple[Line, Line], Ledger] = {}
         self._granted: dict[Line, frozenset[tuple[int, int, int]]] = {self.root: frozenset()}
         self._withdrawn: dict[Line, frozenset[int]] = {self.root: frozenset()}
@@ -256,7 +256,7 @@ class Folds:
         parts = newest_snapshot(event for event in events if isinstance(event, SnapshotTaken))
         if parts is None:
             return self.ledger(line, offsets)
-        found = Ledger(self.control(line).copy(), restore_snapshot(parts))
+        found = Ledger(self.control(line).copy(), restore_snapshot(parts), {0})
         for one in [*line.back_to(self.root)][::-1]:
             if isinstance(one.event, RangesGranted) and self.counts(one):
                 ledger.fold_grant(found, one.event)
