@@ -45,6 +45,7 @@ from .model_world import (
     World,
     appended,
     fenced,
+    has_entry,
     marked,
     place_of,
     put_coordinator,
@@ -97,13 +98,13 @@ class Model:
             if not events:
                 break
             world = appended(self.folds, world, world.control, events)
-            world = model_coordinator.has_read(self.folds, world, 0)
+            world = model_coordinator.has_read(self.folds, world, 0, world.control)
         for k in range(design.coordinators):
-            world = model_coordinator.has_read(self.folds, world, k)
+            world = model_coordinator.has_read(self.folds, world, k, world.control)
         for i, kind in enumerate(design.members):
             if kind == "t":
                 continue
-            world = model_member.has_read(self.work, world, i)
+            world = model_member.has_read(self.work, world, i, world.control)
             if kind != "n":
                 world = put_member(world, i, producer="ready", is_newest=True)
             if design.lags and i == 0:
@@ -137,6 +138,8 @@ class Model:
                 f"{', '.join(map(model_coordinator.told, events))} lands late",
                 partial(appended, self.folds, rest, basis, events),
             )
+        if world.budget.stranger and not is_quiet:
+            yield from self._strangers(world)
         for i in range(len(world.members)):
             yield from model_member.steps_of(self.work, world, i, is_quiet=is_quiet)
         for k in range(len(world.coordinators)):
@@ -148,6 +151,14 @@ class Model:
             yield f"i{owner}'s transaction times out", lambda: fenced(world, owner)
         elif world.budget.fail and not is_quiet:
             yield f"i{owner}'s transaction times out", lambda: spent(fenced(world, owner), "fail")
+
+    def _strangers(self, world: World) -> Iterator[Step]:
+        """Somebody who is not the group fences a member of whom there is a producer."""
+        producers = {process.incarnation for process in world.members if process.is_newest}
+        producers |= {fence.incarnation for one in world.coordinators for fence in one.fences if fence.is_newest}
+        for owner in sorted(producers):
+            if not has_entry(world, owner, PREPARED):
+                yield f"somebody fences i{owner}", partial(fenced, spent(world, "stranger"), owner)
 
     def settled(self, world: World) -> World:
         """What processes do by themselves is done."""

@@ -1,12 +1,13 @@
 """What a coordinator does in the model: the production's ``decide``, ``needs`` and ``stands`` on what it has read.
 
 The environment chooses what it believes: who is silent, who asks, what is asked for, whether time is up. Each of these
-that leads to another batch is another step.
+that leads to another batch is another step. So does what it reads: any prefix, but where it has a proof.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from keylanes.group import coordinator as production
 from keylanes.group.coordinator import Needs
@@ -33,28 +34,31 @@ from .model_heard import (
 )
 from .model_member import Step, birth_of
 from .model_world import (
+    NOWHERE,
     OUTAGE,
     PREPARED,
     TOPIC,
     CoordinatorProcess,
+    Fence,
     Folds,
     Line,
     World,
     appended,
+    at,
     fenced,
     has_entry,
+    log_end,
+    old_ends,
     put_coordinator,
     range_of,
     readable,
     spent,
-    watermark,
 )
 
 RULES = Rules(SESSION_MS, INTERVAL_MS, 0, 0, 30_000, 5_000, measure_ms=0)
 NOW_MS = 1_000_000
 APP = "app"
-MARKED = {0: 0}
-"""The mark in the one partition of the offset log."""
+CRASHED: dict[str, object] = {"is_alive": False, "is_out": False, "unknown": None, "acknowledged": NOWHERE}
 
 
 @dataclass(frozen=True)
@@ -82,23 +86,27 @@ class Office:
         if tired:
             asked_ms[tired] = 0
         found = {TOPIC: Found("id", len(ledger.control.started))}
-        marks = dict.fromkeys(seat.fenced, MARKED)
+        marks: dict[int, Mapping[int, int]] = {
+            i: {} if position == NOWHERE else {0: position} for i, position in seat.marks
+        }
         known = Seat(APP, birth_of_coordinator(k), 0, marks=marks, read={*seat.read}, found=found, log_partitions=1)
         known.asked_ms = asked_ms
         return View(ledger, heard_of(said), known, RULES, seat.control.length, NOW_MS)
 
     def batch(self, k: int, seat: CoordinatorProcess, belief: Belief) -> Batch:
         """What it decides."""
-        key = (k, seat.control, seat.offsets, seat.term, seat.fenced, seat.read, belief.said, belief.tired)
+        key = (k, seat.control, seat.offsets, seat.term, seat.marks, seat.read, belief.said, belief.tired)
         found = self.batches.get(key)
         if found is None:
             view = self.view(k, seat, belief.said, belief.tired)
-            found = self.batches[key] = production.decide(view, Turn(seat.term, view.control.number))
+            control = view.control
+            turn = Turn(seat.term, control.number) if control.term == seat.term else Turn(seat.term)
+            found = self.batches[key] = production.decide(view, turn)
         return found
 
     def needs(self, k: int, seat: CoordinatorProcess) -> Needs:
         """What is to be done outside of the logs."""
-        key = (k, seat.control, seat.offsets, seat.fenced, seat.read)
+        key = (k, seat.control, seat.offsets, seat.marks, seat.read)
         found = self.wanted.get(key)
         if found is None:
             view = self.view(k, seat, Said(voices(self.folds, seat.control)))
@@ -208,31 +216,41 @@ def process_of(voice: Voice) -> int:
 
 
 def new_seat(seat: CoordinatorProcess, term: int) -> CoordinatorProcess:
-    """It stands for a term: what it knew beside the logs in an earlier one it does not know for this one."""
-    return seat._replace(term=term, fenced=frozenset(), read=frozenset(), reading=(), high=-1)
+    """It stands for a term, or its own is over: what it knew beside the logs it does not know any more."""
+    nothing = frozenset[Any]()
+    return seat._replace(term=term, fences=nothing, marks=nothing, read=nothing, reading=(), end=NOWHERE)
 
 
-def has_read(folds: Folds, world: World, k: int) -> World:
-    """The control log to its end. It is out until it has found there what it wrote, or another one's term."""
+def has_read(folds: Folds, world: World, k: int, line: Line) -> World:
+    """The control log, so much of it. It is out until it has read all that it wrote, or another one's term."""
     seat = world.coordinators[k]
-    is_out = seat.unknown is not None and not _is_over(folds, world, *seat.unknown)
-    unknown = seat.unknown if is_out else None
-    return put_coordinator(world, k, control=world.control, is_out=is_out, unknown=unknown)
+    is_known = seat.unknown is None or _is_over(folds, line, *seat.unknown)
+    is_out = not (is_known and is_read_back(seat, line))
+    if folds.control(line).term > seat.term:
+        world = world._replace(coordinators=at(world.coordinators, k, new_seat(seat, seat.term)))
+    if is_out:
+        return put_coordinator(world, k, control=line)
+    return put_coordinator(world, k, control=line, is_out=False, unknown=None, acknowledged=NOWHERE)
 
 
-def _is_over(folds: Folds, world: World, basis: Line, events: tuple[ControlEvent, ...]) -> bool:
+def is_read_back(seat: CoordinatorProcess, line: Line) -> bool:
+    """Whether all of it that was acknowledged is read."""
+    return line.length >= seat.acknowledged
+
+
+def _is_over(folds: Folds, line: Line, basis: Line, events: tuple[ControlEvent, ...]) -> bool:
     """Whether an append is found behind what its writer had read, or can count no more."""
-    is_found = any(line.event == events[0] for line in world.control.back_to(basis))
-    return is_found or folds.control(world.control).term > getattr(events[0], "term", 0)
+    is_found = any(one.event == events[0] for one in line.back_to(basis))
+    return is_found or folds.control(line).term > getattr(events[0], "term", 0)
 
 
 def local(world: World, k: int) -> World | None:
-    """A READ is through when nothing below its watermark is undecided."""
-    seat = world.coordinators[k]
-    if seat.high != 0:
+    """A READ is through when nothing below the mark is undecided. More than that is not found, at worst."""
+    seat, log = world.coordinators[k], readable(world)
+    if not seat.reading or log.length < seat.end:
         return None
-    read = seat.read | {*seat.reading}
-    return put_coordinator(world, k, offsets=readable(world), read=read, reading=(), high=-1)
+    offsets = log.upto(max(seat.offsets.length, seat.end))
+    return put_coordinator(world, k, offsets=offsets, read=seat.read | {*seat.reading}, reading=(), end=NOWHERE)
 
 
 def steps_of(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterator[Step]:
@@ -240,34 +258,88 @@ def steps_of(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterato
     seat, me = world.coordinators[k], f"c{k}"
     if not seat.is_alive:
         return
-    if seat.control is not world.control or seat.is_out:
-        yield f"{me} reads", lambda: has_read(office.folds, world, k)
-    if seat.offsets is not readable(world) and office.decides(k, seat):
-        yield f"{me} reads offsets", lambda: put_coordinator(world, k, offsets=readable(world))
+    yield from _reads(office, world, k, is_quiet=is_quiet)
     if world.budget.crash and not is_quiet and sum(one.is_alive for one in world.coordinators) > 1:
         yield (
             f"{me} crashes",
-            lambda: put_coordinator(spent(world, "crash"), k, is_alive=False, is_out=False, unknown=None),
+            lambda: put_coordinator(spent(world, "crash"), k, **CRASHED),
         )
     if seat.unknown is not None:
         yield f"{me} sends again", lambda: _sent_again(office, world, k)
     if not office.decides(k, seat):
         yield from _standing(office, world, k, is_quiet=is_quiet)
         return
-    needs = office.needs(k, seat)
-    for incarnation in (one.member.incarnation for one in needs.fence):
-        if not has_entry(world, incarnation, PREPARED):
-            yield f"{me} fences i{incarnation}", partial(_fences, world, k, incarnation)
-    places = tuple(needs.read.places)
-    if places and not seat.reading:
-        yield f"{me} begins to READ", lambda: put_coordinator(world, k, reading=places, high=watermark(world))
+    yield from _needed(office, world, k)
     if not is_waiting(seat):
         yield from _decisions(office, world, k, is_quiet=is_quiet)
 
 
-def _fences(world: World, k: int, incarnation: int) -> World:
-    """The fence of a member is through."""
-    return put_coordinator(fenced(world, incarnation), k, fenced=world.coordinators[k].fenced | {incarnation})
+def _reads(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterator[Step]:
+    """What it reads without a proof: at best all that there is."""
+    seat, me = world.coordinators[k], f"c{k}"
+    is_stale = world.budget.stale > 0 and not is_quiet
+    if seat.control is not world.control or seat.is_out:
+        yield f"{me} reads", lambda: has_read(office.folds, world, k, world.control)
+    for line in old_ends(seat.control, world.control) if is_stale else ():
+        yield (
+            f"{me} reads to {line.length}, an old end",
+            partial(has_read, office.folds, spent(world, "stale"), k, line),
+        )
+    if seat.offsets is readable(world) or not office.decides(k, seat):
+        return
+    yield f"{me} reads offsets", lambda: put_coordinator(world, k, offsets=readable(world))
+    for line in old_ends(seat.offsets, readable(world)) if is_stale else ():
+        after = spent(world, "stale")
+        yield f"{me} reads offsets to {line.length}, an old end", partial(put_coordinator, after, k, offsets=line)
+
+
+def _needed(office: Office, world: World, k: int) -> Iterator[Step]:
+    """What it does outside of the control log."""
+    seat, me = world.coordinators[k], f"c{k}"
+    needs = office.needs(k, seat)
+    begun = {fence.incarnation for fence in seat.fences}
+    for wanted in needs.fence:
+        i = wanted.member.incarnation
+        if i not in begun and not has_entry(world, i, PREPARED):
+            yield f"{me} fences i{i}", partial(fences, world, k, i, has_marks=bool(wanted.log_partitions))
+    for fence in sorted(seat.fences):
+        if fence.is_newest:
+            yield f"{me} marks i{fence.incarnation}", partial(marks, world, k, fence.incarnation)
+        else:
+            yield f"{me}'s mark of i{fence.incarnation} is refused", partial(refused, world, k, fence.incarnation)
+    if needs.read.places and not seat.reading:
+        reading, (end,) = tuple(needs.read.places), needs.read.ends.values()
+        yield f"{me} begins to READ", lambda: put_coordinator(world, k, reading=reading, end=end)
+
+
+def fences(world: World, k: int, incarnation: int, *, has_marks: bool) -> World:
+    """A member is fenced, by a producer of its id. ``has_marks``: it can have committed something."""
+    world = fenced(world, incarnation)
+    if not has_marks:
+        return with_mark(world, k, incarnation, NOWHERE)
+    return put_coordinator(world, k, fences=world.coordinators[k].fences | {Fence(incarnation)})
+
+
+def marks(world: World, k: int, incarnation: int) -> World:
+    """The mark is acknowledged, and aborted."""
+    return with_mark(without_fence(world, k, incarnation), k, incarnation, log_end(world))
+
+
+def refused(world: World, k: int, incarnation: int) -> World:
+    """Another producer of the id was made since: the member is fenced once more."""
+    return without_fence(world, k, incarnation)
+
+
+def with_mark(world: World, k: int, incarnation: int, position: int) -> World:
+    """What a member has committed lies below a position."""
+    others = {mark for mark in world.coordinators[k].marks if mark[0] != incarnation}
+    return put_coordinator(world, k, marks=frozenset({*others, (incarnation, position)}))
+
+
+def without_fence(world: World, k: int, incarnation: int) -> World:
+    """Nothing is to be marked any more with the producer that fenced a member."""
+    left = frozenset(fence for fence in world.coordinators[k].fences if fence.incarnation != incarnation)
+    return put_coordinator(world, k, fences=left)
 
 
 def _standing(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterator[Step]:
@@ -288,9 +360,7 @@ def _standing(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterat
             after = spent(world, "elect") if how == QUIET and is_heard else world
             after = spent(after, "outage")._replace(wrong=world.wrong or OUTAGE) if how == AWAY else after
             term = office.folds.control(seat.control).term + 1
-            after = after._replace(
-                coordinators=(*after.coordinators[:k], new_seat(seat, term), *after.coordinators[k + 1 :])
-            )
+            after = after._replace(coordinators=at(after.coordinators, k, new_seat(seat, term)))
             elected = CoordinatorElected(term, "", birth_of_coordinator(k), APP)
             yield from _appends(office, after, k, (elected,), f"c{k} stands for term {term}", is_quiet=is_quiet)
 
@@ -316,7 +386,8 @@ def _appends(
     basis = world.coordinators[k].control
 
     def lands(before: World) -> World:
-        return put_coordinator(appended(office.folds, before, basis, events), k, is_out=True)
+        after = appended(office.folds, before, basis, events)
+        return put_coordinator(after, k, is_out=True, acknowledged=after.control.length)
 
     def late(before: World) -> World:
         return spent(before._replace(late=(*before.late, (basis, events))), "late")
@@ -331,7 +402,8 @@ def _sent_again(office: Office, world: World, k: int) -> World:
     """What was not acknowledged; this time it is."""
     unknown = world.coordinators[k].unknown
     assert unknown is not None
-    return put_coordinator(appended(office.folds, world, *unknown), k, unknown=None)
+    after = appended(office.folds, world, *unknown)
+    return put_coordinator(after, k, unknown=None, acknowledged=after.control.length)
 
 
 def is_waiting(seat: CoordinatorProcess) -> bool:

@@ -1,7 +1,8 @@
 """What a member does in the model: it acts on what the production says of the control log that it has read.
 
 A generation moves any of its points by one record, and releases any that it was asked for; that is one transaction. A
-producer that fails is made anew: INIT, then both logs are read, then what is unknown is known.
+producer that fails is made anew: INIT, then the control log is read to behind an own append. If it is unknown what has
+become of a transaction, a mark is made, and the offset log is read to behind that.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from keylanes.offsets.snapshots import take_snapshot
 
 from .model_world import (
     KNOWN,
+    NOWHERE,
     OPEN,
     PREPARED,
     Advance,
@@ -34,12 +36,13 @@ from .model_world import (
     fenced,
     first_wanted,
     has_entry,
+    log_end,
+    old_ends,
     place_of,
     put_member,
     range_of,
     readable,
     spent,
-    watermark,
 )
 
 T = TypeVar("T")
@@ -98,9 +101,9 @@ def gone(work: Work, world: World, i: int, *, for_good: bool) -> World:
     return world._replace(members=at(world.members, i, nothing._replace(is_alive=False, has_ended=for_good)))
 
 
-def has_read(work: Work, world: World, i: int) -> World:
-    """The control log to its end; what it says of the process itself holds at once."""
-    world = put_member(world, i, control=world.control)
+def has_read(work: Work, world: World, i: int, line: Line) -> World:
+    """The control log, so much of it; what it says of the process itself holds at once."""
+    world = put_member(world, i, control=line)
     found = state(work, world, i)
     if isinstance(found, Rejected):
         return gone(work, world, i, for_good=True)
@@ -127,10 +130,10 @@ def local(work: Work, world: World, i: int) -> World | None:
     process = world.members[i]
     if not process.is_alive or not process.incarnation:
         return None
-    if process.producer == "wait" and process.high == 0:
-        return found_out(work, put_member(world, i, high=-1, producer="ready"), i)
+    if process.producer == "wait" and readable(world).length >= process.end:
+        return found_out(work, put_member(world, i, end=NOWHERE, producer="ready"), i, process.end)
     if process.producer == "ready" and process.is_sent and not process.is_newest:
-        return put_member(world, i, producer="none")
+        return put_member(world, i, producer="none", is_sent=False)
     if process.pending or not isinstance(found := state(work, world, i), Works):
         return None
     for place, epoch in found.take_up:
@@ -150,21 +153,44 @@ def taken_up_at(offset_from: int | None) -> int:
 
 
 def made(world: World, i: int) -> World:
-    """A producer, after INIT: first the logs are read."""
-    world = fenced(world, world.members[i].incarnation)
-    return put_member(world, i, is_newest=True, producer="look", is_sent=False)
+    """A producer, after INIT: first the control log is read."""
+    return put_member(fenced(world, world.members[i].incarnation), i, is_newest=True, producer="look")
 
 
-def found_out(work: Work, world: World, i: int) -> World:
-    """Both logs were read after INIT: its last transaction is there, or what of it is still its own is sent again."""
+def acknowledged(world: World, i: int) -> int:
+    """The position behind an append of the member to the control log that is begun now."""
+    return world.control.length
+
+
+def looked(work: Work, world: World, i: int, line: Line) -> World:
+    """It has read the control log behind an INIT. What is not known to be aborted is looked for in the offset log."""
+    if world.members[i].is_sent:
+        return has_read(work, put_member(world, i, producer="mark"), i, line)
+    world = has_read(work, put_member(world, i, producer="ready"), i, line)
+    return kept(work, world, i) if world.members[i].producer == "ready" else world
+
+
+def marks(world: World, i: int) -> World:
+    """The mark of its new producer is acknowledged, and aborted."""
+    return put_member(world, i, producer="wait", end=log_end(world))
+
+
+def found_out(work: Work, world: World, i: int, end: int) -> World:
+    """The offset log was read to its mark, at worst no further: its last transaction is there, or is sent again."""
     process = world.members[i]
-    ledger = work.folds.ledger(process.control, readable(world))
+    ledger = work.folds.ledger(process.control, readable(world).upto(end))
     if process.pending and ledger.transactions.get(process.incarnation, 0) >= process.transactions:
         return applied(world, i)
+    return kept(work, world, i)
+
+
+def kept(work: Work, world: World, i: int) -> World:
+    """Its last transaction is not committed: what of it is still its own is sent again."""
+    process = world.members[i]
     own = [work.folds.owner(process.control, p) for p in range(len(world.edges))]
     progress = [one for one in process.pending if not isinstance(one, Snap)]
-    kept = tuple(one for one in progress if own[one.point] == (one.epoch, process.incarnation))
-    return put_member(world, i, pending=kept, is_sent=False)
+    pending = tuple(one for one in progress if own[one.point] == (one.epoch, process.incarnation))
+    return put_member(world, i, pending=pending, is_sent=False)
 
 
 def applied(world: World, i: int) -> World:
@@ -203,7 +229,9 @@ def steps_of(work: Work, world: World, i: int, *, is_quiet: bool) -> Iterator[St
     if world.budget.crash and not is_quiet:
         yield f"{me} crashes", lambda: gone(work, spent(world, "crash"), i, for_good=False)
     if process.control is not world.control:
-        yield f"{me} reads", lambda: has_read(work, world, i)
+        yield f"{me} reads", lambda: has_read(work, world, i, world.control)
+    for line in old_ends(process.control, world.control) if world.budget.stale and not is_quiet else ():
+        yield f"{me} reads to {line.length}, an old end", partial(has_read, work, spent(world, "stale"), i, line)
     if not process.incarnation:
         return
     if world.budget.leave and not is_quiet and not process.leaves:
@@ -219,7 +247,13 @@ def _steps_of_producer(work: Work, world: World, i: int, *, is_quiet: bool) -> I
     if process.producer == "none" and not has_undecided:
         yield f"{me} inits", lambda: made(world, i)
     elif process.producer == "look":
-        yield f"{me} looks", lambda: has_read(work, put_member(world, i, producer="wait", high=watermark(world)), i)
+        for line in world.control.prefixes(process.control, acknowledged(world, i)):
+            old = "" if line is world.control else f" to {line.length}, an old end"
+            yield f"{me} looks{old}", partial(looked, work, world, i, line)
+    elif process.producer == "mark" and process.is_newest:
+        yield f"{me} marks", lambda: marks(world, i)
+    elif process.producer == "mark":
+        yield f"{me}'s mark is refused", lambda: put_member(world, i, producer="none")
     elif process.producer == "ready" and process.is_sent:
         yield f"{me} commits", lambda: applied(decided(work.folds, world, process.incarnation), i)
         if world.budget.fail and not is_quiet:

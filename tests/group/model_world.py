@@ -6,7 +6,13 @@ production's, too. Here is what it can't know: the brokers, which append late, d
 committed, visible or not.
 
 The logs are ``Line``s: equal ones are one object, so whatever is worked out of one is worked out once. The offset log
-is a line of what all can read, and behind it the transactions of which at least the first is undecided.
+is a line of what all can read, and behind it the transactions of which at least the first is undecided. A position in
+it counts events that are committed or may still be: those of an aborted transaction are taken out of it.
+
+**No end that is told is trusted.** A leader that was deposed and still answers tells an old one. So a reader finds at
+least what lies below a position that it has a proof of (an own append or mark that was acknowledged), and at worst no
+more. Where it has none it may find any prefix that goes on from where it stands. The own append behind an INIT counts
+nowhere, and neither does a mark, which is aborted: both are here by their positions alone.
 
 What is not modelled: clocks (the environment says who is silent), several partitions of the offset log and workers that
 split (see ../offsets/range_model.py), state and its changelog.
@@ -36,6 +42,8 @@ NAMESAKES = "two of one name, of whom neither is fenced"
 OUTAGE = "who beat all along was expelled by an outage of the signals"
 KNOWN = "a release is begun that was withdrawn, as its owner had read"
 ANYTHING = (DOUBLE, GAP, EPOCH, OUTSIDE, BLIND, REVIVED, NAMESAKES, OUTAGE, KNOWN)
+NOWHERE = -1
+"""No position in a log."""
 STUCK = "nothing can happen any more, and not all is as it should be"
 NO_END = "no rest, long after all faults ended"
 
@@ -67,6 +75,23 @@ class Line:
             assert line is not None, "it does not go on from there"
             yield line
             line = line.before
+
+    def upto(self, length: int) -> "Line":
+        """Its prefix of a length; itself, where it is not longer."""
+        line = self
+        while line.length > length:
+            assert line.before is not None
+            line = line.before
+        return line
+
+    def prefixes(self, own: "Line", end: int) -> Iterator["Line"]:
+        """What a reader may find of it that stands at ``own``, and has a proof of all below ``end``; longest first."""
+        line, least = self, max(own.length, end)
+        while line.length > least:
+            assert line.before is not None
+            yield line
+            line = line.before
+        yield line
 
 
 class Advance(NamedTuple):
@@ -103,6 +128,11 @@ class Entry(NamedTuple):
     status: str
     changes: tuple[Change, ...]
 
+    @property
+    def size(self) -> int:
+        """The number of its events."""
+        return sum(len(one.parts) if isinstance(one, Snap) else 1 for one in self.changes)
+
 
 class Held(NamedTuple):
     """A point that a member works on: all below ``edge`` is done, as far as it knows."""
@@ -128,14 +158,24 @@ class MemberProcess(NamedTuple):
     taken: frozenset[tuple[Place, int]] = frozenset()
     """the epochs that it took up, of those that it owns as far as it has read"""
     producer: str = "none"
-    """none; look, wait: made, and the logs are to be read; ready"""
+    """none; look: made, and the control log is to be read; mark, wait: then the offset log, up to a mark; ready"""
     is_newest: bool = False
     """whether no other producer of its id was made since"""
-    high: int = -1
-    """so many transactions are undecided below the watermark that it took"""
+    end: int = NOWHERE
+    """of its mark: what it has committed lies below"""
     pending: tuple[Change, ...] = ()
     is_sent: bool = False
+    """whether that was begun, and is not known to be aborted"""
     transactions: int = 0
+
+
+class Fence(NamedTuple):
+    """A member is fenced; what it has committed is to be marked with the producer that did it. ``is_newest``: whether
+    no other one of its id was made since.
+    """
+
+    incarnation: int
+    is_newest: bool = True
 
 
 class CoordinatorProcess(NamedTuple):
@@ -150,10 +190,15 @@ class CoordinatorProcess(NamedTuple):
     """whether it has written what it has not read back"""
     unknown: "tuple[Line, tuple[ControlEvent, ...]] | None" = None
     """that, with what it had read then, if it was not acknowledged"""
-    fenced: frozenset[int] = frozenset()
+    acknowledged: int = NOWHERE
+    """the position behind its last append, until it has read so far"""
+    fences: frozenset[Fence] = frozenset()
+    marks: frozenset[tuple[int, int]] = frozenset()
+    """(incarnation, position); NOWHERE: there was nothing to mark"""
     read: frozenset[tuple[Place, int]] = frozenset()
     reading: tuple[tuple[Place, int], ...] = ()
-    high: int = -1
+    end: int = NOWHERE
+    """up to which it is reading"""
 
 
 class Budget(NamedTuple):
@@ -179,6 +224,10 @@ class Budget(NamedTuple):
     """a request to join is heard once more, of a life that is over"""
     outage: int = 0
     """the signals can't be appended to for a while"""
+    stale: int = 0
+    """an old end is told to who has no proof of another one"""
+    stranger: int = 0
+    """somebody who is not the group fences a member"""
 
 
 class World(NamedTuple):
@@ -357,9 +406,14 @@ def has_entry(world: World, owner: int, status: str) -> bool:
     return any(entry.owner == owner and entry.status == status for entry in world.tail)
 
 
-def watermark(world: World) -> int:
-    """So many transactions lie below the high watermark that is taken now, and not everybody can read them."""
-    return len(world.tail)
+def log_end(world: World) -> int:
+    """The position in the offset log behind a record that is appended now."""
+    return world.offsets.length + sum(entry.size for entry in world.tail)
+
+
+def old_ends(own: Line, log: Line) -> Iterator[Line]:
+    """What a reader that stands at ``own`` may find of a log and is not all of it."""
+    return (line for line in log.prefixes(own, 0) if line not in (own, log))
 
 
 def readable(world: World) -> Line:
@@ -367,18 +421,27 @@ def readable(world: World) -> Line:
     return world.offsets
 
 
-def dropped(world: World, place: int) -> World:
-    """Without one transaction; whoever took a watermark beyond it waits for one less."""
-    members = tuple(p._replace(high=p.high - 1) if p.high > place else p for p in world.members)
-    coordinators = tuple(p._replace(high=p.high - 1) if p.high > place else p for p in world.coordinators)
-    tail = world.tail[:place] + world.tail[place + 1 :]
+def aborted(world: World, place: int) -> World:
+    """Without one transaction; positions behind it are so much less."""
+    size, tail = world.tail[place].size, world.tail[:place] + world.tail[place + 1 :]
+    begins = log_end(world._replace(tail=world.tail[:place]))
+
+    def moved(position: int) -> int:
+        return position - size if position > begins else position
+
+    members = tuple(p if p.end <= begins else p._replace(end=moved(p.end)) for p in world.members)
+    coordinators = tuple(
+        p._replace(end=moved(p.end), marks=frozenset((i, moved(position)) for i, position in p.marks))
+        for p in world.coordinators
+    )
     return world._replace(tail=tail, members=members, coordinators=coordinators)
 
 
 def visible(world: World) -> World:
     """What is decided and marked, and has nothing undecided before it, can be read."""
     while world.tail and world.tail[0].status == DONE:
-        world = dropped(world._replace(offsets=world.offsets.then(*written(world.tail[0], world.parts))), 0)
+        offsets = world.offsets.then(*written(world.tail[0], world.parts))
+        world = world._replace(offsets=offsets, tail=world.tail[1:])
     return world
 
 
@@ -391,11 +454,15 @@ def fenced(world: World, incarnation: int) -> World:
     """A producer of a member's id is made: what is open is aborted, and whoever has one has an old one."""
     places = [k for k, entry in enumerate(world.tail) if entry.owner == incarnation and entry.status == OPEN]
     for place in places:
-        world = dropped(world, place)
+        world = aborted(world, place)
     members = tuple(
         p._replace(is_newest=False) if p.incarnation == incarnation and p.is_newest else p for p in world.members
     )
-    return visible(world._replace(members=members))
+    newest, older = Fence(incarnation), Fence(incarnation, is_newest=False)
+    coordinators = tuple(
+        p._replace(fences=p.fences - {newest} | {older}) if newest in p.fences else p for p in world.coordinators
+    )
+    return visible(world._replace(members=members, coordinators=coordinators))
 
 
 # --- the judge --------------------------------------------------------------------------------------------------------
