@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from keylanes.group import cells, coordinator, features, member, members, plans
+from keylanes.group.election import is_coordinator
 from keylanes.group.heard import Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
@@ -23,14 +24,21 @@ from .model_world import (
     KNOWN,
     NAMESAKES,
     NO_END,
+    NOWHERE,
     OUTAGE,
     OUTSIDE,
+    PREPARED,
     REVIVED,
     STUCK,
     Budget,
+    CoordinatorProcess,
+    Fence,
     Line,
     World,
     fenced,
+    has_entry,
+    log_end,
+    put_coordinator,
     put_member,
     written,
 )
@@ -70,9 +78,24 @@ def in_place(owner: object, name: str, new: object) -> Put:
     return put
 
 
-def no_watermark(world: World) -> int:
+def stable_end(world: World) -> int:
     """Whatever is undecided now is not waited for."""
+    return world.offsets.length
+
+
+def told_end(world: World) -> int:
+    """The oldest end that a leader can tell that was deposed."""
     return 0
+
+
+def told_behind_init(world: World, i: int) -> int:
+    """The same of the control log, for who has had a producer before."""
+    return 0 if world.members[i].transactions else world.control.length
+
+
+def told_behind_first_init(world: World, i: int) -> int:
+    """The same, for who has not."""
+    return world.control.length if world.members[i].transactions else 0
 
 
 def readable_at_once(world: World) -> Line:
@@ -88,6 +111,32 @@ def made_blindly(world: World, i: int) -> World:
 def made_blindly_at_first(world: World, i: int) -> World:
     """The same, where nothing was sent yet."""
     return (made_blindly if world.members[i].transactions == 0 else made)(world, i)
+
+
+def marks_before_fences(world: World, k: int, incarnation: int, *, has_marks: bool) -> World:
+    """The mark is made. It is kept under another number until the fence is through."""
+    world = model_coordinator.with_mark(world, k, -incarnation, log_end(world) if has_marks else NOWHERE)
+    return put_coordinator(world, k, fences=world.coordinators[k].fences | {Fence(incarnation)})
+
+
+def fences_behind_marks(world: World, k: int, incarnation: int) -> World:
+    """And the fence."""
+    if has_entry(world, incarnation, PREPARED):
+        return world
+    world = fenced(model_coordinator.without_fence(world, k, incarnation), incarnation)
+    return model_coordinator.with_mark(world, k, incarnation, dict(world.coordinators[k].marks)[-incarnation])
+
+
+def taken_for_marked(world: World, k: int, incarnation: int) -> World:
+    """Where the log ends is told instead."""
+    world = model_coordinator.without_fence(world, k, incarnation)
+    return model_coordinator.with_mark(world, k, incarnation, told_end(world))
+
+
+def decides_unread(office: model_coordinator.Office, k: int, seat: CoordinatorProcess) -> bool:
+    """Who has stood is elected."""
+    control = office.folds.control(seat.control)
+    return is_coordinator(control, model_coordinator.birth_of_coordinator(k), seat.term) or seat.term > control.term
 
 
 made = model_member.made
@@ -170,7 +219,7 @@ PLANTS = (
     ),
     Plant(
         "READ to the last stable offset",
-        in_place(model_coordinator, "watermark", no_watermark),
+        in_place(model_coordinator, "log_end", stable_end),
         TWICE,
         Design(points=2, budget=Budget(expel=1)),
     ),
@@ -192,6 +241,60 @@ PLANTS = (
         in_place(model_member, "made", made_blindly_at_first),
         TWICE,
         Design("nm", budget=Budget(expel=1)),
+    ),
+    Plant(
+        "READ behind an INIT to a told end",
+        in_place(model_member, "acknowledged", told_behind_init),
+        TWICE,
+        ONE_GOES,
+    ),
+    Plant(
+        "READ behind the first INIT to a told end",
+        in_place(model_member, "acknowledged", told_behind_first_init),
+        TWICE,
+        Design("nm", budget=Budget(expel=1)),
+    ),
+    Plant(
+        "what became of the own transaction is read to a told end",
+        in_place(model_member, "log_end", told_end),
+        (DOUBLE,),
+        Design("m", budget=Budget(fail=1)),
+    ),
+    Plant(
+        "a mark before the fence",
+        both(
+            in_place(model_coordinator, "fences", marks_before_fences),
+            in_place(model_coordinator, "marks", fences_behind_marks),
+        ),
+        TWICE,
+        ONE_GOES,
+    ),
+    Plant(
+        "a grant does not wait until the mark is read",
+        changed(coordinator, "_unread", ("max(mark, ends.get(log_partition, 0))", "0")),
+        TWICE,
+        ONE_GOES,
+    ),
+    Plant(
+        "a successor without a mark of its own",
+        markless,
+        TWICE,
+        Design(coordinators=2, budget=Budget(expel=1, elect=1)),
+    ),
+    Plant(
+        "a mark that was refused is not made again",
+        in_place(model_coordinator, "refused", taken_for_marked),
+        TWICE,
+        replace(ONE_GOES, records=2),
+    ),
+    Plant(
+        "an election is acted on that was not read back",
+        both(
+            in_place(model_coordinator.Office, "decides", decides_unread),
+            in_place(model_coordinator, "is_read_back", lambda seat, line: True),
+        ),
+        (BLIND,),
+        Design(coordinators=2, budget=Budget(move=1, elect=1, stale=1)),
     ),
     Plant(
         "who is expelled goes on",
