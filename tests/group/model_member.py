@@ -263,7 +263,7 @@ def _steps_of_producer(work: Work, world: World, i: int, *, is_quiet: bool) -> I
         if process.pending:
             yield f"{me} sends again", lambda: sent(world, i)
         else:
-            yield from _generations(work, world, i)
+            yield from _generations(work, world, i, is_quiet=is_quiet)
 
 
 def _unheard(work: Work, world: World, i: int) -> World:
@@ -272,7 +272,7 @@ def _unheard(work: Work, world: World, i: int) -> World:
     return put_member(spent(after, "fail"), i, producer="none")
 
 
-def _generations(work: Work, world: World, i: int) -> Iterator[Step]:
+def _generations(work: Work, world: World, i: int, *, is_quiet: bool) -> Iterator[Step]:
     process = world.members[i]
     found = state(work, world, i)
     asked = _asked(work, found.wind_up, len(process.held)) if isinstance(found, Works) else {}
@@ -295,8 +295,10 @@ def _generations(work: Work, world: World, i: int) -> Iterator[Step]:
             wrong = [KNOWN for one in changes if isinstance(one, GiveUp) and one.move in withdrawn]
             judged = world._replace(wrong=world.wrong or first_wanted(work.folds, wrong))
             yield label, partial(_begun, judged, i, tuple(changes))
-            if work.has_snapshots and (snap := _snap(work, world, i)) is not None:
-                yield f"{label} and a snapshot", partial(_begun, world, i, (*changes, snap))
+            for line in _ends_of_snapshots(work, world, is_quiet=is_quiet):
+                if (snap := _snap(work, world, i, line)) is not None:
+                    after = world if line is readable(world) else spent(world, "stale")
+                    yield f"{label} and a snapshot to {line.length}", partial(_begun, after, i, (*changes, snap))
 
 
 def _asked(work: Work, wind_up: Iterable[ReleaseAsked], points: int) -> dict[int, ReleaseAsked]:
@@ -310,9 +312,18 @@ def _asked(work: Work, wind_up: Iterable[ReleaseAsked], points: int) -> dict[int
     return found
 
 
-def _snap(work: Work, world: World, i: int) -> Snap | None:
+def _ends_of_snapshots(work: Work, world: World, *, is_quiet: bool) -> Iterator[Line]:
+    """So much a member may have read of the offset log when it takes a snapshot."""
+    if not work.has_snapshots:
+        return
+    yield readable(world)
+    if world.budget.stale and not is_quiet:
+        yield from old_ends(work.folds.root, readable(world))
+
+
+def _snap(work: Work, world: World, i: int, offsets: Line) -> Snap | None:
     """A snapshot of what it has read; None: there can be none yet."""
-    process, offsets = world.members[i], readable(world)
+    process = world.members[i]
     places = sorted({place_of(p, world.parts) for p in range(len(world.edges))})
     ledger, number = work.folds.ledger(process.control, offsets), process.transactions + 1
     if offsets is work.folds.root:

@@ -196,16 +196,6 @@ PLANTS = (
         ONE_GOES,
     ),
     Plant(
-        "a successor does not repeat FENCE",
-        row(
-            members,
-            "fenced",
-            ("m.incarnation in view.seat.marks", "(m.incarnation in view.seat.marks or not turn.number)"),
-        ),
-        TWICE,
-        Design(coordinators=2, budget=Budget(expel=1, elect=1)),
-    ),
-    Plant(
         "READ before FENCED, and not to a mark",
         changed(
             coordinator,

@@ -56,7 +56,7 @@ def _two_coordinate(seen: Seen) -> bool:
 def _is_found(seen: Seen) -> bool:
     """A lost answer: READ says that it is committed."""
     pairs = zip(seen.before.members, seen.after.members, strict=True)
-    waits = [(was, now) for was, now in pairs if was.producer in ("look", "wait") and was.pending]
+    waits = [(was, now) for was, now in pairs if was.producer in ("mark", "wait") and was.pending]
     return any(now.producer == "ready" and not now.pending and now.life == was.life for was, now in waits)
 
 
@@ -67,6 +67,28 @@ def _out_at_first_look(seen: Seen) -> bool:
     i = int(seen.label.split()[0][1:])
     was, now = seen.before.members[i], seen.after.members[i]
     return was.transactions == 0 and (now.life > was.life or now.has_ended)
+
+
+def _stranger_at_work(seen: Seen) -> bool:
+    """Somebody who is not the group fences a member whose transaction is open."""
+    return seen.label.startswith("somebody fences") and has_entry(seen.before, int(seen.label.split()[2][1:]), OPEN)
+
+
+def _marked_anew(seen: Seen) -> bool:
+    """A member that is FENCED is fenced once more, and marked."""
+    words = seen.label.split()
+    if seen.label[0] != "c" or words[1] != "marks":
+        return False
+    control = seen.model.folds.control(seen.before.coordinators[int(words[0][1:])].control)
+    return control.is_fenced(int(words[2][1:]))
+
+
+def _own_append_is_behind(seen: Seen) -> bool:
+    """A coordinator reads an old end, below what it has appended."""
+    if not (seen.label.endswith("an old end") and seen.label[0] == "c"):
+        return False
+    now = seen.after.coordinators[int(seen.label.split()[0][1:])]
+    return now.is_out and now.unknown is None
 
 
 def _granted(seen: Seen, *, from_expelled: bool) -> bool:
@@ -166,7 +188,16 @@ def _counts(seen: Seen, kind: type) -> bool:
 PROBES: dict[str, Probe] = {
     "a member is fenced at work": _fenced_at_work,
     "a transaction of an expelled member is decided": _expelled_is_decided,
-    "READ waits for somebody": lambda seen: seen.label.endswith("begins to READ") and bool(seen.before.tail),
+    "READ waits for somebody": lambda seen: (
+        seen.label.endswith("begins to READ") and bool(seen.after.coordinators[int(seen.label[1])].reading)
+    ),
+    "somebody else fences a member at work": _stranger_at_work,
+    "the mark of a fence is refused": lambda seen: seen.label[0] == "c" and seen.label.endswith("is refused"),
+    "the mark of a member is refused": lambda seen: seen.label[0] == "m" and seen.label.endswith("is refused"),
+    "who takes over marks anew": _marked_anew,
+    "a coordinator reads an old end": lambda seen: seen.label[0] == "c" and seen.label.endswith("an old end"),
+    "a member reads an old end": lambda seen: seen.label[0] == "m" and seen.label.endswith("an old end"),
+    "a coordinator does not find what it has appended": _own_append_is_behind,
     "what an expelled member had is granted": lambda seen: _granted(seen, from_expelled=True),
     "what was released is granted": lambda seen: _granted(seen, from_expelled=False),
     "two coordinate, as far as they know": _two_coordinate,

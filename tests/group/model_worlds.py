@@ -41,6 +41,15 @@ SMALL = {
     "one is expelled": Small(Design(budget=Budget(expel=1)), 1_100),
     "one is expelled that has no producer yet": Small(Design("nm", budget=Budget(expel=1)), 1_525),
     "one is expelled, answers are lost": Small(Design(records=2, budget=Budget(expel=1, fail=1)), 9_071),
+    "one is expelled, old ends are told": Small(Design(records=2, budget=Budget(expel=1, stale=1)), 4_946),
+    "one is expelled, a stranger fences": Small(Design(records=2, budget=Budget(expel=1, stranger=1)), 9_282),
+    "one is expelled that has no producer yet, both": Small(
+        Design("nm", budget=Budget(expel=1, stale=1, stranger=1)), 0
+    ),
+    "a stranger fences, answers are lost": Small(Design("m", records=2, budget=Budget(fail=1, stranger=2)), 280),
+    "one is expelled and comes back, old ends are told": Small(
+        Design(comes_back=True, budget=Budget(expel=1, stale=1)), 46_689
+    ),
     "one is expelled and comes back": Small(Design(comes_back=True, budget=Budget(expel=1)), 23_662),
     "one is expelled, appends come late": Small(Design(budget=Budget(expel=1, late=1)), 17_379),
     "one crashes and comes back": Small(Design("m", comes_back=True, budget=Budget(crash=1)), 2_869),
@@ -53,6 +62,9 @@ SMALL = {
         Design(points=2, parts=2, is_dealt=True, budget=Budget(move=1, tired=1)), 81_303
     ),
     "two owners, snapshots": Small(Design(points=2, budget=Budget(expel=1), lags=True, has_snapshots=True), 18_842),
+    "two owners, snapshots, old ends are told": Small(
+        Design(points=2, budget=Budget(expel=1, stale=1), lags=True, has_snapshots=True), 53_239
+    ),
     "a point moves": Small(Design(records=2, budget=Budget(move=1, fail=1)), 2_934),
     "a point moves back": Small(Design("m", records=2, budget=Budget(move=1)), 254),
     "a point moves, appends come late": Small(Design(budget=Budget(move=1, late=1)), 4_115),
@@ -63,6 +75,9 @@ SMALL = {
     "a twin, and a crash": Small(Design("bt", comes_back=True, budget=Budget(twin=1, crash=1)), 19_348),
     "an outage of the signals": Small(Design(coordinators=2, budget=Budget(elect=1, outage=1)), 101),
     "two coordinators, a point moves": Small(Design(coordinators=2, budget=Budget(move=1, elect=1)), 27_339),
+    "two coordinators, a point moves, old ends are told": Small(
+        Design(coordinators=2, budget=Budget(move=1, elect=1, stale=1)), 69_292
+    ),
     "two coordinators, one is expelled": Small(Design(coordinators=2, budget=Budget(expel=1, elect=1)), 178_798),
 }
 LARGE = Design(
@@ -74,7 +89,20 @@ LARGE = Design(
     comes_back=True,
     has_snapshots=True,
     budget=Budget(
-        expel=2, crash=1, late=2, elect=2, move=3, fail=4, tired=2, leave=1, deaf=1, twin=1, echo=1, outage=1
+        expel=2,
+        crash=1,
+        late=2,
+        elect=2,
+        move=3,
+        fail=4,
+        tired=2,
+        leave=1,
+        deaf=1,
+        twin=1,
+        echo=1,
+        outage=1,
+        stale=4,
+        stranger=2,
     ),
 )
 """Through which walks go: all is one member's in the beginning."""
@@ -90,7 +118,20 @@ LONG = Design(
     has_snapshots=True,
     is_dealt=True,
     budget=Budget(
-        expel=6, crash=4, late=6, elect=5, move=8, fail=10, tired=4, leave=1, deaf=2, twin=1, echo=2, outage=3
+        expel=6,
+        crash=4,
+        late=6,
+        elect=5,
+        move=8,
+        fail=10,
+        tired=4,
+        leave=1,
+        deaf=2,
+        twin=1,
+        echo=2,
+        outage=3,
+        stale=10,
+        stranger=5,
     ),
 )
 """The same for longer ones."""

@@ -24,7 +24,7 @@ SEARCHES = [
     for name, small in SMALL.items()
 ]
 SLOW_TO_FIND = {
-    "a successor does not repeat FENCE",
+    "a successor without a mark of its own",
     "a snapshot without what waits",
     "who waits for an answer decides otherwise",
     "READ for an epoch counts for later ones",
