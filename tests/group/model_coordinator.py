@@ -58,7 +58,7 @@ from .model_world import (
 RULES = Rules(SESSION_MS, INTERVAL_MS, 0, 0, 30_000, 5_000, measure_ms=0)
 NOW_MS = 1_000_000
 APP = "app"
-CRASHED: dict[str, object] = {"is_alive": False, "is_out": False, "unknown": None, "acknowledged": NOWHERE}
+CRASHED: dict[str, object] = {"is_alive": False, "is_out": False, "unknown": None, "own_end": NOWHERE}
 
 
 @dataclass(frozen=True)
@@ -230,12 +230,12 @@ def has_read(folds: Folds, world: World, k: int, line: Line) -> World:
         world = world._replace(coordinators=at(world.coordinators, k, new_seat(seat, seat.term)))
     if is_out:
         return put_coordinator(world, k, control=line)
-    return put_coordinator(world, k, control=line, is_out=False, unknown=None, acknowledged=NOWHERE)
+    return put_coordinator(world, k, control=line, is_out=False, unknown=None, own_end=NOWHERE)
 
 
 def is_read_back(seat: CoordinatorProcess, line: Line) -> bool:
-    """Whether all of it that was acknowledged is read."""
-    return line.length >= seat.acknowledged
+    """Whether the last own append that was acknowledged is read."""
+    return line.length >= seat.own_end
 
 
 def _is_over(folds: Folds, line: Line, basis: Line, events: tuple[ControlEvent, ...]) -> bool:
@@ -245,7 +245,7 @@ def _is_over(folds: Folds, line: Line, basis: Line, events: tuple[ControlEvent, 
 
 
 def local(world: World, k: int) -> World | None:
-    """A READ is through when nothing below the mark is undecided. More than that is not found, at worst."""
+    """A READ is through when nothing below the mark is undecided. At worst it finds nothing behind the mark."""
     seat, log = world.coordinators[k], readable(world)
     if not seat.reading or log.length < seat.end:
         return None
@@ -275,7 +275,7 @@ def steps_of(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterato
 
 
 def _reads(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterator[Step]:
-    """What it reads without a proof: at best all that there is."""
+    """What a coordinator reads without a proof: all that there is, or up to an old end."""
     seat, me = world.coordinators[k], f"c{k}"
     is_stale = world.budget.stale > 0 and not is_quiet
     if seat.control is not world.control or seat.is_out:
@@ -294,50 +294,53 @@ def _reads(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterator[
 
 
 def _needed(office: Office, world: World, k: int) -> Iterator[Step]:
-    """What it does outside of the control log."""
+    """What a coordinator does outside of the control log."""
     seat, me = world.coordinators[k], f"c{k}"
     needs = office.needs(k, seat)
     begun = {fence.incarnation for fence in seat.fences}
     for wanted in needs.fence:
         i = wanted.member.incarnation
         if i not in begun and not has_entry(world, i, PREPARED):
-            yield f"{me} fences i{i}", partial(fences, world, k, i, has_marks=bool(wanted.log_partitions))
+            yield f"{me} fences i{i}", partial(fence_member, world, k, i, has_marks=bool(wanted.log_partitions))
     for fence in sorted(seat.fences):
         if fence.is_newest:
-            yield f"{me} marks i{fence.incarnation}", partial(marks, world, k, fence.incarnation)
+            yield f"{me} marks i{fence.incarnation}", partial(make_mark, world, k, fence.incarnation)
         else:
-            yield f"{me}'s mark of i{fence.incarnation} is refused", partial(refused, world, k, fence.incarnation)
+            yield (
+                f"{me}'s mark of i{fence.incarnation} is refused",
+                partial(drop_refused_mark, world, k, fence.incarnation),
+            )
     if needs.read.places and not seat.reading:
         reading, (end,) = tuple(needs.read.places), needs.read.ends.values()
         yield f"{me} begins to READ", lambda: put_coordinator(world, k, reading=reading, end=end)
 
 
-def fences(world: World, k: int, incarnation: int, *, has_marks: bool) -> World:
-    """A member is fenced, by a producer of its id. ``has_marks``: it can have committed something."""
+def fence_member(world: World, k: int, incarnation: int, *, has_marks: bool) -> World:
+    """Make a producer of the member's id. ``has_marks``: the member can have committed something."""
     world = fenced(world, incarnation)
     if not has_marks:
         return with_mark(world, k, incarnation, NOWHERE)
     return put_coordinator(world, k, fences=world.coordinators[k].fences | {Fence(incarnation)})
 
 
-def marks(world: World, k: int, incarnation: int) -> World:
-    """The mark is acknowledged, and aborted."""
+def make_mark(world: World, k: int, incarnation: int) -> World:
+    """Write the mark, and abort it: its position is acknowledged."""
     return with_mark(without_fence(world, k, incarnation), k, incarnation, log_end(world))
 
 
-def refused(world: World, k: int, incarnation: int) -> World:
-    """Another producer of the id was made since: the member is fenced once more."""
+def drop_refused_mark(world: World, k: int, incarnation: int) -> World:
+    """Another producer of the id was made since the fence: the member is to be fenced, and marked, once more."""
     return without_fence(world, k, incarnation)
 
 
 def with_mark(world: World, k: int, incarnation: int, position: int) -> World:
-    """What a member has committed lies below a position."""
+    """Note the position below which lies all that a member has committed."""
     others = {mark for mark in world.coordinators[k].marks if mark[0] != incarnation}
     return put_coordinator(world, k, marks=frozenset({*others, (incarnation, position)}))
 
 
 def without_fence(world: World, k: int, incarnation: int) -> World:
-    """Nothing is to be marked any more with the producer that fenced a member."""
+    """Let go of the producer that has fenced a member."""
     left = frozenset(fence for fence in world.coordinators[k].fences if fence.incarnation != incarnation)
     return put_coordinator(world, k, fences=left)
 
@@ -387,7 +390,7 @@ def _appends(
 
     def lands(before: World) -> World:
         after = appended(office.folds, before, basis, events)
-        return put_coordinator(after, k, is_out=True, acknowledged=after.control.length)
+        return put_coordinator(after, k, is_out=True, own_end=after.control.length)
 
     def late(before: World) -> World:
         return spent(before._replace(late=(*before.late, (basis, events))), "late")
@@ -403,7 +406,7 @@ def _sent_again(office: Office, world: World, k: int) -> World:
     unknown = world.coordinators[k].unknown
     assert unknown is not None
     after = appended(office.folds, world, *unknown)
-    return put_coordinator(after, k, unknown=None, acknowledged=after.control.length)
+    return put_coordinator(after, k, unknown=None, own_end=after.control.length)
 
 
 def is_waiting(seat: CoordinatorProcess) -> bool:

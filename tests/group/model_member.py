@@ -157,35 +157,35 @@ def made(world: World, i: int) -> World:
     return put_member(fenced(world, world.members[i].incarnation), i, is_newest=True, producer="look")
 
 
-def acknowledged(world: World, i: int) -> int:
+def end_of_own_append(world: World, i: int) -> int:
     """The position behind an append of the member to the control log that is begun now."""
     return world.control.length
 
 
-def looked(work: Work, world: World, i: int, line: Line) -> World:
-    """It has read the control log behind an INIT. What is not known to be aborted is looked for in the offset log."""
+def read_behind_init(work: Work, world: World, i: int, line: Line) -> World:
+    """Read the control log behind an INIT. A transaction that is not known to be aborted needs a mark then."""
     if world.members[i].is_sent:
         return has_read(work, put_member(world, i, producer="mark"), i, line)
     world = has_read(work, put_member(world, i, producer="ready"), i, line)
-    return kept(work, world, i) if world.members[i].producer == "ready" else world
+    return keep_own(work, world, i) if world.members[i].producer == "ready" else world
 
 
-def marks(world: World, i: int) -> World:
-    """The mark of its new producer is acknowledged, and aborted."""
+def make_mark(world: World, i: int) -> World:
+    """Write a mark with the new producer, and abort it: its position is acknowledged."""
     return put_member(world, i, producer="wait", end=log_end(world))
 
 
 def found_out(work: Work, world: World, i: int, end: int) -> World:
-    """The offset log was read to its mark, at worst no further: its last transaction is there, or is sent again."""
+    """The offset log was read to the mark, at worst no further: the last own transaction is there or not committed."""
     process = world.members[i]
     ledger = work.folds.ledger(process.control, readable(world).upto(end))
     if process.pending and ledger.transactions.get(process.incarnation, 0) >= process.transactions:
         return applied(world, i)
-    return kept(work, world, i)
+    return keep_own(work, world, i)
 
 
-def kept(work: Work, world: World, i: int) -> World:
-    """Its last transaction is not committed: what of it is still its own is sent again."""
+def keep_own(work: Work, world: World, i: int) -> World:
+    """The last own transaction is not committed: what of it is still the member's own is sent again."""
     process = world.members[i]
     own = [work.folds.owner(process.control, p) for p in range(len(world.edges))]
     progress = [one for one in process.pending if not isinstance(one, Snap)]
@@ -247,11 +247,11 @@ def _steps_of_producer(work: Work, world: World, i: int, *, is_quiet: bool) -> I
     if process.producer == "none" and not has_undecided:
         yield f"{me} inits", lambda: made(world, i)
     elif process.producer == "look":
-        for line in world.control.prefixes(process.control, acknowledged(world, i)):
+        for line in world.control.prefixes(process.control, end_of_own_append(world, i)):
             old = "" if line is world.control else f" to {line.length}, an old end"
-            yield f"{me} looks{old}", partial(looked, work, world, i, line)
+            yield f"{me} looks{old}", partial(read_behind_init, work, world, i, line)
     elif process.producer == "mark" and process.is_newest:
-        yield f"{me} marks", lambda: marks(world, i)
+        yield f"{me} marks", lambda: make_mark(world, i)
     elif process.producer == "mark":
         yield f"{me}'s mark is refused", lambda: put_member(world, i, producer="none")
     elif process.producer == "ready" and process.is_sent:
@@ -313,7 +313,7 @@ def _asked(work: Work, wind_up: Iterable[ReleaseAsked], points: int) -> dict[int
 
 
 def _ends_of_snapshots(work: Work, world: World, *, is_quiet: bool) -> Iterator[Line]:
-    """So much a member may have read of the offset log when it takes a snapshot."""
+    """What a member may have read of the offset log when it takes a snapshot."""
     if not work.has_snapshots:
         return
     yield readable(world)

@@ -84,17 +84,17 @@ def stable_end(world: World) -> int:
 
 
 def told_end(world: World) -> int:
-    """The oldest end that a leader can tell that was deposed."""
+    """The oldest end that a deposed leader can tell of the offset log."""
     return 0
 
 
-def told_behind_init(world: World, i: int) -> int:
-    """The same of the control log, for who has had a producer before."""
+def told_end_behind_init(world: World, i: int) -> int:
+    """The oldest end of the control log, for a member that has begun a transaction before."""
     return 0 if world.members[i].transactions else world.control.length
 
 
-def told_behind_first_init(world: World, i: int) -> int:
-    """The same, for who has not."""
+def told_end_behind_first_init(world: World, i: int) -> int:
+    """The oldest end of the control log, for a member that has not."""
     return world.control.length if world.members[i].transactions else 0
 
 
@@ -113,28 +113,28 @@ def made_blindly_at_first(world: World, i: int) -> World:
     return (made_blindly if world.members[i].transactions == 0 else made)(world, i)
 
 
-def marks_before_fences(world: World, k: int, incarnation: int, *, has_marks: bool) -> World:
-    """The mark is made. It is kept under another number until the fence is through."""
+def mark_before_fence(world: World, k: int, incarnation: int, *, has_marks: bool) -> World:
+    """Write the mark. Its position is kept under another number until the fence is through."""
     world = model_coordinator.with_mark(world, k, -incarnation, log_end(world) if has_marks else NOWHERE)
     return put_coordinator(world, k, fences=world.coordinators[k].fences | {Fence(incarnation)})
 
 
-def fences_behind_marks(world: World, k: int, incarnation: int) -> World:
-    """And the fence."""
+def fence_behind_mark(world: World, k: int, incarnation: int) -> World:
+    """Fence the member, and note the position of the mark that was made before."""
     if has_entry(world, incarnation, PREPARED):
         return world
     world = fenced(model_coordinator.without_fence(world, k, incarnation), incarnation)
     return model_coordinator.with_mark(world, k, incarnation, dict(world.coordinators[k].marks)[-incarnation])
 
 
-def taken_for_marked(world: World, k: int, incarnation: int) -> World:
-    """Where the log ends is told instead."""
+def mark_told_end(world: World, k: int, incarnation: int) -> World:
+    """In place of a mark: note an end that a deposed leader tells."""
     world = model_coordinator.without_fence(world, k, incarnation)
     return model_coordinator.with_mark(world, k, incarnation, told_end(world))
 
 
 def decides_unread(office: model_coordinator.Office, k: int, seat: CoordinatorProcess) -> bool:
-    """Who has stood is elected."""
+    """A process decides as soon as it has stood."""
     control = office.folds.control(seat.control)
     return is_coordinator(control, model_coordinator.birth_of_coordinator(k), seat.term) or seat.term > control.term
 
@@ -234,13 +234,13 @@ PLANTS = (
     ),
     Plant(
         "READ behind an INIT to a told end",
-        in_place(model_member, "acknowledged", told_behind_init),
+        in_place(model_member, "end_of_own_append", told_end_behind_init),
         TWICE,
         ONE_GOES,
     ),
     Plant(
         "READ behind the first INIT to a told end",
-        in_place(model_member, "acknowledged", told_behind_first_init),
+        in_place(model_member, "end_of_own_append", told_end_behind_first_init),
         TWICE,
         Design("nm", budget=Budget(expel=1)),
     ),
@@ -253,8 +253,8 @@ PLANTS = (
     Plant(
         "a mark before the fence",
         both(
-            in_place(model_coordinator, "fences", marks_before_fences),
-            in_place(model_coordinator, "marks", fences_behind_marks),
+            in_place(model_coordinator, "fence_member", mark_before_fence),
+            in_place(model_coordinator, "make_mark", fence_behind_mark),
         ),
         TWICE,
         ONE_GOES,
@@ -273,7 +273,7 @@ PLANTS = (
     ),
     Plant(
         "a mark that was refused is not made again",
-        in_place(model_coordinator, "refused", taken_for_marked),
+        in_place(model_coordinator, "drop_refused_mark", mark_told_end),
         TWICE,
         replace(ONE_GOES, records=2),
     ),

@@ -9,13 +9,14 @@ The logs are ``Line``s: equal ones are one object, so whatever is worked out of 
 is a line of what all can read, and behind it the transactions of which at least the first is undecided. A position in
 it counts events that are committed or may still be: those of an aborted transaction are taken out of it.
 
-**No end that is told is trusted.** A leader that was deposed and still answers tells an old one. So a reader finds at
-least what lies below a position that it has a proof of (an own append or mark that was acknowledged), and at worst no
-more. Where it has none it may find any prefix that goes on from where it stands. The own append behind an INIT counts
-nowhere, and neither does a mark, which is aborted: both are here by their positions alone.
+**No end that is told is trusted.** A leader that was deposed and still answers tells an old end. A reader with a proof
+(the position of an own append, or of a mark, that was acknowledged) reads up to that position, and at worst no further.
+A reader without a proof may read up to any position behind its own. The append behind an INIT counts nowhere, and a
+mark is aborted: no log here has them, only their positions count.
 
 What is not modelled: clocks (the environment says who is silent), several partitions of the offset log and workers that
-split (see ../offsets/range_model.py), state and its changelog.
+split (see ../offsets/range_model.py), coordinators of transactions that were deposed (see ../offsets/fencing_model.py),
+state and its changelog.
 """
 
 from collections.abc import Iterable, Iterator
@@ -85,7 +86,9 @@ class Line:
         return line
 
     def prefixes(self, own: "Line", end: int) -> Iterator["Line"]:
-        """What a reader may find of it that stands at ``own``, and has a proof of all below ``end``; longest first."""
+        """The prefixes that a reader may find. It stands at ``own`` and has a proof of all below ``end``. Longest
+        first.
+        """
         line, least = self, max(own.length, end)
         while line.length > least:
             assert line.before is not None
@@ -162,16 +165,16 @@ class MemberProcess(NamedTuple):
     is_newest: bool = False
     """whether no other producer of its id was made since"""
     end: int = NOWHERE
-    """of its mark: what it has committed lies below"""
+    """the position of its mark: all that it has committed lies below"""
     pending: tuple[Change, ...] = ()
     is_sent: bool = False
-    """whether that was begun, and is not known to be aborted"""
+    """whether ``pending`` was begun, and is not known to be aborted"""
     transactions: int = 0
 
 
 class Fence(NamedTuple):
-    """A member is fenced; what it has committed is to be marked with the producer that did it. ``is_newest``: whether
-    no other one of its id was made since.
+    """The producer that has fenced a member, and is to make the mark. ``is_newest``: no other producer of the id was
+    made since.
     """
 
     incarnation: int
@@ -190,15 +193,15 @@ class CoordinatorProcess(NamedTuple):
     """whether it has written what it has not read back"""
     unknown: "tuple[Line, tuple[ControlEvent, ...]] | None" = None
     """that, with what it had read then, if it was not acknowledged"""
-    acknowledged: int = NOWHERE
+    own_end: int = NOWHERE
     """the position behind its last append, until it has read so far"""
     fences: frozenset[Fence] = frozenset()
     marks: frozenset[tuple[int, int]] = frozenset()
-    """(incarnation, position); NOWHERE: there was nothing to mark"""
+    """(incarnation, position) of marks; NOWHERE: there was nothing to mark"""
     read: frozenset[tuple[Place, int]] = frozenset()
     reading: tuple[tuple[Place, int], ...] = ()
     end: int = NOWHERE
-    """up to which it is reading"""
+    """the position up to which it reads the offset log for ``reading``"""
 
 
 class Budget(NamedTuple):
@@ -225,7 +228,7 @@ class Budget(NamedTuple):
     outage: int = 0
     """the signals can't be appended to for a while"""
     stale: int = 0
-    """an old end is told to who has no proof of another one"""
+    """a reader without a proof is told an old end"""
     stranger: int = 0
     """somebody who is not the group fences a member"""
 
@@ -412,7 +415,7 @@ def log_end(world: World) -> int:
 
 
 def old_ends(own: Line, log: Line) -> Iterator[Line]:
-    """What a reader that stands at ``own`` may find of a log and is not all of it."""
+    """Prefixes of a log that are longer than ``own`` and not all of the log."""
     return (line for line in log.prefixes(own, 0) if line not in (own, log))
 
 
@@ -421,8 +424,8 @@ def readable(world: World) -> Line:
     return world.offsets
 
 
-def aborted(world: World, place: int) -> World:
-    """Without one transaction; positions behind it are so much less."""
+def abort(world: World, place: int) -> World:
+    """Take a transaction out of the log: positions behind it become less."""
     size, tail = world.tail[place].size, world.tail[:place] + world.tail[place + 1 :]
     begins = log_end(world._replace(tail=world.tail[:place]))
 
@@ -454,7 +457,7 @@ def fenced(world: World, incarnation: int) -> World:
     """A producer of a member's id is made: what is open is aborted, and whoever has one has an old one."""
     places = [k for k, entry in enumerate(world.tail) if entry.owner == incarnation and entry.status == OPEN]
     for place in places:
-        world = aborted(world, place)
+        world = abort(world, place)
     members = tuple(
         p._replace(is_newest=False) if p.incarnation == incarnation and p.is_newest else p for p in world.members
     )
