@@ -43,14 +43,13 @@ SMALL = {
     "one is expelled, answers are lost": Small(Design(records=2, budget=Budget(expel=1, fail=1)), 11_972),
     "one is expelled, old ends are told": Small(Design(records=2, budget=Budget(expel=1, stale=1)), 4_946),
     "one is expelled, a stranger fences": Small(Design(records=2, budget=Budget(expel=1, stranger=1)), 9_282),
-    "one is expelled that has no producer yet, both": Small(
+    "one is expelled that has no producer yet, old ends are told, a stranger fences": Small(
         Design("nm", budget=Budget(expel=1, stale=1, stranger=1)), 9_001
     ),
     "a stranger fences, answers are lost": Small(Design("m", records=2, budget=Budget(fail=1, stranger=2)), 280),
     "one is expelled and comes back, old ends are told": Small(
         Design(comes_back=True, budget=Budget(expel=1, stale=1)), 46_689
     ),
-    "one is expelled and comes back": Small(Design(comes_back=True, budget=Budget(expel=1)), 23_694),
     "one is expelled, appends come late": Small(Design(budget=Budget(expel=1, late=1)), 18_995),
     "one crashes and comes back": Small(Design("m", comes_back=True, budget=Budget(crash=1)), 3_178),
     "its request comes once more": Small(Design("m", comes_back=True, budget=Budget(expel=1, echo=1)), 6_430),
@@ -61,7 +60,6 @@ SMALL = {
     "parts of one move, time is up": Small(
         Design(points=2, parts=2, is_dealt=True, budget=Budget(move=1, tired=1)), 81_303
     ),
-    "two owners, snapshots": Small(Design(points=2, budget=Budget(expel=1), lags=True, has_snapshots=True), 26_767),
     "two owners, snapshots, old ends are told": Small(
         Design(points=2, budget=Budget(expel=1, stale=1), lags=True, has_snapshots=True), 53_239
     ),
@@ -74,7 +72,6 @@ SMALL = {
     "a twin": Small(Design("bt", comes_back=True, budget=Budget(twin=1, expel=1)), 9_765),
     "a twin, and a crash": Small(Design("bt", comes_back=True, budget=Budget(twin=1, crash=1)), 19_435),
     "an outage of the signals": Small(Design(coordinators=2, budget=Budget(elect=1, outage=1)), 101),
-    "two coordinators, a point moves": Small(Design(coordinators=2, budget=Budget(move=1, elect=1)), 27_339),
     "two coordinators, a point moves, old ends are told": Small(
         Design(coordinators=2, budget=Budget(move=1, elect=1, stale=1)), 69_292
     ),
