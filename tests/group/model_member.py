@@ -73,11 +73,11 @@ def birth_of(i: int, life: int) -> str:
 def state(work: Work, world: World, i: int) -> State:
     """How it stands with a process, by what it has read; worked out once."""
     process = world.members[i]
-    key = (i, process.life, process.control, process.incarnation, process.taken)
+    key = (i, process.life, process.control, process.incarnation)
     found = work.states.get(key)
     if found is None:
         known = process.incarnation or None
-        found = state_of(work.folds.control(process.control), birth_of(i, process.life), known, process.taken)
+        found = state_of(work.folds.control(process.control), birth_of(i, process.life), known)
         work.states[key] = found
     return found
 
@@ -112,7 +112,7 @@ def has_read(work: Work, world: World, i: int, line: Line) -> World:
         return anew(world, i) if is_back else gone(work, world, i, for_good=True)
     if isinstance(found, Works):
         process = world.members[i]
-        owned = {(place, epoch) for _, place, epoch in _owned(work, process, found.incarnation)}
+        owned = {(point, epoch) for point, _, epoch in _owned(work, process, found.incarnation)}
         return put_member(world, i, incarnation=found.incarnation, taken=process.taken & owned)
     return world
 
@@ -136,14 +136,13 @@ def local(work: Work, world: World, i: int) -> World | None:
         return put_member(world, i, producer="none", is_sent=False)
     if process.pending or not isinstance(found := state(work, world, i), Works):
         return None
-    for place, epoch in found.take_up:
-        part = work.folds.ledger(process.control, work.folds.root).partition(place).parts[epoch]
-        held = list(process.held)
-        for point, *of in _owned(work, process, process.incarnation):
-            if of == [place, epoch]:
-                held[point] = Held(epoch, taken_up_at(part.froms.at(range_of(point, work.folds.parts).first)))
-        return put_member(world, i, held=tuple(held), taken=process.taken | {(place, epoch)})
-    return None
+    held, taken = list(process.held), set(process.taken)
+    for point, place, epoch in _owned(work, process, process.incarnation):
+        if (place, epoch) in found.take_up and (point, epoch) not in taken:
+            part = work.folds.ledger(process.control, work.folds.root).partition(place).parts[epoch]
+            held[point] = Held(epoch, taken_up_at(part.froms.at(range_of(point, work.folds.parts).first)))
+            taken.add((point, epoch))
+    return None if taken == process.taken else put_member(world, i, held=tuple(held), taken=frozenset(taken))
 
 
 def taken_up_at(offset_from: int | None) -> int:

@@ -158,8 +158,8 @@ class MemberProcess(NamedTuple):
     incarnation: int = 0
     """0: it has not joined, as far as it knows"""
     held: tuple[Held | None, ...] = ()
-    taken: frozenset[tuple[Place, int]] = frozenset()
-    """the epochs that it took up, of those that it owns as far as it has read"""
+    taken: frozenset[tuple[int, int]] = frozenset()
+    """(point, epoch) that it took up, of those that it owns as far as it has read: a grant may be read in pieces"""
     producer: str = "none"
     """none; look: made, and the control log is to be read; mark, wait: then the offset log, up to a mark; ready"""
     is_newest: bool = False
