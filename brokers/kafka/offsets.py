@@ -1,11 +1,13 @@
-"""What brokers say of the offsets of partitions, and whether it is the true leader that says it.
+"""What brokers say of the offsets of partitions, and whether the true leader says it.
 
-ListOffsets is asked at a leader epoch, which aiokafka encodes with the wrong width. A leader that was deposed and is
-cut off answers with its old end. So beside the leader other replicas are asked at the same leader epoch: a follower
-that knows no newer one says NOT_LEADER, one that does says FENCED_LEADER_EPOCH.
+A leader that was deposed and is cut off answers with its old end. So other replicas are asked beside the leader, at the
+leader epoch of the question: a follower that knows no newer leader epoch says NOT_LEADER, a follower that does says
+FENCED_LEADER_EPOCH.
 
-R - min.insync.replicas + 1 of the R replicas have to agree, the leader among them: so many share a replica with any
-set of min.insync.replicas. Nothing that was acknowledged at a newer leader epoch before they were asked can be missing.
+R - min.insync.replicas + 1 of the R replicas have to agree, with the leader. So many replicas share one with any set of
+min.insync.replicas, so no record can be missing that was acknowledged at a newer leader epoch before the question.
+
+aiokafka encodes the leader epoch of ListOffsets with the wrong width; the request is written here.
 
 Source of the layout: https://kafka.apache.org/protocol#The_Messages_ListOffsets, version 4.
 """

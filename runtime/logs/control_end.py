@@ -15,10 +15,10 @@ UNTOLD_MAX: Final = 3
 
 
 class ControlEnd:
-    """Of one process, over connections of its own.
+    """The end of the control log, as one process finds it with an appender of its own.
 
-    What is appended is APP CREATED once more, which counts nowhere. It is a plain append: a record of a transaction
-    would stop all readers of the log for as long as that is open.
+    The process appends APP CREATED once more, which counts nowhere. The append is a plain one: a record in a transaction
+    would stop all readers of the log for as long as the transaction is open.
     """
 
     def __init__(self, broker: Broker, logs: LogReader, settings: Settings) -> None:
@@ -26,7 +26,7 @@ class ControlEnd:
         self._appender = broker.appender()
 
     async def find(self) -> int:
-        """The position behind an append that was begun after this call. Raises BrokerError."""
+        """The position behind an append that begins after this call. Raises BrokerError."""
         logs = self.logs
         event = AppCreated(logs.app, HASH_NAME, logs.log_partitions)
         record = Outgoing(*logs.control, None, encode(event))

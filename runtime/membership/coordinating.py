@@ -224,10 +224,10 @@ class Coordinating:
     # --- standing ----------------------------------------------------------------------------------------------------
 
     async def _stand(self) -> None:
-        """Read the control log to its end; stand, unless somebody else was elected meanwhile. Who was elected is known
-        when it is read to behind the own election: an end that is told may be an old one.
+        """Read the control log to its end; stand, unless somebody else was elected meanwhile. The log says who was
+        elected when it is read to behind the own election: an end that a broker tells may be an old one.
 
-        An election that fails is not repeated before an interval is over: each stays in the log for ever.
+        An election that fails is not repeated before an interval is over: each election stays in the log for ever.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s < self._stands_s:
@@ -379,7 +379,7 @@ class Coordinating:
         task.add_done_callback(ended)
 
     async def _fence(self, wanted: ToFence) -> None:
-        """The member's expulsion was read back."""
+        """Fence a member whose expulsion was read back."""
         seat = self._seat
         seat.marks[wanted.member.incarnation] = await fence(self.identity, wanted)
 
