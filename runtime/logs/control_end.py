@@ -17,8 +17,8 @@ UNTOLD_MAX: Final = 3
 class ControlEnd:
     """The end of the control log, as one process finds it with an appender of its own.
 
-    The process appends APP CREATED once more, which counts nowhere. The append is a plain one: a record in a transaction
-    would stop all readers of the log for as long as the transaction is open.
+    The process appends APP CREATED once more, which counts nowhere. The append is a plain one: a record in a
+    transaction would stop all readers of the log for as long as the transaction is open.
     """
 
     def __init__(self, broker: Broker, logs: LogReader, settings: Settings) -> None:
