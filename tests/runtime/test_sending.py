@@ -222,8 +222,9 @@ async def test_what_writes_to_the_users_own_broker_is_closed(tmp_path: Path) -> 
     assert len(broker.appenders) == 1
     async with app:
         await app.send("orders", 1, key="a")
-        used = 1 + 1 + PARTITIONS
-        assert 3 <= len(broker.appenders) <= 1 + used, "the control log and each partition of the signals have one each"
+        used = 1 + 2 + PARTITIONS
+        said = "decisions, ends of the control log, and each partition of the signals have one each"
+        assert 3 <= len(broker.appenders) <= 1 + used, said
     for appender in broker.appenders:
         with pytest.raises(BrokerError, match="the appender was closed"):
             await appender.append([Outgoing("orders", 0, b"k", b"\x01")])
