@@ -102,7 +102,6 @@ EFFECTS = (
     "leader not confirmed",
     "no answer",
     "cut from a node",
-    "decided while an old leader answers",
     *(f"deposed: {what}" for what in LED),
     "connection_broken",
     "fenced",

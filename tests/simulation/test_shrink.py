@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from keylanes.brokers.simulated.broker import SimulatedConnection
-
+from ..stage.planting import Planting
 from .plan import Plan as RealPlan
 from .plan import draw_plan
 from .plants import focused
+from .plants_fencing import no_fence
 from .shrink import describe_kind, kind_of, parts_of, shrink
 from .world import run_plan
 
@@ -123,11 +123,7 @@ def real_failure(plan: RealPlan) -> str | None:
 @pytest.mark.timeout(600)
 def test_a_planted_defect_of_the_runtime_is_left_with_little_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the fence, of many records and happenings a handful is left, and somebody is called fenced who is not."""
-
-    async def fence(self: SimulatedConnection, transactional_id: str) -> None:
-        return None
-
-    monkeypatch.setattr(SimulatedConnection, "fence", fence)
+    no_fence(Planting(monkeypatch))
     plans = (focused(draw_plan(seed), ("rival", "rivals", "pause", "slow")) for seed in range(SEEDS_SEARCHED))
     large = ((plan, real_failure(plan)) for plan in plans if parts_of(plan) > 50)
     plan, kind = next((plan, kind) for plan, kind in large if kind is not None)
