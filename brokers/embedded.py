@@ -339,12 +339,6 @@ class EmbeddedProducer:
         self._usable = True
         return ends
 
-    async def mark(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
-        """See the protocol; nothing is written, for the ends of the one store are true."""
-        await self._broker._append([], self._guard)
-        marks = await self._broker.watermarks({TopicPartition(record.topic, record.partition) for record in records})
-        return {partition: mark.high for partition, mark in marks.items()}
-
     async def close(self) -> None:
         """Let go."""
         self._usable = False

@@ -36,7 +36,6 @@ from .protocol import (
 
 T = TypeVar("T")
 
-ABORT_MS_MAX: Final = 5_000
 ABORTED: Final = frozenset({"PrepareEpochFence", "PrepareAbort", "CompleteAbort"})
 
 
@@ -57,8 +56,8 @@ class TransactionRequests(BatchRequests[T], Protocol[T]):
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
         """AddPartitionsToTxn: begins the transaction."""
 
-    async def end(self, deadline: Deadline, *, commit: bool) -> Answer:
-        """EndTxn."""
+    async def commit(self, deadline: Deadline) -> Answer:
+        """EndTxn: commits the transaction."""
 
     async def describe(self, deadline: Deadline) -> tuple[Answer, IdState | None]:
         """DescribeTransactions (KIP-664). DONE and None: the id was forgotten because it was idle for days."""
@@ -78,27 +77,14 @@ class TransactionalProducer(Generic[T]):
 
     async def transact(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         """See the protocol."""
-        self._take_up()
-        if records:
-            ends = await self._write(records)
-            await self._commit()
-        else:
-            ends = {}
-        self._usable = True
-        return ends
-
-    async def mark(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
-        """See the protocol."""
-        self._take_up()
+        if not self._usable:
+            raise BrokerError("this producer is in use, was closed or has failed: make a new one")
+        if not records:
+            return {}
+        self._usable = False
         ends = await self._write(records)
-        while unknown := [record for record in records if TopicPartition(record.topic, record.partition) not in ends]:
-            ends |= await self._write(unknown)
-        deadline = self.requests.deadline("an abort", min(ABORT_MS_MAX, self.requests.request_timeout_ms))
-        # What becomes of the abort does not matter: the offsets stand, and the next producer aborts what is open.
-        with contextlib.suppress(BrokerError):
-            while (answer := await self.requests.end(deadline, commit=False)).verdict is Verdict.AGAIN:
-                await deadline.pause(answer.problem)
-            self._usable = answer.verdict is Verdict.DONE
+        await self._commit()
+        self._usable = True
         return ends
 
     async def close(self) -> None:
@@ -106,13 +92,8 @@ class TransactionalProducer(Generic[T]):
         self._usable, self.closed = False, True
         await self.requests.close()
 
-    def _take_up(self) -> None:
-        if not self._usable:
-            raise BrokerError("this producer is in use, was closed or has failed: make a new one")
-        self._usable = False
-
     async def _write(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
-        """Write into the open transaction, or begin one. Returns what ``Session.deliver`` does."""
+        """Begin a transaction, and write into it. Returns what ``Session.deliver`` does."""
         started = asyncio.get_running_loop().time()
         deadline = self.requests.deadline(f"the transaction of {self._id!r}", self._timeout_ms)
         self._opened = None
@@ -139,7 +120,7 @@ class TransactionalProducer(Generic[T]):
     async def _commit(self) -> None:
         deadline = self.requests.deadline(f"the commit of {self._id!r}")
         try:
-            while (answer := await self.requests.end(deadline, commit=True)).verdict is Verdict.AGAIN:
+            while (answer := await self.requests.commit(deadline)).verdict is Verdict.AGAIN:
                 await deadline.pause(answer.problem)
         except BrokerError as error:  # the time is over, and no commit is under way
             raise TransactionAborted(f"aborted, the commit could not be asked for: {error}") from error

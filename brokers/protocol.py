@@ -17,7 +17,7 @@ Semantics that every adapter owes:
 - ``watermarks().high`` is the high watermark (not the last stable offset). Everything that was acknowledged before the
   call lies below it: a leader that was deposed and still answers is told from the true one.
 - The offset of an own append is the surest end of a log: only its true leader can acknowledge the append, and all that
-  was acknowledged before lies below it. ``append`` and ``mark`` return it. What decides who may commit, and from where,
+  was acknowledged before lies below it. ``append`` returns it. What decides who may commit, and from where,
   rests on these offsets alone.
 - Every call is bounded in time by the adapter's own settings and raises ``BrokerTimeout`` when that runs out.
 """
@@ -236,14 +236,6 @@ class Producer(Protocol):
         so a reader that has read the transaction stands there or farther on. A partition is left out where the adapter
         can't know. Raises ProducerFenced, TransactionAborted, TransactionRefused or TransactionUnknown. When cancelled,
         the outcome is unknown too.
-        """
-
-    async def mark(self, records: Sequence[Outgoing]) -> Mapping[TopicPartition, int]:
-        """Write all records in one transaction and abort it, so that nobody reads them; one call at a time.
-
-        Returns for each partition the offset behind the last record there. Whatever older producers of the id have
-        committed there lies below it. Raises ProducerFenced, TransactionAborted, TransactionRefused: then nothing is
-        known. The producer may be of no use any more afterwards: then ``transact`` says so.
         """
 
     async def close(self) -> None:

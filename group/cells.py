@@ -2,7 +2,7 @@
 
     held      somebody owns it, who may commit
     leaving   its owner was expelled and is not fenced yet: it may still commit
-    unread    its owner is fenced, and the offset log was not read to the mark behind that: the edge may be too low
+    unread    its owner is fenced, and the offset log was not read to its true end since: the edge may be too low
     free      the edge is known and stays: it was released in what was read, or read after its owner was fenced, or it
               was never granted
 
@@ -42,8 +42,8 @@ class Cell(NamedTuple):
 
 
 Read = Collection[tuple[Place, int]]
-"""The (place, epoch) whose log was read to a mark that was made by the coordinator of now when it had fenced the owner
-at that epoch."""
+"""The (place, epoch) whose log was read to an own append that began after the owner at that epoch was known to be
+fenced."""
 
 
 def cells(control: Control, folds: Mapping[Place, PartitionLedger], place: Place, read: Read) -> list[Cell]:

@@ -21,9 +21,9 @@ What has to be done outside of the logs for one of these is in ``needs``: to fen
 out a large plan.
 
 Safety hangs on few of these lines: nothing is granted that is not free (cells.py); FENCED is written only for a fence
-that began after the expulsion was read back, in this term; what a fenced member had is read up to a mark that this
-coordinator has made behind the fence, never to an end that some broker tells; numbers (offsets/control.py) keep a late
-append from counting. Everything else could be decided wrongly and would only be slow.
+that began after the expulsion was read back, in this term; what a fenced member had is read up to an own append that
+began behind FENCED, never to an end that some broker tells; numbers (offsets/control.py) keep a late append from
+counting. Everything else could be decided wrongly and would only be slow.
 """
 
 from collections.abc import Callable
@@ -38,30 +38,14 @@ from .cells import Standing
 from .view import Batch, View
 
 
-class ToFence(NamedTuple):
-    """A member, and the partitions of the offset log in which the end of what it has committed is to be marked."""
-
-    member: Member
-    log_partitions: list[int]
-
-
-class ToRead(NamedTuple):
-    """Partitions of the offset log, each with the position of the mark up to which it is to be read, and the (place,
-    epoch) of which all commits are read then.
-    """
-
-    ends: dict[int, int]
-    places: list[tuple[Place, int]]
-
-
 class Needs(NamedTuple):
-    """What is to be done outside of the control log: members to fence, what to read of the offset log, source topics to
-    look at, partitions of the offset log to open, whether the ends of the sources are wanted. ``solve``: a plan that is
-    to be worked out (plans.py); its answer goes into ``Seat.answer``.
+    """What is to be done outside of the control log: members to fence, (place, epoch) to read to the true end, source
+    topics to look at, partitions of the offset log to open, whether the ends of the sources are wanted. ``solve``: a
+    plan that is to be worked out (plans.py); its answer goes into ``Seat.answer``.
     """
 
-    fence: list[ToFence]
-    read: ToRead
+    fence: list[Member]
+    read: list[tuple[Place, int]]
     look: list[str]
     open: list[int]
     ends: bool
@@ -83,36 +67,19 @@ def decide(view: View, turn: Turn) -> Batch:
 def needs(view: View) -> Needs:
     """What is to be done outside of the logs before more can be decided."""
     control, seat = view.control, view.seat
-    read, unmarked = _unread(view)
-    fence = [
-        ToFence(member, sorted(view.log_partitions_of(member.incarnation)))
-        for _, member in sorted(control.members.items())
-        if (member.expelled and not member.fenced and member.incarnation not in seat.marks)
-        or member.incarnation in unmarked
-    ]
+    fence = [member for member in control.unfenced() if member.expelled and member.incarnation not in seat.fenced]
+    unread = sorted(
+        {
+            (place, cell.epoch)
+            for place in view.standings.unread
+            for cell in view.cells(place)
+            if cell.standing is Standing.UNREAD
+        }
+    )
     has_joined = control.member_of(seat.birth) is not None
     wants_ends = view.lacks_ends and seat.ends is None and not view.unseen
     opens = view.unopened if has_joined else []
-    return Needs(fence, read, view.unseen, opens, wants_ends, plans.unanswered(view))
-
-
-def _unread(view: View) -> tuple[ToRead, set[int]]:
-    """What is to be read, up to marks of this term; and the owners that have to be fenced for such a mark. An earlier
-    coordinator has fenced them: how far it has read nobody knows.
-    """
-    ends, places, unmarked = dict[int, int](), set[tuple[Place, int]](), set[int]()
-    for place in view.standings.unread:
-        log_partition = place[1] % view.seat.log_partitions
-        for cell in view.cells(place):
-            if cell.standing is not Standing.UNREAD:
-                continue
-            mark = view.seat.marks.get(cell.owner, {}).get(log_partition)
-            if mark is None:
-                unmarked.add(cell.owner)
-            else:
-                ends[log_partition] = max(mark, ends.get(log_partition, 0))
-                places.add((place, cell.epoch))
-    return ToRead(ends, sorted(places)), unmarked
+    return Needs(fence, unread, view.unseen, opens, wants_ends, plans.unanswered(view))
 
 
 def _sources(view: View, turn: Turn) -> Batch:

@@ -34,7 +34,7 @@ def comes_back(cause: str) -> bool:
 
 def fenced(view: View, turn: Turn) -> Batch:
     """Who was fenced here."""
-    done = [m for m in view.control.unfenced() if m.expelled and m.incarnation in view.seat.marks]
+    done = [m for m in view.control.unfenced() if m.expelled and m.incarnation in view.seat.fenced]
     return Batch([MemberFenced(*turn.next(), member.incarnation) for member in done])
 
 

@@ -1,7 +1,7 @@
 """PURE. What a coordinator has in view when it decides: the folds, what it heard, and what only it knows."""
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -93,10 +93,8 @@ class Seat:
     began_ms: int
     is_alone: bool = False
     """The broker proves that there is no other process: everybody else is gone."""
-    marks: dict[int, Mapping[int, int]] = field(default_factory=dict)
-    """Of each member that was fenced in this term, after its expulsion was read back: the position of the mark in each
-    partition of the offset log in which it can have committed. Everything that it has committed lies below.
-    """
+    fenced: set[int] = field(default_factory=set)
+    """Whose fence is through that began after their expulsion was read back."""
     read: set[tuple[Place, int]] = field(default_factory=set)
     """See cells.py."""
     found: dict[str, Found] = field(default_factory=dict)
@@ -231,17 +229,6 @@ class View:
     def unopened(self) -> list[int]:
         """The partitions of the offset log that have no first event yet."""
         return sorted(set(range(self.seat.log_partitions)) - self.ledger.opened)
-
-    def log_partitions_of(self, incarnation: int) -> set[int]:
-        """The partitions of the offset log in which a member can have committed what it owns."""
-        control, count = self.control, self.seat.log_partitions
-        if incarnation not in control.held:
-            return set()
-        return {
-            place[1] % count
-            for place, owners in control.owners.items()
-            if any(owner.incarnation == incarnation for _, _, owner in owners.pieces())
-        }
 
     @property
     def standings(self) -> Standings:

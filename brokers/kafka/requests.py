@@ -181,13 +181,13 @@ class KafkaRequests:
         refused = [topic for topic, rows in errors if any(code == Code.TOPIC_NOT_AUTHORIZED for _, code in rows)]
         return answer.refused_by(self._refusal(refused)) if refused else answer
 
-    async def end(self, deadline: Deadline, *, commit: bool) -> Answer:
+    async def commit(self, deadline: Deadline) -> Answer:
         """See ``TransactionRequests``."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            transaction_result=commit,
+            transaction_result=True,
         )
         answer, _reply = await self._ask_coordinator(request, lambda reply: [reply.error_code], deadline)
         return answer

@@ -150,14 +150,14 @@ class SimulatedRequests:
         )
         return answer
 
-    async def end(self, deadline: Deadline, *, commit: bool) -> Answer:
+    async def commit(self, deadline: Deadline) -> Answer:
         """See ``TransactionRequests``."""
         happens, faults = self._network.happens, self._network.faults
-        is_lost = commit and happens(faults.transact_unknown, "transact_unknown")
+        is_lost = happens(faults.transact_unknown, "transact_unknown")
         arrives = not (is_lost and happens(NOT_CARRIED_OUT, "commit_not_carried_out"))
 
         def step_of(node: Node) -> Callable[[], None]:
-            return partial(node.end, self.producer, self.epoch, commit) if arrives else _nothing
+            return partial(node.end, self.producer, self.epoch, True) if arrives else _nothing
 
         answer, _ = await self._ask(Kind.END_TXN, self.coordinator, step_of, deadline)
         return Answer(Verdict.LOST, "the answer was lost on demand") if is_lost else answer

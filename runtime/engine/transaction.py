@@ -1,8 +1,8 @@
 """Transactions: each makes a generation visible, whatever it takes, and moves the edges then.
 
 A transaction that fails is sent again from memory: handlers are not run again. Whatever the failure, the producer is
-replaced: INIT → READ the control log to an own append. If the outcome is not known: MARK the partitions of the offset
-log that the transaction wrote to, READ them to the mark, look whether the transaction is there. If it is not, it is
+replaced: INIT → READ the control log to an own append. If the outcome is not known: READ the partitions of the offset
+log that the transaction wrote to, each to an own append, and look whether the transaction is there. If it is not, it is
 sent again. A refused one is taken apart until the record that is refused stands alone, which then fails as
 its handler would; one that timed out is sent in halves.
 """
@@ -42,7 +42,6 @@ from ...offsets.events import (
 from ...offsets.ledger import Place
 from ..handlers.handler import DeadLetter, Stop
 from ..logs.office import Standing, check_violations
-from ..logs.openings import opening_records
 from ..logs.reader import offsets_topic
 from ..logs.snapshots import Snapshots
 from ..partition.cut import Released
@@ -231,8 +230,8 @@ class Transactions:
         self, deadline: float, doubtful: Collection[int] = (), *, was_fenced: bool = False
     ) -> None:
         """INIT → READ the control log; raises Expelled when that is what it says. Then, of the partitions of the offset
-        log that a transaction of unknown outcome wrote to: MARK → READ. INIT is answered when that transaction is
-        decided and its markers are written, so all of it lies below the mark.
+        log that a transaction of unknown outcome wrote to: READ to an own append. INIT is answered when that
+        transaction is decided and its markers are written, so all of it lies below the append.
 
         After a fence it looks before INIT, too: who was expelled stops there. If nobody was, the broker itself fenced a
         transaction that was open for too long.
@@ -248,7 +247,7 @@ class Transactions:
                 try:
                     await self.standing.confirm()
                     if doubtful:
-                        await self.standing.read_offsets_to(await self._mark(producer, doubtful))
+                        await self.standing.confirm_offsets(doubtful)
                 except BaseException:
                     limit = self.settings.close_timeout_ms
                     # An error of the close would stand for what is raised, a cancellation too.
@@ -262,12 +261,6 @@ class Transactions:
                     raise given_up(what, error) from error
                 self._say_refusal(error)
                 await asyncio.sleep(RETRY_WAIT_MS / 1000)
-
-    async def _mark(self, producer: Producer, log_partitions: Collection[int]) -> Mapping[TopicPartition, int]:
-        """Positions in partitions of the offset log; what this process has committed so far lies below."""
-        standing, limit = self.standing, self.settings.transaction_limit_ms
-        records = opening_records(standing.logs, sorted(log_partitions), standing.incarnation)
-        return await bounded(producer.mark(records), limit, "marking the end of what is committed")
 
     def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> Sequence[Generation]:
         """What is sent in place of a generation that was refused; raises HandlerFailed, BrokerUnavailable."""

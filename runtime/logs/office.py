@@ -2,19 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ...brokers.protocol import Batch, Broker, Producer, TopicPartition
 from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...group.members import comes_back
 from ...offsets.control import Member
+from ...offsets.event_values import EVERYBODY
 from ...offsets.events import OffsetEvent
 from ...offsets.ledger import Ledger, Place, evolve_all
 from ...offsets.provenance import app_id_of
 from ..settings import Settings
-from .control_end import ControlEnd
 from .reader import HistoryTrimmed, LogReader, Own
+from .true_ends import TrueEnds
 
 logger = logging.getLogger("keylanes")
 
@@ -32,7 +33,7 @@ class Identity:
     ) -> None:
         self.app, self.birth, self.instance = app, birth, instance
         self.broker, self.logs, self.settings = broker, logs, settings
-        self.control_end = ControlEnd(broker, logs, settings)
+        self.ends = TrueEnds(broker, logs, settings)
         self.transactional_id = ""
         """Of its producer; it stands in the event of its joining."""
         self.incarnation: int | None = None
@@ -172,7 +173,7 @@ class Standing:
         An end that some broker tells is not enough: a leader that was deposed and still answers tells an old one. A
         member that was expelled would go on, and commit what its successor commits too.
         """
-        await self.read_control_to(await self.identity.control_end.find())
+        await self.read_control_to(await self.identity.ends.control())
         self.check()
 
     async def read(self) -> None:
@@ -198,6 +199,15 @@ class Standing:
             await self.read_offsets_to(await self.logs.ends_of([self.logs.offsets(log_partition)]))
         else:
             await self.read()
+
+    async def confirm_offsets(self, log_partitions: Collection[int]) -> None:
+        """Read partitions of the offset log to behind own appends that are begun now. Raises LogError, BrokerError."""
+        if self._has_begun:  # first, because an append would hide that a log has lost everything
+            await self.logs.ends_of([self.logs.offsets(number) for number in log_partitions])
+        else:
+            await self.read()
+        incarnation = self.identity.incarnation or EVERYBODY
+        await self.read_offsets_to(await self.identity.ends.offsets(log_partitions, incarnation))
 
     async def read_offsets_to(self, ends: Mapping[TopicPartition, int]) -> None:
         """Read partitions of the offset log up to these positions. Raises LogError, BrokerError."""
@@ -225,7 +235,7 @@ class Standing:
     async def _check_read(self) -> None:
         if self.ledger.waiting():
             # A grant may have been written, and committed under, after the control log was read.
-            await self.read_control_to(await self.identity.control_end.find())
+            await self.read_control_to(await self.identity.ends.control())
         check_ledger(self.ledger)
 
     async def fold_control(self, begins: int, batch: Batch) -> bool:

@@ -18,15 +18,12 @@ from ...brokers.protocol import (
     BrokerError,
     BrokerTimeout,
     NotAuthorized,
-    ProducerFenced,
     TopicPartition,
-    TransactionAborted,
     TransactionRefused,
-    TransactionUnknown,
 )
 from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
 from ...errors import LogError
-from ...group.coordinator import ToFence, ToRead, decide, needs
+from ...group.coordinator import decide, needs
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...group.learning import parked
@@ -35,14 +32,14 @@ from ...group.plans import Question, answered
 from ...group.rates import Obeyed, Shares
 from ...group.view import Batch, Seat, View
 from ...keyrange.hashing import HASH_NAME
+from ...offsets.control import Member
 from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled
-from ...offsets.event_values import EVERYBODY, PinnedEnd
+from ...offsets.event_values import PinnedEnd
+from ...offsets.ledger import Place
 from ...offsets.signals import WAITS_MAX, CoordinatorBeat, Wait
 from ..logs.office import Standing
-from ..logs.openings import opening_records
 from ..logs.reader import offsets_topic
 from .decisions import Decisions
-from .fencing import fence
 from .following import Following
 from .levelling import Levelling
 from .rules import rules_of
@@ -84,7 +81,7 @@ class Coordinating:
         self.broker, self.settings = identity.broker, identity.settings
         self.rules = rules_of(self.settings)
         self._is_alone = is_alone
-        self.decisions = Decisions(self.broker, identity.logs.control, identity.control_end, self.settings)
+        self.decisions = Decisions(self.broker, identity.logs.control, identity.ends, self.settings)
         self.sources = Sources(self.broker, self.settings)
         self.levelling = Levelling(standing, heard)
         self.resigns = False
@@ -336,9 +333,9 @@ class Coordinating:
     def _begin_needs(self) -> None:
         wanted = needs(self._view())
         self.hears_releases()
-        for one in wanted.fence:
-            self._begin(f"fence {one.member.incarnation}", partial(self._fence, one))
-        if wanted.read.places:
+        for member in wanted.fence:
+            self._begin(f"fence {member.incarnation}", partial(self._fence, member))
+        if wanted.read:
             self._begin("read", partial(self._read, wanted.read))
         if wanted.look:
             self._begin("look", lambda: self._look(wanted.look))
@@ -378,16 +375,21 @@ class Coordinating:
 
         task.add_done_callback(ended)
 
-    async def _fence(self, wanted: ToFence) -> None:
-        """Fence a member whose expulsion was read back."""
-        seat = self._seat
-        seat.marks[wanted.member.incarnation] = await fence(self.identity, wanted)
+    async def _fence(self, member: Member) -> None:
+        """Fence all ids of a member whose expulsion was read back. The markers of its transaction may take longer."""
+        seat, settings = self._seat, self.settings
+        limit_ms = settings.call_limit_ms + settings.transaction_timeout_ms
+        for one in member.transactional_ids:
+            making = self.broker.producer(one, transaction_timeout_ms=settings.transaction_timeout_ms)
+            producer = await bounded(making, limit_ms, f"fencing {one}")
+            await closed_within(settings.close_timeout_ms, producer.close(), "closing a producer", excused=BrokerError)
+        seat.fenced.add(member.incarnation)
 
-    async def _read(self, wanted: ToRead) -> None:
-        """The owners of these are known to be fenced: what lies below the marks has all that they committed."""
-        seat, logs = self._seat, self.identity.logs
-        await self.standing.read_offsets_to({logs.offsets(number): end for number, end in wanted.ends.items()})
-        seat.read |= set(wanted.places)
+    async def _read(self, wanted: list[tuple[Place, int]]) -> None:
+        """The owners of these are known to be fenced: all that they committed lies below appends that begin now."""
+        seat = self._seat
+        await self.standing.confirm_offsets({self.identity.logs.log_partition_of(place[1]) for place, _ in wanted})
+        seat.read |= set(wanted)
 
     async def _solve(self, question: Question) -> None:
         """Work a large plan out beside the event loop."""
@@ -461,26 +463,7 @@ class Coordinating:
 
     async def _open(self, log_partitions: list[int]) -> None:
         """Write the first event of partitions of the offset log, before anything is granted of what goes there."""
-        await self.standing.read()
-        if self.standing.ledger.opened.issuperset(log_partitions):
-            return
-        identity, topic = self.identity, offsets_topic(self.identity.app)
-        own = self.standing.ledger.control.member_of(identity.birth)
-        incarnation = EVERYBODY if own is None else own.incarnation
-        records = opening_records(identity.logs, log_partitions, incarnation)
-        limit = self.settings.transaction_limit_ms
-        opener = f"{identity.app}.{identity.birth}.opens"
-        making = self.broker.producer(opener, transaction_timeout_ms=self.settings.transaction_timeout_ms)
-        producer = await bounded(making, self.settings.call_limit_ms, f"making a producer of {opener}")
-        try:
-            await self.standing.read()
-            if not self.standing.ledger.opened.issuperset(log_partitions):
-                await bounded(producer.transact(records), limit, f"opening {topic}")
-                await self.standing.read()
-        except (ProducerFenced, TransactionAborted, TransactionUnknown) as error:
-            logger.info("opening %s is tried again: %s", topic, error)
-        finally:
-            await closed_within(self.settings.close_timeout_ms, producer.close(), "closing a producer")
+        await self.standing.confirm_offsets(log_partitions)
 
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""

@@ -15,19 +15,19 @@ from ...brokers.waiting import bounded
 from ...offsets.codec import encode
 from ...offsets.control_events import ControlEvent, Decision
 from ...offsets.decide import Turn
-from ..logs.control_end import ControlEnd
+from ..logs.true_ends import TrueEnds
 from ..settings import Settings
 
 
 class Decisions:
-    """Those of one process. ``control``: the partition of the control log; ``control_end``: where it ends, if the
-    broker does not tell where it has appended.
+    """Those of one process. ``control``: the partition of the control log; ``ends``: of the logs, if the broker does
+    not tell where it has appended.
 
     They have an appender of their own, so that nothing else waits behind a decision, nor a decision behind it.
     """
 
-    def __init__(self, broker: Broker, control: TopicPartition, control_end: ControlEnd, settings: Settings) -> None:
-        self.control, self.control_end, self.settings = control, control_end, settings
+    def __init__(self, broker: Broker, control: TopicPartition, ends: TrueEnds, settings: Settings) -> None:
+        self.control, self.ends, self.settings = control, ends, settings
         self.end = 0
         """The position behind what was acknowledged last: whoever has read to it has read all that is decided."""
         self._appender = broker.appender()
@@ -56,7 +56,7 @@ class Decisions:
             records = [Outgoing(*self.control, None, encode(event)) for event in events]
             limit = self.settings.call_limit_ms
             ends = await bounded(self._appender.append(records), limit, f"appending to {self.control.topic}")
-            self.end = ends[self.control] if self.control in ends else await self.control_end.find()
+            self.end = ends[self.control] if self.control in ends else await self.ends.control()
 
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""

@@ -170,7 +170,7 @@ class Group:
 
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""
-        await asyncio.gather(self.signals.close(), self.coordinating.close(), self.identity.control_end.close())
+        await asyncio.gather(self.signals.close(), self.coordinating.close(), self.identity.ends.close())
 
 
 def _unheard(topic: str, per_s: float) -> None:

@@ -668,32 +668,20 @@ async def a_new_producer_fences_the_older_ones(world: World) -> None:
 
 
 @case
-async def a_mark_lies_behind_all_that_the_id_has_committed(world: World) -> None:
-    """``mark`` leaves nothing that is read, and returns offsets that readers come to. What older producers of the id
-    committed lies below; the producer works on.
-    """
-    topic, name = await world.topic(partitions=2), world.unique("id")
-    old = await world.producer(name)
-    ends = await old.transact([*numbered(topic, 3), *numbered(topic, 2, 1)])
-    new = await world.producer(name, await world.another())
-    marks = await new.mark([*numbered(topic, 1, 0, 666), *numbered(topic, 1, 1, 666)])
-    assert marks.keys() == ends.keys()
-    assert all(marks[source] >= ends[source] for source in ends)
-    for source, mark in marks.items():
-        await world.read_to(await world.reader({source: 0}), mark, source)
-    await new.transact(numbered(topic, 1, first=3))
-    assert values(await world.read(at(topic))) == [b"0", b"1", b"2", b"3"]
-    assert values(await world.read(at(topic, 1))) == [b"0", b"1"]
-
-
-@case
-async def the_mark_of_a_fenced_producer_is_refused(world: World) -> None:
-    """It would bound nothing: a newer producer of the id may have committed since."""
+async def an_append_behind_a_fence_bounds_what_the_id_has_committed(world: World) -> None:
+    """Whatever older producers of an id committed lies below its offset, and readers come to it."""
     topic, name = await world.topic(), world.unique("id")
     old = await world.producer(name)
+    ends = await old.transact(numbered(topic, 3))
     await world.producer(name, await world.another())
+    appended = await (await world.broker()).appender().append(numbered(topic, 1, first=666))
+    assert appended.keys() == ends.keys()
+    assert all(appended[source] > ends[source] for source in ends)
     with pytest.raises(ProducerFenced):
-        await old.mark(numbered(topic, 1, first=666))
+        await old.transact(numbered(topic, 1, first=667))
+    for source, end in appended.items():
+        await world.read_to(await world.reader({source: 0}), end, source)
+    assert values(await world.read(at(topic))) == [b"0", b"1", b"2", b"666"]
 
 
 @case

@@ -72,7 +72,7 @@ class Client:
 
 def link_to(nodes: Mapping[int, Node], replicas: list[int]) -> tuple[KafkaLink, Client]:
     """A link to these."""
-    link = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 100, 1_000, 1_000))
+    link = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 100, 10_000, 10_000))
     link._client = client = Client(nodes, replicas)
     return link, client
 

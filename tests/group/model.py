@@ -30,11 +30,13 @@ from keylanes.offsets.event_values import LEVEL, NO_MOVE, Band
 
 from ..offsets.search import Found, search
 from . import model_coordinator, model_member
-from .model_coordinator import APP, Belief, Office, birth_of_coordinator, voices
+from .model_coordinator import Belief, Office, birth_of_coordinator, voices
 from .model_heard import Said, Voice
+from .model_judge import appended
 from .model_member import Step, Work, blank
 from .model_world import (
     ANYTHING,
+    APP,
     NO_END,
     OPEN,
     PREPARED,
@@ -43,7 +45,6 @@ from .model_world import (
     CoordinatorProcess,
     Folds,
     World,
-    appended,
     fenced,
     has_entry,
     marked,
@@ -153,10 +154,8 @@ class Model:
             yield f"i{owner}'s transaction times out", lambda: spent(fenced(world, owner), "fail")
 
     def _strangers(self, world: World) -> Iterator[Step]:
-        """Somebody who is not the group fences a member of whom there is a producer."""
-        producers = {process.incarnation for process in world.members if process.is_newest}
-        producers |= {fence.incarnation for one in world.coordinators for fence in one.fences if fence.is_newest}
-        for owner in sorted(producers):
+        """Somebody who is not the group fences a member that has a producer."""
+        for owner in sorted(process.incarnation for process in world.members if process.is_newest):
             if not has_entry(world, owner, PREPARED):
                 yield f"somebody fences i{owner}", partial(fenced, spent(world, "stranger"), owner)
 

@@ -4,10 +4,9 @@ The environment chooses what it believes: who is silent, who asks, what is asked
 that leads to another batch is another step. So does what it reads: any prefix, but where it has a proof.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from keylanes.group import coordinator as production
 from keylanes.group.coordinator import Needs
@@ -16,6 +15,8 @@ from keylanes.group.view import Batch, Found, Rules, Seat, View
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.control_events import ControlEvent, CoordinatorElected, Decision, MemberExpelled
 from keylanes.offsets.decide import Turn
+from keylanes.offsets.event_values import EVERYBODY
+from keylanes.offsets.ledger import Place
 from keylanes.offsets.signals import MoveAsked
 
 from .model_heard import (
@@ -32,18 +33,19 @@ from .model_heard import (
     heard_of,
     is_to_stand,
 )
+from .model_judge import appended
 from .model_member import Step, birth_of
 from .model_world import (
+    APP,
     NOWHERE,
     OUTAGE,
     PREPARED,
     TOPIC,
     CoordinatorProcess,
-    Fence,
     Folds,
     Line,
     World,
-    appended,
+    appended_plainly,
     at,
     fenced,
     has_entry,
@@ -57,7 +59,6 @@ from .model_world import (
 
 RULES = Rules(SESSION_MS, INTERVAL_MS, 0, 0, 30_000, 5_000, measure_ms=0)
 NOW_MS = 1_000_000
-APP = "app"
 CRASHED: dict[str, object] = {"is_alive": False, "is_out": False, "unknown": None, "own_end": NOWHERE}
 
 
@@ -86,16 +87,14 @@ class Office:
         if tired:
             asked_ms[tired] = 0
         found = {TOPIC: Found("id", len(ledger.control.started))}
-        marks: dict[int, Mapping[int, int]] = {
-            i: {} if position == NOWHERE else {0: position} for i, position in seat.marks
-        }
-        known = Seat(APP, birth_of_coordinator(k), 0, marks=marks, read={*seat.read}, found=found, log_partitions=1)
+        fenced, read = {*seat.fenced}, {*seat.read}
+        known = Seat(APP, birth_of_coordinator(k), 0, fenced=fenced, read=read, found=found, log_partitions=1)
         known.asked_ms = asked_ms
         return View(ledger, heard_of(said), known, RULES, seat.control.length, NOW_MS)
 
     def batch(self, k: int, seat: CoordinatorProcess, belief: Belief) -> Batch:
         """What it decides."""
-        key = (k, seat.control, seat.offsets, seat.term, seat.marks, seat.read, belief.said, belief.tired)
+        key = (k, seat.control, seat.offsets, seat.term, seat.fenced, seat.read, belief.said, belief.tired)
         found = self.batches.get(key)
         if found is None:
             view = self.view(k, seat, belief.said, belief.tired)
@@ -106,7 +105,7 @@ class Office:
 
     def needs(self, k: int, seat: CoordinatorProcess) -> Needs:
         """What is to be done outside of the logs."""
-        key = (k, seat.control, seat.offsets, seat.marks, seat.read)
+        key = (k, seat.control, seat.offsets, seat.fenced, seat.read)
         found = self.wanted.get(key)
         if found is None:
             view = self.view(k, seat, Said(voices(self.folds, seat.control)))
@@ -217,8 +216,7 @@ def process_of(voice: Voice) -> int:
 
 def new_seat(seat: CoordinatorProcess, term: int) -> CoordinatorProcess:
     """It stands for a term, or its own is over: what it knew beside the logs it does not know any more."""
-    nothing = frozenset[Any]()
-    return seat._replace(term=term, fences=nothing, marks=nothing, read=nothing, reading=(), end=NOWHERE)
+    return seat._replace(term=term, fenced=frozenset(), read=frozenset(), reading=(), end=NOWHERE)
 
 
 def has_read(folds: Folds, world: World, k: int, line: Line) -> World:
@@ -239,13 +237,13 @@ def is_read_back(seat: CoordinatorProcess, line: Line) -> bool:
 
 
 def _is_over(folds: Folds, line: Line, basis: Line, events: tuple[ControlEvent, ...]) -> bool:
-    """Whether an append is found behind what its writer had read, or can count no more."""
-    is_found = any(one.event == events[0] for one in line.back_to(basis))
+    """Whether an append is found behind what its writer had read, all of it, or can count no more."""
+    is_found = any(one.event == events[-1] for one in line.back_to(basis))
     return is_found or folds.control(line).term > getattr(events[0], "term", 0)
 
 
 def local(world: World, k: int) -> World | None:
-    """A READ is through when nothing below the mark is undecided. At worst it finds nothing behind the mark."""
+    """A READ is through when nothing below the own append is undecided. At worst it finds nothing behind that."""
     seat, log = world.coordinators[k], readable(world)
     if not seat.reading or log.length < seat.end:
         return None
@@ -297,52 +295,22 @@ def _needed(office: Office, world: World, k: int) -> Iterator[Step]:
     """What a coordinator does outside of the control log."""
     seat, me = world.coordinators[k], f"c{k}"
     needs = office.needs(k, seat)
-    begun = {fence.incarnation for fence in seat.fences}
-    for wanted in needs.fence:
-        i = wanted.member.incarnation
-        if i not in begun and not has_entry(world, i, PREPARED):
-            yield f"{me} fences i{i}", partial(fence_member, world, k, i, has_marks=bool(wanted.log_partitions))
-    for fence in sorted(seat.fences):
-        if fence.is_newest:
-            yield f"{me} marks i{fence.incarnation}", partial(make_mark, world, k, fence.incarnation)
-        else:
-            yield (
-                f"{me}'s mark of i{fence.incarnation} is refused",
-                partial(drop_refused_mark, world, k, fence.incarnation),
-            )
-    if needs.read.places and not seat.reading:
-        reading, (end,) = tuple(needs.read.places), needs.read.ends.values()
-        yield f"{me} begins to READ", lambda: put_coordinator(world, k, reading=reading, end=end)
+    for member in needs.fence:
+        if not has_entry(world, member.incarnation, PREPARED):
+            yield f"{me} fences i{member.incarnation}", partial(fence_member, world, k, member.incarnation)
+    if needs.read and not seat.reading:
+        yield f"{me} begins to READ", lambda: begin_read(world, k, tuple(needs.read))
 
 
-def fence_member(world: World, k: int, incarnation: int, *, has_marks: bool) -> World:
-    """Make a producer of the member's id. ``has_marks``: the member can have committed something."""
-    world = fenced(world, incarnation)
-    if not has_marks:
-        return with_mark(world, k, incarnation, NOWHERE)
-    return put_coordinator(world, k, fences=world.coordinators[k].fences | {Fence(incarnation)})
+def fence_member(world: World, k: int, incarnation: int) -> World:
+    """Make a producer of the member's id."""
+    return put_coordinator(fenced(world, incarnation), k, fenced=world.coordinators[k].fenced | {incarnation})
 
 
-def make_mark(world: World, k: int, incarnation: int) -> World:
-    """Write the mark, and abort it: its position is acknowledged."""
-    return with_mark(without_fence(world, k, incarnation), k, incarnation, log_end(world))
-
-
-def drop_refused_mark(world: World, k: int, incarnation: int) -> World:
-    """Another producer of the id was made since the fence: the member is to be fenced, and marked, once more."""
-    return without_fence(world, k, incarnation)
-
-
-def with_mark(world: World, k: int, incarnation: int, position: int) -> World:
-    """Note the position below which lies all that a member has committed."""
-    others = {mark for mark in world.coordinators[k].marks if mark[0] != incarnation}
-    return put_coordinator(world, k, marks=frozenset({*others, (incarnation, position)}))
-
-
-def without_fence(world: World, k: int, incarnation: int) -> World:
-    """Let go of the producer that has fenced a member."""
-    left = frozenset(fence for fence in world.coordinators[k].fences if fence.incarnation != incarnation)
-    return put_coordinator(world, k, fences=left)
+def begin_read(world: World, k: int, reading: tuple[tuple[Place, int], ...]) -> World:
+    """Append to the offset log, which is acknowledged, and begin to read up to behind that."""
+    world = appended_plainly(world, EVERYBODY)
+    return put_coordinator(world, k, reading=reading, end=log_end(world))
 
 
 def _standing(office: Office, world: World, k: int, *, is_quiet: bool) -> Iterator[Step]:

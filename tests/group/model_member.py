@@ -2,7 +2,7 @@
 
 A generation moves any of its points by one record, and releases any that it was asked for; that is one transaction. A
 producer that fails is made anew: INIT, then the control log is read to behind an own append. If it is unknown what has
-become of a transaction, a mark is made, and the offset log is read to behind that.
+become of a transaction, the offset log is read to behind an own append, too.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,9 @@ from keylanes.offsets.control_events import ReleaseAsked
 from keylanes.offsets.ledger import Place
 from keylanes.offsets.snapshots import take_snapshot
 
+from .model_judge import decided, first_wanted
 from .model_world import (
+    APP,
     KNOWN,
     NOWHERE,
     OPEN,
@@ -31,10 +33,9 @@ from .model_world import (
     MemberProcess,
     Snap,
     World,
+    appended_plainly,
     at,
-    decided,
     fenced,
-    first_wanted,
     has_entry,
     log_end,
     old_ends,
@@ -162,20 +163,21 @@ def end_of_own_append(world: World, i: int) -> int:
 
 
 def read_behind_init(work: Work, world: World, i: int, line: Line) -> World:
-    """Read the control log behind an INIT. A transaction that is not known to be aborted needs a mark then."""
+    """Read the control log behind an INIT. Then the offset log, if a transaction is not known to be aborted."""
     if world.members[i].is_sent:
-        return has_read(work, put_member(world, i, producer="mark"), i, line)
+        return has_read(work, put_member(world, i, producer="append"), i, line)
     world = has_read(work, put_member(world, i, producer="ready"), i, line)
     return keep_own(work, world, i) if world.members[i].producer == "ready" else world
 
 
-def make_mark(world: World, i: int) -> World:
-    """Write a mark with the new producer, and abort it: its position is acknowledged."""
+def begin_read(world: World, i: int) -> World:
+    """Append to the offset log, which is acknowledged, and begin to read up to behind that."""
+    world = appended_plainly(world, world.members[i].incarnation)
     return put_member(world, i, producer="wait", end=log_end(world))
 
 
 def found_out(work: Work, world: World, i: int, end: int) -> World:
-    """The offset log was read to the mark, at worst no further: the last own transaction is there or not committed."""
+    """The offset log was read to ``end``, at worst no further: the last own transaction is there, or not committed."""
     process = world.members[i]
     ledger = work.folds.ledger(process.control, readable(world).upto(end))
     if process.pending and ledger.transactions.get(process.incarnation, 0) >= process.transactions:
@@ -249,10 +251,8 @@ def _steps_of_producer(work: Work, world: World, i: int, *, is_quiet: bool) -> I
         for line in world.control.prefixes(process.control, end_of_own_append(world, i)):
             old = "" if line is world.control else f" to {line.length}, an old end"
             yield f"{me} looks{old}", partial(read_behind_init, work, world, i, line)
-    elif process.producer == "mark" and process.is_newest:
-        yield f"{me} marks", lambda: make_mark(world, i)
-    elif process.producer == "mark":
-        yield f"{me}'s mark is refused", lambda: put_member(world, i, producer="none")
+    elif process.producer == "append":
+        yield f"{me} begins to READ", lambda: begin_read(world, i)
     elif process.producer == "ready" and process.is_sent:
         yield f"{me} commits", lambda: applied(decided(work.folds, world, process.incarnation), i)
         if world.budget.fail and not is_quiet:
@@ -328,7 +328,7 @@ def _snap(work: Work, world: World, i: int, offsets: Line) -> Snap | None:
     if offsets is work.folds.root:
         return None
     try:
-        parts = take_snapshot(ledger, "app", 0, places, offsets.length, process.incarnation, number)
+        parts = take_snapshot(ledger, APP, 0, places, offsets.length, process.incarnation, number)
     except ValueError:
         return None
     return Snap(tuple(parts))

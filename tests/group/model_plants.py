@@ -1,6 +1,6 @@
 """What the group model must find: each rule left out, with the world in which that shows and the name under which.
 
-Most are changes of the production. Where a rule is one for its hosts, such as which watermark is taken, the model's own
+Most are changes of the production. Where a rule is one for its hosts, such as which end is read to, the model's own
 function for that step is in its place.
 """
 
@@ -12,6 +12,8 @@ from keylanes.group.election import is_coordinator
 from keylanes.group.heard import Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
+from keylanes.offsets.event_values import EVERYBODY
+from keylanes.offsets.ledger import Place
 
 from ..stage.planting import Planting, Put, changed
 from . import model_coordinator, model_member
@@ -27,16 +29,14 @@ from .model_world import (
     NOWHERE,
     OUTAGE,
     OUTSIDE,
-    PREPARED,
     REVIVED,
     STUCK,
     Budget,
     CoordinatorProcess,
-    Fence,
     Line,
     World,
+    appended_plainly,
     fenced,
-    has_entry,
     log_end,
     put_coordinator,
     put_member,
@@ -113,24 +113,24 @@ def made_blindly_at_first(world: World, i: int) -> World:
     return (made_blindly if world.members[i].transactions == 0 else made)(world, i)
 
 
-def mark_before_fence(world: World, k: int, incarnation: int, *, has_marks: bool) -> World:
-    """Write the mark. Its position is kept under another number until the fence is through."""
-    world = model_coordinator.with_mark(world, k, -incarnation, log_end(world) if has_marks else NOWHERE)
-    return put_coordinator(world, k, fences=world.coordinators[k].fences | {Fence(incarnation)})
+def fence_behind_append(world: World, k: int, incarnation: int) -> World:
+    """First the own append, whose position is kept; then, as another step, the fence."""
+    if world.coordinators[k].end == NOWHERE:
+        world = appended_plainly(world, EVERYBODY)
+        return put_coordinator(world, k, end=log_end(world))
+    return fence_member(world, k, incarnation)
 
 
-def fence_behind_mark(world: World, k: int, incarnation: int) -> World:
-    """Fence the member, and note the position of the mark that was made before."""
-    if has_entry(world, incarnation, PREPARED):
-        return world
-    world = fenced(model_coordinator.without_fence(world, k, incarnation), incarnation)
-    return model_coordinator.with_mark(world, k, incarnation, dict(world.coordinators[k].marks)[-incarnation])
+def read_to_earlier_append(world: World, k: int, reading: tuple[tuple[Place, int], ...]) -> World:
+    """READ to behind the append that was made before the fence."""
+    return put_coordinator(world, k, reading=reading)
 
 
-def mark_told_end(world: World, k: int, incarnation: int) -> World:
-    """In place of a mark: note an end that a deposed leader tells."""
-    world = model_coordinator.without_fence(world, k, incarnation)
-    return model_coordinator.with_mark(world, k, incarnation, told_end(world))
+def read_as_successor(world: World, k: int, reading: tuple[tuple[Place, int], ...]) -> World:
+    """READ to an own append, if this coordinator has fenced somebody in its term; else to a told end."""
+    if world.coordinators[k].fenced:
+        return begin_read(world, k, reading)
+    return put_coordinator(world, k, reading=reading, end=told_end(world))
 
 
 def decides_unread(office: model_coordinator.Office, k: int, seat: CoordinatorProcess) -> bool:
@@ -140,10 +140,10 @@ def decides_unread(office: model_coordinator.Office, k: int, seat: CoordinatorPr
 
 
 made = model_member.made
+fence_member, begin_read = model_coordinator.fence_member, model_coordinator.begin_read
 numberless = changed(control, "event_counts", ("event.number == number", "event.number > 0"))
-MARKLESS = (".get(log_partition)", ".get(log_partition, 0)")
-markless = changed(coordinator, "_unread", MARKLESS)
-"""Where there is no mark, the log is read to whatever is told."""
+unread = changed(cells, "cells", ("(place, epoch) in read", "True"))
+"""Nothing is READ for a grant."""
 ONE_GOES = Design(budget=Budget(expel=1))
 ONE_MOVES = Design(budget=Budget(move=1))
 PARTS_MOVE = Design(points=2, parts=2, budget=Budget(move=1))
@@ -157,6 +157,12 @@ PLANTS = (
         (BLIND,),
         LARGE,
         walks=2_000,
+    ),
+    Plant(
+        "a batch is taken for read back when its first decision is",
+        changed(model_coordinator, "_is_over", ("events[-1]", "events[0]")),
+        (BLIND,),
+        Design("mmm", records=0, budget=Budget(crash=3, late=1, stale=1)),
     ),
     Plant(
         "JOINED counts once more",
@@ -175,43 +181,61 @@ PLANTS = (
         Design("m", budget=Budget(expel=2, late=1), comes_back=True),
     ),
     Plant(
-        "a grant waits neither for FENCED nor for a mark",
-        both(
-            changed(cells, "_standing", ("if not control.is_fenced(owner):", "if not control.is_expelled(owner):")),
-            markless,
-        ),
+        "a grant does not wait for FENCED",
+        changed(cells, "_standing", ("if not control.is_fenced(owner):", "if not control.is_expelled(owner):")),
         TWICE,
         ONE_GOES,
     ),
-    Plant(
-        "FENCED without a fence, and a grant does not wait for a mark",
-        both(row(members, "fenced", ("in view.seat.marks", "> 0")), markless),
-        TWICE,
-        ONE_GOES,
-    ),
+    Plant("FENCED without a fence", row(members, "fenced", ("in view.seat.fenced", "> 0")), TWICE, ONE_GOES),
     Plant(
         "a fence that began before EXPELLED was read back",
-        changed(coordinator, "needs", ("if (member.expelled and ", "if (")),
+        changed(coordinator, "needs", ("if member.expelled and ", "if ")),
         TWICE,
         ONE_GOES,
     ),
     Plant(
-        "READ before FENCED, and not to a mark",
+        "a successor does not repeat FENCE",
+        row(
+            members,
+            "fenced",
+            ("m.incarnation in view.seat.fenced", "(m.incarnation in view.seat.fenced or not turn.number)"),
+        ),
+        TWICE,
+        Design(coordinators=2, budget=Budget(expel=1, elect=1)),
+    ),
+    Plant(
+        "READ before FENCED",
         changed(
             coordinator,
-            "_unread",
-            ("is not Standing.UNREAD", "not in (Standing.UNREAD, Standing.LEAVING)"),
-            ("view.standings.unread", "view.control.started"),
-            MARKLESS,
+            "needs",
+            ("is Standing.UNREAD", "in (Standing.UNREAD, Standing.LEAVING)"),
+            ("view.standings.unread", "control.started"),
         ),
         TWICE,
         ONE_GOES,
     ),
+    Plant(
+        "the own append before the fence",
+        both(
+            in_place(model_coordinator, "fence_member", fence_behind_append),
+            in_place(model_coordinator, "begin_read", read_to_earlier_append),
+        ),
+        TWICE,
+        ONE_GOES,
+    ),
+    Plant("a grant before the own append is read", unread, TWICE, ONE_GOES),
+    Plant("READ to a told end", in_place(model_coordinator, "log_end", told_end), TWICE, ONE_GOES),
     Plant(
         "READ to the last stable offset",
         in_place(model_coordinator, "log_end", stable_end),
         TWICE,
         Design(points=2, budget=Budget(expel=1)),
+    ),
+    Plant(
+        "a successor that trusts a told end",
+        in_place(model_coordinator, "begin_read", read_as_successor),
+        TWICE,
+        Design(coordinators=2, budget=Budget(expel=1, elect=1)),
     ),
     Plant(
         "READ for an epoch counts for later ones",
@@ -251,31 +275,10 @@ PLANTS = (
         Design("m", budget=Budget(fail=1)),
     ),
     Plant(
-        "a mark before the fence",
-        both(
-            in_place(model_coordinator, "fence_member", mark_before_fence),
-            in_place(model_coordinator, "make_mark", fence_behind_mark),
-        ),
-        TWICE,
-        ONE_GOES,
-    ),
-    Plant(
-        "a grant does not wait until the mark is read",
-        changed(coordinator, "_unread", ("max(mark, ends.get(log_partition, 0))", "0")),
-        TWICE,
-        ONE_GOES,
-    ),
-    Plant(
-        "a successor without a mark of its own",
-        markless,
-        TWICE,
-        Design(coordinators=2, budget=Budget(expel=1, elect=1)),
-    ),
-    Plant(
-        "a mark that was refused is not made again",
-        in_place(model_coordinator, "drop_refused_mark", mark_told_end),
-        TWICE,
-        replace(ONE_GOES, records=2),
+        "what became of the own transaction is read to the last stable offset",
+        in_place(model_member, "log_end", stable_end),
+        (DOUBLE,),
+        Design(points=2, budget=Budget(fail=1)),
     ),
     Plant(
         "an election is acted on that was not read back",

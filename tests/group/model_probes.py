@@ -56,7 +56,7 @@ def _two_coordinate(seen: Seen) -> bool:
 def _is_found(seen: Seen) -> bool:
     """A lost answer: READ says that it is committed."""
     pairs = zip(seen.before.members, seen.after.members, strict=True)
-    waits = [(was, now) for was, now in pairs if was.producer in ("mark", "wait") and was.pending]
+    waits = [(was, now) for was, now in pairs if was.producer in ("append", "wait") and was.pending]
     return any(now.producer == "ready" and not now.pending and now.life == was.life for was, now in waits)
 
 
@@ -74,13 +74,20 @@ def _stranger_at_work(seen: Seen) -> bool:
     return seen.label.startswith("somebody fences") and has_entry(seen.before, int(seen.label.split()[2][1:]), OPEN)
 
 
-def _marked_anew(seen: Seen) -> bool:
-    """A member that is FENCED is fenced once more, and marked."""
-    words = seen.label.split()
-    if seen.label[0] != "c" or words[1] != "marks":
+def _reads_anew(seen: Seen) -> bool:
+    """A coordinator begins to READ what somebody had whom an earlier one has fenced."""
+    if not (seen.label[0] == "c" and seen.label.endswith("begins to READ")):
         return False
-    control = seen.model.folds.control(seen.before.coordinators[int(words[0][1:])].control)
-    return control.is_fenced(int(words[2][1:]))
+    seat = seen.before.coordinators[int(seen.label[1])]
+    control = seen.model.folds.control(seat.control)
+    owners = [seen.model.folds.owner(seat.control, point)[1] for point in range(len(seen.before.edges))]
+    return any(owner and control.is_fenced(owner) and owner not in seat.fenced for owner in owners)
+
+
+def _fenced_in_doubt(seen: Seen) -> bool:
+    """A member is fenced that does not know what became of its transaction, and has a new producer."""
+    pairs = zip(seen.before.members, seen.after.members, strict=True)
+    return any(was.producer in ("append", "wait") and was.is_newest and not now.is_newest for was, now in pairs)
 
 
 def _own_append_is_behind(seen: Seen) -> bool:
@@ -189,12 +196,18 @@ PROBES: dict[str, Probe] = {
     "a member is fenced at work": _fenced_at_work,
     "a transaction of an expelled member is decided": _expelled_is_decided,
     "READ waits for somebody": lambda seen: (
-        seen.label.endswith("begins to READ") and bool(seen.after.coordinators[int(seen.label[1])].reading)
+        seen.label[0] == "c"
+        and seen.label.endswith("begins to READ")
+        and bool(seen.after.coordinators[int(seen.label[1])].reading)
+    ),
+    "a member waits for somebody": lambda seen: (
+        seen.label[0] == "m"
+        and seen.label.endswith("begins to READ")
+        and seen.after.members[int(seen.label[1])].producer == "wait"
     ),
     "somebody else fences a member at work": _stranger_at_work,
-    "the mark of a fence is refused": lambda seen: seen.label[0] == "c" and seen.label.endswith("is refused"),
-    "the mark of a member is refused": lambda seen: seen.label[0] == "m" and seen.label.endswith("is refused"),
-    "who takes over marks anew": _marked_anew,
+    "a member is fenced that does not know what became of its transaction": _fenced_in_doubt,
+    "who takes over READs anew": _reads_anew,
     "a coordinator reads an old end": lambda seen: seen.label[0] == "c" and seen.label.endswith("an old end"),
     "a member reads an old end": lambda seen: seen.label[0] == "m" and seen.label.endswith("an old end"),
     "a coordinator does not find what it has appended": _own_append_is_behind,

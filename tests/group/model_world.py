@@ -1,35 +1,37 @@
-"""A group in small, as a value: what the broker holds, what each process knows, and the judge.
+"""A group in small, as a value: what the broker holds, and what each process knows.
 
 Points that move are source partitions, or parts of one: all of one topic, in one partition of the offset log. What is
 decided is decided by the production (see model_coordinator.py, model_member.py); the folds of the logs are the
 production's, too. Here is what it can't know: the brokers, which append late, double, mark and abort; and what was
-committed, visible or not.
+committed, visible or not. What is wrong is told in model_judge.py.
 
 The logs are ``Line``s: equal ones are one object, so whatever is worked out of one is worked out once. The offset log
 is a line of what all can read, and behind it the transactions of which at least the first is undecided. A position in
 it counts events that are committed or may still be: those of an aborted transaction are taken out of it.
 
 **No end that is told is trusted.** A leader that was deposed and still answers tells an old end. A reader with a proof
-(the position of an own append, or of a mark, that was acknowledged) reads up to that position, and at worst no further.
-A reader without a proof may read up to any position behind its own. The append behind an INIT counts nowhere, and a
-mark is aborted: no log here has them, only their positions count.
+(the position behind an own append that was acknowledged) reads up to that position, and at worst no further. A reader
+without a proof may read up to any position behind its own. An own append to the offset log stands there for good, and
+counts nowhere. The one to the control log behind an INIT is in no log here, only its position counts.
 
 What is not modelled: clocks (the environment says who is silent), several partitions of the offset log and workers that
 split (see ../offsets/range_model.py), coordinators of transactions that were deposed (see ../offsets/fencing_model.py),
 state and its changelog.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets import control, ledger
-from keylanes.offsets.control_events import ControlEvent, MemberJoined, RangesGranted, ReleaseWithdrawn
+from keylanes.offsets.control_events import ControlEvent, RangesGranted, ReleaseWithdrawn
+from keylanes.offsets.decide import decide_opening
 from keylanes.offsets.event_values import Edge, Tile
 from keylanes.offsets.events import Committed, Event, OffsetEvent, RangesReleased, SnapshotTaken
 from keylanes.offsets.ledger import Ledger, Place
 from keylanes.offsets.snapshots import newest_snapshot, restore_snapshot
 
+APP = "app"
 TOPIC = "orders"
 OPEN, PREPARED, DONE = "open", "prepared", "done"
 
@@ -123,8 +125,12 @@ class Snap(NamedTuple):
 Change: TypeAlias = Advance | GiveUp | Snap
 
 
+PLAIN = 0
+"""The number of an own append, which is in no transaction."""
+
+
 class Entry(NamedTuple):
-    """A transaction that not everybody can read yet."""
+    """A transaction that not everybody can read yet; or an own append behind one, DONE and without changes."""
 
     owner: int
     number: int
@@ -134,6 +140,8 @@ class Entry(NamedTuple):
     @property
     def size(self) -> int:
         """The number of its events."""
+        if self.number == PLAIN:
+            return 1
         return sum(len(one.parts) if isinstance(one, Snap) else 1 for one in self.changes)
 
 
@@ -161,24 +169,15 @@ class MemberProcess(NamedTuple):
     taken: frozenset[tuple[int, int]] = frozenset()
     """(point, epoch) that it took up, of those that it owns as far as it has read: a grant may be read in pieces"""
     producer: str = "none"
-    """none; look: made, and the control log is to be read; mark, wait: then the offset log, up to a mark; ready"""
+    """none; look: the control log is to be read; append, wait: the offset log, to behind an own append; ready"""
     is_newest: bool = False
     """whether no other producer of its id was made since"""
     end: int = NOWHERE
-    """the position of its mark: all that it has committed lies below"""
+    """the position behind its own append: all that it has committed lies below"""
     pending: tuple[Change, ...] = ()
     is_sent: bool = False
     """whether ``pending`` was begun, and is not known to be aborted"""
     transactions: int = 0
-
-
-class Fence(NamedTuple):
-    """The producer that has fenced a member, and is to make the mark. ``is_newest``: no other producer of the id was
-    made since.
-    """
-
-    incarnation: int
-    is_newest: bool = True
 
 
 class CoordinatorProcess(NamedTuple):
@@ -195,13 +194,12 @@ class CoordinatorProcess(NamedTuple):
     """that, with what it had read then, if it was not acknowledged"""
     own_end: int = NOWHERE
     """the position behind its last append, until it has read so far"""
-    fences: frozenset[Fence] = frozenset()
-    marks: frozenset[tuple[int, int]] = frozenset()
-    """(incarnation, position) of marks; NOWHERE: there was nothing to mark"""
+    fenced: frozenset[int] = frozenset()
+    """the incarnations that it has fenced in this term"""
     read: frozenset[tuple[Place, int]] = frozenset()
     reading: tuple[tuple[Place, int], ...] = ()
     end: int = NOWHERE
-    """the position up to which it reads the offset log for ``reading``"""
+    """the position behind its own append, up to which it reads the offset log for ``reading``"""
 
 
 class Budget(NamedTuple):
@@ -355,7 +353,9 @@ class Folds:
 
 
 def written(entry: Entry, parts: int) -> list[OffsetEvent]:
-    """The events of a transaction, progress first."""
+    """The events of a transaction, progress first; or of an own append."""
+    if entry.number == PLAIN:
+        return [decide_opening(APP, 1, 0, entry.owner, PLAIN)]
     ranges = {one.point: range_of(one.point, parts) for one in entry.changes if not isinstance(one, Snap)}
     tiles = [change for change in entry.changes if isinstance(change, Advance)]
     events: list[OffsetEvent] = [
@@ -410,7 +410,7 @@ def has_entry(world: World, owner: int, status: str) -> bool:
 
 
 def log_end(world: World) -> int:
-    """The position in the offset log behind a record that is appended now."""
+    """The end of the offset log: the position behind what was appended just now."""
     return world.offsets.length + sum(entry.size for entry in world.tail)
 
 
@@ -429,14 +429,8 @@ def abort(world: World, place: int) -> World:
     size, tail = world.tail[place].size, world.tail[:place] + world.tail[place + 1 :]
     begins = log_end(world._replace(tail=world.tail[:place]))
 
-    def moved(position: int) -> int:
-        return position - size if position > begins else position
-
-    members = tuple(p if p.end <= begins else p._replace(end=moved(p.end)) for p in world.members)
-    coordinators = tuple(
-        p._replace(end=moved(p.end), marks=frozenset((i, moved(position)) for i, position in p.marks))
-        for p in world.coordinators
-    )
+    members = tuple(p if p.end <= begins else p._replace(end=p.end - size) for p in world.members)
+    coordinators = tuple(p if p.end <= begins else p._replace(end=p.end - size) for p in world.coordinators)
     return world._replace(tail=tail, members=members, coordinators=coordinators)
 
 
@@ -446,6 +440,11 @@ def visible(world: World) -> World:
         offsets = world.offsets.then(*written(world.tail[0], world.parts))
         world = world._replace(offsets=offsets, tail=world.tail[1:])
     return world
+
+
+def appended_plainly(world: World, incarnation: int) -> World:
+    """The offset log with an own append of somebody, whom nobody can fence."""
+    return visible(world._replace(tail=(*world.tail, Entry(incarnation, PLAIN, DONE, ()))))
 
 
 def marked(world: World, place: int) -> World:
@@ -461,74 +460,4 @@ def fenced(world: World, incarnation: int) -> World:
     members = tuple(
         p._replace(is_newest=False) if p.incarnation == incarnation and p.is_newest else p for p in world.members
     )
-    newest, older = Fence(incarnation), Fence(incarnation, is_newest=False)
-    coordinators = tuple(
-        p._replace(fences=p.fences - {newest} | {older}) if newest in p.fences else p for p in world.coordinators
-    )
-    return visible(world._replace(members=members, coordinators=coordinators))
-
-
-# --- the judge --------------------------------------------------------------------------------------------------------
-
-
-def decided(folds: Folds, world: World, owner: int) -> World:
-    """The open transaction of a member is committed, for good: whether that is right is told now."""
-    (place,) = (k for k, entry in enumerate(world.tail) if entry.owner == owner and entry.status == OPEN)
-    entry, edges, released, wrong = world.tail[place], list(world.edges), set(world.released), list[str]()
-    granted = folds.granted(world.control)
-    for change in entry.changes:
-        if isinstance(change, Snap):
-            continue
-        point, epoch = change.point, change.epoch
-        if (point, epoch, owner) not in granted:
-            wrong.append(EPOCH)
-        if isinstance(change, Advance):
-            if change.offset != edges[point]:
-                wrong.append(DOUBLE if change.offset < edges[point] else GAP)
-            if (point, epoch) in released or folds.owner(world.control, point)[0] > epoch:
-                wrong.append(OUTSIDE)
-            edges[point] = max(edges[point], change.offset + 1)
-        else:
-            released.add((point, epoch))
-    tail = at(world.tail, place, entry._replace(status=PREPARED))
-    after = world._replace(tail=tail, edges=tuple(edges), released=frozenset(released))
-    return after._replace(wrong=world.wrong or first_wanted(folds, wrong))
-
-
-def first_wanted(folds: Folds, wrong: Iterable[str]) -> str:
-    """The first of what is wrong that is looked for; "": nothing."""
-    return next((name for name in wrong if name in folds.wanted), "")
-
-
-def appended(folds: Folds, world: World, basis: Line, events: Iterable[ControlEvent]) -> World:
-    """The control log longer by what somebody wrote who had read ``basis`` of it."""
-    behind = world.control
-    for event in events:
-        before, world = world.control, world._replace(control=world.control.then(event))
-        if not world.wrong and folds.counts(world.control):
-            unread = behind.back_to(basis)  # what it wrote before it in the same append it knows
-            wrong = _wrong_with(folds, world, before, unread, event)
-            world = world._replace(wrong=first_wanted(folds, wrong))
-    return world
-
-
-def _wrong_with(folds: Folds, world: World, before: Line, unread: Iterable[Line], event: ControlEvent) -> Iterator[str]:
-    """What is wrong with an event of the control log that counts."""
-    was, now = folds.control(before), folds.control(world.control)
-    if isinstance(event, RangesGranted):
-        for point, offset in within(event, world.parts):
-            is_new = folds.owner(world.control, point) != folds.owner(before, point)
-            if is_new and offset < world.edges[point]:
-                yield OUTSIDE
-    if isinstance(event, MemberJoined) and event.instance:
-        others = [member for member in was.unfenced() if member.incarnation != event.incarnation]
-        if any(member.joined.instance == event.instance for member in others):
-            yield NAMESAKES
-    if any(was.is_expelled(i) and not now.is_expelled(i) for i in range(1, was.incarnation_max + 1)):
-        yield REVIVED
-    if _is_decision(event) and any(_is_decision(one.event) and folds.counts(one) for one in unread):
-        yield BLIND
-
-
-def _is_decision(event: Event | None) -> bool:
-    return hasattr(event, "number")
+    return visible(world._replace(members=members))

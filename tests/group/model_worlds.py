@@ -38,44 +38,44 @@ class Small(NamedTuple):
 
 
 SMALL = {
-    "one is expelled": Small(Design(budget=Budget(expel=1)), 1_188),
-    "one is expelled that has no producer yet": Small(Design("nm", budget=Budget(expel=1)), 1_637),
-    "one is expelled, answers are lost": Small(Design(records=2, budget=Budget(expel=1, fail=1)), 11_972),
-    "one is expelled, old ends are told": Small(Design(records=2, budget=Budget(expel=1, stale=1)), 4_946),
-    "one is expelled, a stranger fences": Small(Design(records=2, budget=Budget(expel=1, stranger=1)), 9_282),
+    "one is expelled": Small(Design(budget=Budget(expel=1)), 1_019),
+    "one is expelled that has no producer yet": Small(Design("nm", budget=Budget(expel=1)), 1_444),
+    "one is expelled, answers are lost": Small(Design(records=2, budget=Budget(expel=1, fail=1)), 19_918),
+    "one is expelled, old ends are told": Small(Design(records=2, budget=Budget(expel=1, stale=1)), 4_198),
+    "one is expelled, a stranger fences": Small(Design(records=2, budget=Budget(expel=1, stranger=1)), 8_034),
     "one is expelled that has no producer yet, old ends are told, a stranger fences": Small(
-        Design("nm", budget=Budget(expel=1, stale=1, stranger=1)), 9_001
+        Design("nm", budget=Budget(expel=1, stale=1, stranger=1)), 7_805
     ),
-    "a stranger fences, answers are lost": Small(Design("m", records=2, budget=Budget(fail=1, stranger=2)), 280),
+    "a stranger fences, answers are lost": Small(Design("m", records=2, budget=Budget(fail=1, stranger=2)), 492),
     "one is expelled and comes back, old ends are told": Small(
-        Design(comes_back=True, budget=Budget(expel=1, stale=1)), 46_689
+        Design(comes_back=True, budget=Budget(expel=1, stale=1)), 44_805
     ),
-    "one is expelled, appends come late": Small(Design(budget=Budget(expel=1, late=1)), 18_995),
-    "one crashes and comes back": Small(Design("m", comes_back=True, budget=Budget(crash=1)), 3_178),
-    "its request comes once more": Small(Design("m", comes_back=True, budget=Budget(expel=1, echo=1)), 6_430),
-    "two owners in one log": Small(Design(points=2, budget=Budget(expel=1)), 12_499),
-    "two owners in one partition": Small(Design(points=2, parts=2, is_dealt=True, budget=Budget(expel=1)), 12_499),
+    "one is expelled, appends come late": Small(Design(budget=Budget(expel=1, late=1)), 16_397),
+    "one crashes and comes back": Small(Design("m", comes_back=True, budget=Budget(crash=1)), 2_869),
+    "its request comes once more": Small(Design("m", comes_back=True, budget=Budget(expel=1, echo=1)), 6_327),
+    "two owners in one log": Small(Design(points=2, budget=Budget(expel=1)), 8_455),
+    "two owners in one partition": Small(Design(points=2, parts=2, is_dealt=True, budget=Budget(expel=1)), 8_455),
     "parts of one move": Small(Design(points=2, parts=2, budget=Budget(move=1)), 16_027),
     "parts of one move back": Small(Design("m", points=2, parts=2, budget=Budget(move=1)), 5_271),
     "parts of one move, time is up": Small(
         Design(points=2, parts=2, is_dealt=True, budget=Budget(move=1, tired=1)), 81_303
     ),
     "two owners, snapshots, old ends are told": Small(
-        Design(points=2, budget=Budget(expel=1, stale=1), lags=True, has_snapshots=True), 53_239
+        Design(points=2, budget=Budget(expel=1, stale=1), lags=True, has_snapshots=True), 75_419
     ),
-    "a point moves": Small(Design(records=2, budget=Budget(move=1, fail=1)), 3_675),
+    "a point moves": Small(Design(records=2, budget=Budget(move=1, fail=1)), 6_348),
     "a point moves back": Small(Design("m", records=2, budget=Budget(move=1)), 254),
     "a point moves, appends come late": Small(Design(budget=Budget(move=1, late=1)), 4_429),
     "a point moves, time is up": Small(Design(budget=Budget(move=1, tired=1)), 971),
-    "a point moves, or its owner is expelled": Small(Design(budget=Budget(move=1, expel=1)), 36_796),
-    "one leaves": Small(Design(budget=Budget(leave=1, tired=1)), 6_072),
-    "a twin": Small(Design("bt", comes_back=True, budget=Budget(twin=1, expel=1)), 9_765),
-    "a twin, and a crash": Small(Design("bt", comes_back=True, budget=Budget(twin=1, crash=1)), 19_435),
+    "a point moves, or its owner is expelled": Small(Design(budget=Budget(move=1, expel=1)), 32_242),
+    "one leaves": Small(Design(budget=Budget(leave=1, tired=1)), 4_663),
+    "a twin": Small(Design("bt", comes_back=True, budget=Budget(twin=1, expel=1)), 9_448),
+    "a twin, and a crash": Small(Design("bt", comes_back=True, budget=Budget(twin=1, crash=1)), 19_348),
     "an outage of the signals": Small(Design(coordinators=2, budget=Budget(elect=1, outage=1)), 101),
     "two coordinators, a point moves, old ends are told": Small(
         Design(coordinators=2, budget=Budget(move=1, elect=1, stale=1)), 69_292
     ),
-    "two coordinators, one is expelled": Small(Design(coordinators=2, budget=Budget(expel=1, elect=1)), 182_669),
+    "two coordinators, one is expelled": Small(Design(coordinators=2, budget=Budget(expel=1, elect=1)), 188_854),
 }
 LARGE = Design(
     "mmbt",

@@ -185,10 +185,10 @@ class Group:
         found = {topic: self._found(topic) for topic in wanted.look if topic in self.topics}
         self.seat.found |= found
         fences = [] if "fences" in self.holds else wanted.fence
-        reads = [] if "reads" in self.holds else wanted.read.places
-        for member, log_partitions in fences:
+        reads = [] if "reads" in self.holds else wanted.read
+        for member in fences:
             self.said.append(f"fences {self.name_of(member.incarnation)}")
-            self.seat.marks[member.incarnation] = dict.fromkeys(log_partitions, 1)
+            self.seat.fenced.add(member.incarnation)
             self.stopped.add(member.incarnation)
         for place, epoch in reads:
             self.said.append(f"reads {place[0]}[{place[1]}] at epoch {epoch}")

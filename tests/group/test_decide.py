@@ -59,7 +59,7 @@ class Judged(Group):
                 assert incarnation in self.names
                 self.expelled.add(incarnation)
             case MemberFenced(incarnation=incarnation):
-                assert incarnation in self.expelled & self.seat.marks.keys(), "it was not fenced in this term"
+                assert incarnation in self.expelled & self.seat.fenced, "it was not fenced in this term"
                 self.fenced.add(incarnation)
             case RangesGranted():
                 self._judge_grant(decision)
@@ -243,7 +243,7 @@ PLANTED: dict[str, Put] = {
     ),
     "what was never read is taken for read": changed(cells, "_standing", ("if is_read", "if True")),
     "what is held is granted": row(moves, "granted", ("is Standing.FREE", "in (Standing.FREE, Standing.HELD)")),
-    "FENCED for a fence that never was": row(members, "fenced", ("in view.seat.marks", "not in {0}")),
+    "FENCED for a fence that never was": row(members, "fenced", ("in view.seat.fenced", "not in {0}")),
     "a move that is done is asked for again": changed(
         control, "_grant", ("control.moves.planned.pop(move, None)", "pass")
     ),

@@ -24,7 +24,10 @@ SEARCHES = [
     for name, small in SMALL.items()
 ]
 SLOW_TO_FIND = {
-    "a successor without a mark of its own",
+    "a batch is taken for read back when its first decision is",
+    "a successor does not repeat FENCE",
+    "a successor that trusts a told end",
+    "an epoch is taken up while the own release of its points is not through",
     "a snapshot without what waits",
     "who waits for an answer decides otherwise",
     "READ for an epoch counts for later ones",

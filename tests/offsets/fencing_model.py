@@ -17,12 +17,13 @@ What the broker does (read in Kafka's source and tried on a real cluster):
 - committed records are read up to a place as soon as all transactions below it are decided and marked;
 - the node that coordinates transactions may be deposed (``Design.deposes``). It acknowledges nothing more, but answers
   EndTxn(commit) from its cache when the last transaction that it knows of this producer was committed;
-- a batch may land after its sender gave up (``Design.late_batches``). ``Late`` says where it is refused.
+- a batch may land after its sender gave up (``Design.late_batches``). ``Late`` says where it is refused;
+- an own append is a plain record, in no transaction. It ends nothing that is undecided.
 
 What can make no difference any more is left out of the world, so that worlds which behave alike are one: aborted
-transactions, events that do not count, and what a process knows but will not use again. So a mark leaves nothing but
-the place that its writer's READ has to come to: a reader passes the mark when it is aborted, whoever aborts it, and the
-abort changes nothing else.
+transactions, events that do not count, and what a process knows but will not use again. So an own append leaves nothing
+but the place that its writer's READ has to come to. The real coordinator reads its EXPELLED and its FENCED back before
+it goes on. Here most coordinators do not, because they need not (``fencing_programs.READS_BACK``).
 """
 
 from collections.abc import Iterator
@@ -96,8 +97,8 @@ class Process(NamedTuple):
     """all below is committed, as far as it knows"""
     epoch: int = 0
     """the epoch it works under; 0: none yet"""
-    producers: frozenset[int] = frozenset()
-    """the members whose newest producer it holds: its own as a member, those that it fenced as a coordinator"""
+    has_producer: bool = False
+    """whether the newest producer of its id is its own"""
     inits: int = 0
     """how many more times it may make a new producer"""
     has_committed: bool = False
@@ -131,9 +132,9 @@ class Design:
     start: World
     grantee: tuple[int, ...] = ()
     """whom process i grants the range to; itself when empty"""
-    per_victim: tuple[str, ...] = ("expel", "fence", "mark", "fenced")
+    per_victim: tuple[str, ...] = ("expel", "fence", "fenced")
     """the steps for each member that must go"""
-    recover: tuple[str, ...] = ("init", "declare", "look", "mark", "read", "check", "append")
+    recover: tuple[str, ...] = ("init", "declare", "look", "end", "read", "check", "append")
     """what a member does after a failure of its producer that leaves the outcome of a transaction unknown"""
     edge_max: int = 2
     """the work there is"""
@@ -147,14 +148,10 @@ class Design:
     """whether a member that reads of its own expulsion stops"""
     successor_fences: bool = True
     """whether a second coordinator fences those who were expelled by the first and not fenced"""
-    successor_marks: bool = True
-    """whether a second coordinator fences and marks anew where FENCED stands already"""
-    marks_again: bool = True
-    """whether a mark that is refused means to fence and to mark again"""
     unknown_is_done: bool = False
     """whether a member takes a transaction of unknown outcome for committed"""
     by_own_offset: bool = False
-    """whether a member reads to behind the offset at which its Produce was acknowledged, in place of a mark"""
+    """whether a member reads to behind the offset at which its Produce was acknowledged, in place of an own append"""
     deposes: bool = False
     """whether the node that coordinates transactions is deposed at some time"""
     one_node: bool = True
@@ -212,11 +209,9 @@ def aborted(world: World, owner: int) -> World:
 def fenced(world: World, owner: int) -> World:
     """The owner's producer is not the newest any more and its open transaction is aborted, under a newer epoch."""
     if has_open(world, owner):
-        world = with_mark(world, owner)
-    processes = tuple(
-        p._replace(producers=p.producers - {owner}) if owner in p.producers else p for p in world.processes
-    )
-    return world._replace(processes=processes)
+        world = reached(aborted(world, owner), owner)
+    process = world.processes[owner]._replace(has_producer=False)
+    return world._replace(processes=(*world.processes[:owner], process, *world.processes[owner + 1 :]))
 
 
 def decided(world: World, owner: int) -> World:
@@ -243,11 +238,6 @@ def reached(world: World, owner: int) -> World:
     return world._replace(late=None) if world.late is not None and world.late.entry.owner == owner else world
 
 
-def with_mark(world: World, owner: int) -> World:
-    """A mark of the owner's newest producer was appended, and is aborted: nothing undecided is left of the owner's."""
-    return reached(aborted(world, owner), owner)
-
-
 def deposed(design: Design, world: World) -> World:
     """Another node coordinates transactions from now on, and the one of before still answers.
 
@@ -256,7 +246,7 @@ def deposed(design: Design, world: World) -> World:
     processes: list[Process] = []
     for me, process in enumerate(world.processes):
         if design.one_node:
-            process = process._replace(producers=frozenset())
+            process = process._replace(has_producer=False)
         else:
             is_idle = not has_open(world, me) and not has_entry(world, me, PREPARED)
             process = process._replace(in_cache=process.has_committed and is_idle and design.version < 2)

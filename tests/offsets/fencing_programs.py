@@ -5,7 +5,7 @@ See fencing_steps.py for what a step does. A READ that has no own append before 
 
 from dataclasses import replace
 
-from .fencing_model import ANYTHING, DOUBLE, Design, Fold, Grant, Process, World
+from .fencing_model import ANYTHING, DOUBLE, HANGING, Design, Fold, Grant, Process, World
 from .fencing_steps import explore, is_at_rest, settled, successors
 from .search import Found, stuck_worlds
 
@@ -14,25 +14,28 @@ V, N, M, A, B, X = range(6)
 MEMBER = ("init", "declare", "wait_grant", "check", "append")
 """A member that has nothing yet: its producer first, then it follows the control log, to behind an own append."""
 
-COORDINATOR = ("expel 0", "fence 0", "mark 0", "fenced 0", "read", "grant")
+COORDINATOR = ("expel 0", "fence 0", "fenced 0", "end", "read", "grant")
 """The first coordinator takes the range from member 0."""
 
-SUCCESSOR = ("look", "elect", "look", "take_over", "read", "grant")
+READS_BACK = ("expel 0", "look", "fence 0", "fenced 0", "look", "end", "read", "grant")
+"""The same as the real one does it: each step begins when the event before it was read back."""
+
+SUCCESSOR = ("look", "elect", "look", "take_over", "end", "read", "grant")
 """The second one may start at any time, also while the first is only slow."""
 
-START = ("init", "look", "elect", "look", "join", "expel_members", "read", "grant", "look", "check", "append")
+START = ("init", "look", "elect", "look", "join", "expel_members", "end", "read", "grant", "look", "check", "append")
 """A process that is its own coordinator, from its start to its work. Its own GRANT is the append behind its INIT."""
 
 START_REREADING = (
-    *("init", "look", "elect", "look", "join", "look_again", "expel_members", "look_again", "read"),
-    *("look_again", "grant", "look", "check", "append"),
+    *("init", "look", "elect", "look", "join", "look_again", "expel_members", "look_again"),
+    *("end", "read", "look_again", "grant", "look", "check", "append"),
 )
 """The same with more looks between, as a process needs them that folds what it wrote itself from the log."""
 
-RECOVER = ("init", "declare", "look", "mark", "read", "check", "append")
+RECOVER = ("init", "declare", "look", "end", "read", "check", "append")
 """Any member after a failure of its producer, whatever the failure was."""
 
-RECOVER_BY_OFFSET = ("init", "declare", "look", "read", "check", "append")
+RECOVER_BY_OFFSET = tuple(step for step in RECOVER if step != "end")
 """The same with ``Design.by_own_offset``."""
 
 
@@ -51,7 +54,7 @@ def group(
     """
     control = Fold(1, A, frozenset({V, N, M}), grants=(Grant(V, 1, 0),))
     processes = (
-        Process(("append",), epoch=1, producers=frozenset({V}), inits=inits[V]),
+        Process(("append",), epoch=1, has_producer=True, inits=inits[V]),
         Process(member, inits=inits[N]),
         Process(member if successor else (), inits=inits[M] if successor else 0),
         Process(coordinator, term=1, seen=control),
@@ -80,10 +83,12 @@ def assert_wrong(design: Design, wanted: str = DOUBLE) -> None:
 def assert_right(design: Design, worlds: int, workers: set[int]) -> Found[World]:
     """Nothing wrong in any of the worlds; their number and who worked show that the model did not shrink unnoticed.
 
-    At every end all is done: no process waits but for a grant that goes to another, and nothing is undecided.
+    No batch hangs. At every end all is done: no process waits but for a grant that goes to another, and nothing is
+    undecided.
     """
     found = explore(design, ANYTHING)
     assert not found.wrong, str(found)
+    assert not any(entry.status == HANGING for world in found.came_from for entry in world.log)
     assert found.worlds == worlds, f"{found.worlds} worlds"
     assert {entry.owner for end in found.ends for entry in end.log} == workers
     for end in found.ends:
@@ -91,9 +96,14 @@ def assert_right(design: Design, worlds: int, workers: set[int]) -> Found[World]
     return found
 
 
+def stuck(design: Design) -> list[World]:
+    """The worlds from which no way leads to an end at which all is done."""
+    return stuck_worlds(settled(design, design.start), lambda world: successors(design, world), is_at_rest)
+
+
 def assert_none_is_stuck(design: Design) -> None:
     """From every world there is a way to an end at which all is done, whatever was repeated before."""
-    assert not stuck_worlds(settled(design, design.start), lambda world: successors(design, world), is_at_rest)
+    assert not stuck(design)
 
 
 def without(program: tuple[str, ...], *names: str) -> tuple[str, ...]:

@@ -32,7 +32,6 @@ from .fencing_model import (
     landed,
     marked,
     violations,
-    with_mark,
 )
 from .search import Found, search
 
@@ -114,22 +113,21 @@ def step_join(design: Design, world: World, me: int, _: int) -> Next:
 
 
 def step_expel_members(design: Design, world: World, me: int, _: int) -> Next:
-    """At a start: whoever joined and is not FENCED must go, and whoever has the range. Local: what to do next."""
+    """At a start: whoever joined and is not FENCED must go. Local: what to do next."""
     seen = world.processes[me].seen
-    victims = seen.joined - seen.fenced
-    if design.successor_marks:
-        victims |= {grant.member for grant in seen.grants[-1:]}
-    steps = tuple(f"{name} {victim}" for victim in sorted(victims - {me}) for name in design.per_victim)
+    victims = seen.joined - seen.fenced - {me}
+    steps = tuple(f"{name} {victim}" for victim in sorted(victims) for name in design.per_victim)
     yield "", put(world, me, steps + world.processes[me].todo[1:], seen=Fold(grants=seen.grants))
 
 
 def step_take_over(design: Design, world: World, me: int, _: int) -> Next:
-    """As the second coordinator: finish with the expelled, then take the range from its owner. Local."""
+    """As the second coordinator: finish with the expelled, then take the range from its owner. Local.
+
+    Where FENCED stands nobody is fenced anew.
+    """
     seen = world.processes[me].seen
     owner = seen.grants[-1].member
     again = seen.expelled - seen.fenced if design.successor_fences else frozenset()
-    if design.successor_marks and owner in seen.fenced:
-        again |= {owner}
     steps: tuple[str, ...] = ()
     for victim in sorted(again):
         steps += tuple(f"{name} {victim}" for name in design.per_victim if name != "expel")
@@ -146,8 +144,7 @@ def step_expel(design: Design, world: World, me: int, about: int) -> Next:
 def step_fence(design: Design, world: World, me: int, about: int) -> Next:
     """Make a producer of the victim's id; done only when its last transaction is decided and marked."""
     if not has_entry(world, about, PREPARED):
-        producers = world.processes[me].producers | {about}
-        yield "", put(fenced(world, about), me, producers=producers)
+        yield "", put(fenced(world, about), me)
 
 
 def step_fenced(design: Design, world: World, me: int, about: int) -> Next:
@@ -169,23 +166,8 @@ def step_grant(design: Design, world: World, me: int, _: int) -> Next:
 
 
 def step_end(design: Design, world: World, me: int, _: int) -> Next:
-    """Append a record by an id of my own, which is no member's: its offset is a true end. Local, as nobody sees it."""
+    """Append to the offset log what counts nowhere: my next READ comes to behind it. Local, as nobody sees it."""
     yield "", put(world, me, high=len(world.log))
-
-
-def step_mark(design: Design, world: World, me: int, about: int | None) -> Next:
-    """Append a mark with the producer of the victim's id, or my own: my next READ comes to behind it."""
-    owner = me if about is None else about
-    process = world.processes[me]
-    if owner in process.producers:
-        after = with_mark(world, owner)
-        yield "", put(after, me, high=len(after.log))
-    elif about is None:
-        yield from failed(design, world, me, "is fenced", is_unknown=True)
-    elif design.marks_again:
-        yield "is refused", put(world, me, (f"fence {about}", *process.todo))
-    else:
-        yield "is refused", put(world, me)
 
 
 def step_read(design: Design, world: World, me: int, _: int) -> Next:
@@ -207,14 +189,13 @@ def step_read(design: Design, world: World, me: int, _: int) -> Next:
 def step_init(design: Design, world: World, me: int, _: int) -> Next:
     """Make my own producer."""
     if not has_entry(world, me, PREPARED):
-        producers = world.processes[me].producers | {me}
-        yield "", put(fenced(world, me), me, producers=producers, has_committed=False, in_cache=False)
+        yield "", put(fenced(world, me), me, has_producer=True, has_committed=False, in_cache=False)
 
 
 def step_abort(design: Design, world: World, me: int, _: int) -> Next:
     """Ask to abort my transaction, in front of the INIT. The request may be lost."""
     yield "lost", put(world, me)
-    if me in world.processes[me].producers and has_open(world, me):
+    if world.processes[me].has_producer and has_open(world, me):
         if design.version > 1:
             after = fenced(world, me)
         else:
@@ -254,7 +235,7 @@ def step_append(design: Design, world: World, me: int, _: int) -> Next:
     process = world.processes[me]
     if process.edge >= design.edge_max:
         yield "no work is left", put(world, me, ())
-    elif me not in process.producers:
+    elif not process.has_producer:
         yield from failed(design, world, me, "is fenced")
     elif not has_entry(world, me, PREPARED):
         entry = Entry(me, process.epoch, process.edge, OPEN)
@@ -274,7 +255,7 @@ def step_commit(design: Design, world: World, me: int, _: int) -> Next:
     edge = process.edge + 1
     if process.in_cache:
         yield "told 'committed' by the deposed node", put(world, me, ("append",), edge=edge, high=0)
-    if me not in process.producers:
+    if not process.has_producer:
         yield from failed(design, world, me, "is fenced", is_unknown=True)
         return
     after = decided(world, me)
@@ -296,7 +277,7 @@ def failed(design: Design, world: World, me: int, how: str, *, is_unknown: bool 
     yield how, put(world, me, recover, inits=process.inits - 1, high=high)
 
 
-_OUTCOME = frozenset({"mark", "end", "read"})
+_OUTCOME = frozenset({"end", "read"})
 """Steps that find out what became of an own transaction."""
 
 STEPS: dict[str, Callable[[Design, World, int, Any], Next]] = {
@@ -313,7 +294,6 @@ STEPS: dict[str, Callable[[Design, World, int, Any], Next]] = {
     "fence": step_fence,
     "fenced": step_fenced,
     "end": step_end,
-    "mark": step_mark,
     "read": step_read,
     "grant": step_grant,
     "check": step_check,
@@ -344,14 +324,8 @@ def _looks(todo: tuple[str, ...]) -> bool:
     return False
 
 
-@cache
-def _victims(todo: tuple[str, ...]) -> frozenset[int]:
-    """Those with whose producers the process will write marks."""
-    return frozenset(int(step.partition(" ")[2]) for step in todo if step.startswith("mark "))
-
-
 def trimmed(design: Design, world: World) -> World:
-    """The world without the folds that nobody can be told any more, and without producers that nobody uses again."""
+    """The world without the folds that nobody can be told any more."""
     places: dict[int, int] = {}
     for me, process in enumerate(world.processes):
         if process.todo and (_looks(process.todo) or (process.inits and _looks(design.recover))):
@@ -360,10 +334,7 @@ def trimmed(design: Design, world: World) -> World:
     processes = []
     for me, process in enumerate(world.processes):
         at = places.get(me, count) - count
-        producers = process.producers & (_victims(process.todo) | {me}) if process.producers else process.producers
-        if at != process.at or producers != process.producers:
-            process = process._replace(at=at, producers=producers)
-        processes.append(process)
+        processes.append(process if at == process.at else process._replace(at=at))
     return world._replace(folds=world.folds[count:], processes=tuple(processes))
 
 
@@ -371,7 +342,7 @@ def _that_matters(design: Design, control: Fold, me: int, process: Process) -> t
     """What a process has to do, without what nobody will ever notice."""
     if process.todo[-1] == "grant" and 0 < process.term < control.term and design.terms_rule:
         return tuple(step for step in process.todo if step.startswith("fence "))  # its grant will not count
-    if process.todo[0] in ("append", "commit") and not (process.inits or me in process.producers or process.in_cache):
+    if process.todo[0] in ("append", "commit") and not (process.inits or process.has_producer or process.in_cache):
         return ()  # it will be refused, and stop
     return process.todo
 

@@ -50,10 +50,7 @@ def fenced(world: World, owner: int) -> World:
     """The owner's producer is not the newest any more, its open transaction is aborted, its late requests refused."""
     for i in range(len(world.logs)):
         world = aborted(world, i, owner)
-    for me, process in enumerate(world.processes):
-        if owner in process.producers:
-            world = with_process(world, me, process._replace(producers=process.producers - {owner}))
-    return with_process(world, owner, world.processes[owner]._replace(is_late=False))
+    return with_process(world, owner, world.processes[owner]._replace(has_producer=False, is_late=False))
 
 
 def aborted(world: World, i: int, owner: int) -> World:
@@ -159,26 +156,20 @@ def reads_old_ends(design: Design, process: Process, i: int) -> bool:
     """Whether the process will read log ``i`` to an end that it is told."""
     is_bound = place_in(process, i) is not None
     programs = (process.todo if not is_bound else (), design.recover if process.budget.inits else ())
-    marks = f"mark * {i}" in design.per_victim and design.successor_marks
-    rules = (design.log_of, design.marks_again, marks)
-    return not design.by_own_offset and any(_reads(program, i, *rules) for program in programs)
+    return not design.by_own_offset and any(_reads(program, i, design.log_of) for program in programs)
 
 
 @cache
-def _reads(program: tuple[str, ...], i: int, log_of: tuple[int, ...], marks_again: bool, marks_anew: bool) -> bool:
+def _reads(program: tuple[str, ...], i: int, log_of: tuple[int, ...]) -> bool:
     """Whether a READ of log ``i`` comes before every step that says where to."""
     for step in program:
-        name, *about = step.split()
+        name, _, about = step.partition(" ")
         match name:
-            case "read" if about == [str(i)]:
+            case "read" if about == str(i):
                 return True
-            case "end" if about == [str(i)]:
+            case "end" if about == str(i):
                 return False
-            case "mark" if about[-1] == str(i) and (marks_again or len(about) == 1):
-                return False
-            case "take_over" if marks_anew and marks_again:
-                return False
-            case "until_released" if any(log_of[POINTS.index(letter)] == i for letter in about[0]):
+            case "until_released" if any(log_of[POINTS.index(letter)] == i for letter in about):
                 return False
     return False
 
@@ -194,7 +185,7 @@ CONTROL_APPENDS = frozenset({"declare", "elect", "expel", "fenced", "grant"})
 
 
 def trimmed(design: Design, world: World) -> World:
-    """The world without the folds that nobody can be told any more, and without producers that nobody uses again."""
+    """The world without the folds that nobody can be told any more."""
     places: dict[int, int] = {}
     for me, p in enumerate(world.processes):
         if p.todo and (_looks(p.todo) or (p.budget.inits and _looks(design.recover))):
@@ -202,19 +193,15 @@ def trimmed(design: Design, world: World) -> World:
     count = min(places.values(), default=len(world.folds) - 1)
     for me, p in enumerate(world.processes):
         at = places.get(me, count) - count
-        used = frozenset({me, *(design.names.index(step[5]) for step in p.todo if _is_mark_of_another(step))})
-        if at != p.at or not p.producers <= used:
-            world = with_process(world, me, p._replace(at=at, producers=p.producers & used))
+        if at != p.at:
+            world = with_process(world, me, p._replace(at=at))
     return world._replace(folds=world.folds[count:]) if count else world
-
-
-def _is_mark_of_another(step: str) -> bool:
-    return step.startswith("mark ") and step.count(" ") == 2
 
 
 def _that_matters(control: Control, process: Process) -> tuple[str, ...]:
     """What a process has to do, without what nobody will ever notice."""
-    if not process.producers and not process.budget.inits and process.todo[0] in ("work", "send", "send 1", "commit"):
+    is_spent = not process.has_producer and not process.budget.inits
+    if is_spent and process.todo[0] in ("work", "send", "send 1", "commit"):
         return ()  # it will be refused, and stop
     if 0 < process.term < control.term:
         return tuple(step for step in process.todo if step.startswith("fence "))  # what it appends does not count

@@ -14,7 +14,7 @@ What is modelled, as runtime/partition's reshape.py and cut.py, commit.py and co
   the last of the markers;
 - a released range is granted at a later epoch, from the edge that was read; a process takes up its grants when it has
   read of them;
-- a READ comes to the place that its reader waits for: an own record, a mark, a RELEASED. Without such a place a broker
+- a READ comes to the place that its reader waits for: an own append, a RELEASED. Without such a place a broker
   that was deposed may tell any earlier end. A member that takes up its grants is told the true end here;
   fencing_model.py has members that are not.
 
@@ -156,8 +156,8 @@ class Process(NamedTuple):
     """its transaction that is not known to be committed"""
     epoch: int = 0
     """the highest epoch that it took up"""
-    producers: frozenset[int] = frozenset()
-    """the members whose newest producer it holds: its own as a member, those that it fenced as a coordinator"""
+    has_producer: bool = False
+    """whether the newest producer of its id is its own"""
     is_late: bool = False
     """whether a request of its present producer to commit is still on its way"""
     budget: Budget = Budget()
@@ -200,18 +200,14 @@ class Design:
     """the points that are released together"""
     edge_max: int = 1
     """the work there is"""
-    recover: tuple[str, ...] = ("init", "declare", "look", "mark 0", "read 0", "check")
+    recover: tuple[str, ...] = ("init", "declare", "look", "end 0", "read 0", "check")
     """what a member does after any failure of its producer"""
-    per_victim: tuple[str, ...] = ("expel *", "fence *", "mark * 0", "fenced *")
+    per_victim: tuple[str, ...] = ("expel *", "fence *", "fenced *")
     """what a second coordinator does with each owner, whose name stands for the star"""
     repeats_fence: bool = True
     """whether a second coordinator fences those who were expelled by the first and not fenced"""
-    successor_marks: bool = True
-    """whether a second coordinator fences and marks owners anew where FENCED stands already"""
-    marks_again: bool = True
-    """whether a mark that is refused means to fence and to mark again"""
     by_own_offset: bool = False
-    """whether a member reads to behind the offsets at which its Produces were acknowledged, in place of marks"""
+    """whether a member reads to behind the offsets at which its Produces were acknowledged, not to own appends"""
     when_tired: tuple[str, ...] = ()
     """what a coordinator does when a release takes too long; nothing: it waits"""
     expulsion_stops: bool = True

@@ -32,23 +32,22 @@ MOVE = "until_released b; read 0; grant b N"
 COME_BACK = "until_released b; read 0; grant b V"
 """The same, to the member that gave it up: as a process that is its own coordinator does it."""
 
-EXPEL = "expel V; fence V; mark V 0; fenced V; read 0; grant ab N"
+EXPEL = "expel V; fence V; fenced V; end 0; read 0; grant ab N"
 """The coordinator takes all from a member."""
 
-TAKE_OVER = "look; elect; look; take_over; read 0; grant ab M"
+TAKE_OVER = "look; elect; look; take_over; end 0; read 0; grant ab M"
 """The second coordinator: fences who was expelled, expels and fences every other owner, gives all to M."""
 
-TAKE_OVER_2 = "look; elect; look; take_over; read 0; read 1; grant ab M"
+TAKE_OVER_2 = "look; elect; look; take_over; end 0; end 1; read 0; read 1; grant ab M"
 
 GO_ON = "look; elect; look; go_on b; until_released b; read 0; grant b M"
 """The second coordinator goes on with the move, to M, unless the first one came to its grant."""
 
-EXPEL_2 = "expel V; fence V; mark V 0; mark V 1; fenced V; read 0; read 1; grant ab N"
-"""The points lie in two partitions of the offset log: both are marked and read."""
+EXPEL_2 = "expel V; fence V; fenced V; end 0; end 1; read 0; read 1; grant ab N"
+"""The points lie in two partitions of the offset log: each has an own append, and is read."""
 
-FOR_VICTIM_2 = ("expel *", "fence *", "mark * 0", "mark * 1", "fenced *")
-RECOVER = "init; declare; look; mark 0; read 0; check"
-RECOVER_2 = "init; declare; look; mark 0; mark 1; read 0; read 1; check"
+RECOVER = "init; declare; look; end 0; read 0; check"
+RECOVER_2 = "init; declare; look; end 0; end 1; read 0; read 1; check"
 BY_OFFSET_2 = "init; declare; look; read 0; read 1; check"
 """With ``Design.by_own_offset``."""
 
@@ -98,8 +97,6 @@ def group(
     if strangers_fences:
         processes.append(Process(("fence V",) * strangers_fences))
     rules.setdefault("recover", steps(RECOVER_2 if 1 in log_of else RECOVER))
-    if 1 in log_of:
-        rules.setdefault("per_victim", FOR_VICTIM_2)
     names = NAMES + ("" if beside is None else "T" if beside.term else "W") + ("X" if strangers_fences else "")
     world = World((control,), plane, tuple(Log(nothing) for _ in range(max(log_of) + 1)), tuple(processes))
     return replace(Design(names, world, log_of), **rules)  # type: ignore[arg-type]  # tests only
@@ -108,7 +105,7 @@ def group(
 def working(grant: Grant, log_of: tuple[int, ...] = ONE_LOG, budget: Budget = NOTHING) -> Process:
     """A member at work on a grant."""
     workers = tuple(cut(log_of, grant))
-    return Process(("work",), epoch=grant.epoch, producers=frozenset({grant.member}), workers=workers, budget=budget)
+    return Process(("work",), epoch=grant.epoch, has_producer=True, workers=workers, budget=budget)
 
 
 def task(text: str) -> Process:

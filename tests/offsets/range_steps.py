@@ -114,12 +114,13 @@ def step_declare(design: Design, world: World, me: int, _: str) -> Next:
 
 
 def step_take_over(design: Design, world: World, me: int, _: str) -> Next:
-    """As the second coordinator: fence who was expelled and not fenced, expel and fence all other owners. Local."""
+    """As the second coordinator: fence who was expelled and not fenced, expel and fence all other owners. Local.
+
+    Where FENCED stands nobody is fenced anew.
+    """
     seen = world.processes[me].seen
     owners = {grant.member for point in range(len(design.log_of)) if (grant := seen.owner(point))}
     again = seen.expelled - seen.fenced if design.repeats_fence else frozenset()
-    if design.successor_marks:
-        again |= owners & seen.fenced
     steps: list[str] = []
     for member in sorted(again):
         steps += [step for step in _steps_for(design, member) if not step.startswith("expel ")]
@@ -148,8 +149,7 @@ def step_fence(design: Design, world: World, me: int, about: str) -> Next:
     """Make a producer of the victim's id; done only when its last transaction is decided and marked in every log."""
     victim = design.names.index(about)
     if not has_entry(world, victim, PREPARED):
-        after = fenced(world, victim)
-        yield "", put(after, me, producers=after.processes[me].producers | {victim})
+        yield "", put(fenced(world, victim), me)
 
 
 def step_fenced(design: Design, world: World, me: int, about: str) -> Next:
@@ -221,29 +221,11 @@ def step_grant(design: Design, world: World, me: int, about: str) -> Next:
 
 
 def step_end(design: Design, world: World, me: int, about: str) -> Next:
-    """Append a record by an id of my own, which is no member's: my next READ comes to behind it."""
+    """Append to a log what counts nowhere: my next READ of it comes to behind that."""
     i = int(about)
     undecided = sum(entry.status != DONE for entry in world.logs[i].tail)
     note = f"has to wait for {undecided}" if undecided else ""
     yield note, put(_with_end(world, me, i), me)
-
-
-def step_mark(design: Design, world: World, me: int, about: str) -> Next:
-    """Append a mark with the producer of the victim's id, or my own: "V 0", "0". My next READ comes to behind it.
-
-    As in fencing_model.py a mark leaves nothing but that place.
-    """
-    *victim, log = about.split()
-    owner = design.names.index(victim[0]) if victim else me
-    process = world.processes[me]
-    if owner in process.producers:
-        yield "", put(_with_end(world, me, int(log)), me)
-    elif not victim:
-        yield from failed(design, world, me, "is fenced")
-    elif design.marks_again:
-        yield "is refused", put(world, me, (f"fence {victim[0]}", *process.todo))
-    else:
-        yield "is refused", put(world, me)
 
 
 def _with_end(world: World, me: int, i: int) -> World:
@@ -285,7 +267,7 @@ def _has_read(design: Design, world: World, me: int, i: int, count: int) -> Worl
 def step_init(design: Design, world: World, me: int, _: str) -> Next:
     """Make my own producer; possible when my last transaction is decided and marked in every log."""
     if not has_entry(world, me, PREPARED):
-        yield "", put(fenced(world, me), me, producers=frozenset({me}))
+        yield "", put(fenced(world, me), me, has_producer=True)
 
 
 def step_abort(design: Design, world: World, me: int, _: str) -> Next:
@@ -293,7 +275,7 @@ def step_abort(design: Design, world: World, me: int, _: str) -> Next:
     if not has_entry(world, me, PREPARED):
         process = world.processes[me]
         after = fenced(world, me)
-        kept = after.processes[me]._replace(producers=process.producers, is_late=process.is_late)
+        kept = after.processes[me]._replace(has_producer=process.has_producer, is_late=process.is_late)
         yield "", put(with_process(after, me, kept), me)
 
 
@@ -332,7 +314,7 @@ def step_send(design: Design, world: World, me: int, about: str) -> Next:
     for event in process.pending:
         i = design.log_of[event.point]
         by_log[i] = (*by_log.get(i, ()), event)
-    if me not in process.producers:
+    if not process.has_producer:
         yield from failed(design, world, me, "is fenced")
     elif about or not has_entry(world, me, PREPARED):
         first, *others = sorted(by_log) if not about else [int(about)]
@@ -345,7 +327,7 @@ def step_send(design: Design, world: World, me: int, about: str) -> Next:
 def step_commit(design: Design, world: World, me: int, _: str) -> Next:
     """Ask for the commit. The request or the answer may be lost: then the outcome is unknown to me."""
     process = world.processes[me]
-    if me not in process.producers:
+    if not process.has_producer:
         yield from failed(design, world, me, "is fenced")
         return
     after = decided(world, me)
@@ -382,7 +364,6 @@ STEPS: dict[str, Callable[[Design, World, int, str], Next]] = {
     "grant": step_grant,
     "declare": step_declare,
     "end": step_end,
-    "mark": step_mark,
     "read": step_read,
     "read_stable": step_read_stable,
     "init": step_init,

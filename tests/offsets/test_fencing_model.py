@@ -25,20 +25,23 @@ from .fencing_steps import explore
 
 
 def test_one_coordinator_and_members_that_init_anew_never_double_a_tile() -> None:
-    """EXPELLED, FENCE, mark, FENCED, READ, GRANT against INIT, READ, transact: nothing is wrong in any interleaving."""
-    assert_right(group(inits=(2, 2, 0)), 16_939, {0, 1})
+    """EXPELLED, FENCE, FENCED, own append, READ, GRANT against INIT, READ, transact: nothing is ever wrong."""
+    assert_right(group(inits=(2, 2, 0)), 11_000, {0, 1})
 
 
 @pytest.mark.parametrize(
     ("inits", "edge_max", "worlds"),
     [
-        pytest.param((0, 0, 0), 2, 8_983, id="no INIT"),
-        pytest.param((0, 1, 0), 1, 8_705, id="the first new owner inits"),
-        pytest.param((1, 0, 0), 1, 134_062, id="the old owner inits", marks=pytest.mark.slow),
+        pytest.param((0, 0, 0), 2, 8_173, id="no INIT"),
+        pytest.param((0, 1, 0), 1, 7_354, id="the first new owner inits"),
+        pytest.param((1, 0, 0), 1, 100_570, id="the old owner inits", marks=pytest.mark.slow),
     ],
 )
 def test_two_coordinators_never_double_a_tile(inits: tuple[int, int, int], edge_max: int, worlds: int) -> None:
-    """A second coordinator at any time, by a higher term, repeats FENCE, mark and READ: nothing is wrong."""
+    """A second coordinator at any time, by a higher term, appends and reads itself: nothing is wrong.
+
+    It fences who was expelled, and nobody anew where FENCED stands.
+    """
     assert_right(group(successor=SUCCESSOR, inits=inits, edge_max=edge_max), worlds, {0, 1, 2})
 
 
@@ -47,12 +50,12 @@ def test_two_coordinators_never_double_a_tile(inits: tuple[int, int, int], edge_
     [
         pytest.param(
             starts(2, 2, edge_max=3),
-            93_622,
+            63_744,
             id="two processes, two re-inits each, three offsets",
             marks=pytest.mark.slow,
         ),
-        pytest.param(starts(0, 0, 0, edge_max=1), 165_545, id="three processes, one offset", marks=pytest.mark.slow),
-        pytest.param(starts(1, 1, program=START_REREADING), 17_092, id="two processes that look more often"),
+        pytest.param(starts(0, 0, 0, edge_max=1), 136_417, id="three processes, one offset", marks=pytest.mark.slow),
+        pytest.param(starts(1, 1, program=START_REREADING), 15_240, id="two processes that look more often"),
     ],
 )
 def test_processes_that_start_beside_each_other_never_double_a_tile(design: Design, worlds: int) -> None:
@@ -151,12 +154,11 @@ def _successor(*steps: str) -> Design:
 
 _WRONG_SUCCESSIONS = {
     "a fold that counts events of a lower term": replace(_ONE_TILE, terms_rule=False),
-    "no fence for those the first one expelled": replace(
-        _successor("look", "elect", "look", "take_over", "end", "read", "grant"),
-        successor_fences=False,
-        successor_marks=False,
+    "no fence for those the first one expelled": replace(_ONE_TILE, successor_fences=False),
+    "FENCED before the fence": group(
+        ("expel 0", "fenced 0", "fence 0", "end", "read", "grant"), SUCCESSOR, inits=(0, 0, 0), edge_max=1
     ),
-    "no look after the election": _successor("look", "elect", "take_over", "read", "grant"),
+    "no look after the election": _successor("look", "elect", "take_over", "end", "read", "grant"),
     "no read of its own": _successor("look", "elect", "look", "take_over", "grant"),
     "read before the fence": _successor("look", "elect", "look", "end", "read", "take_over", "grant"),
 }
@@ -169,21 +171,16 @@ def test_every_other_succession_of_coordinators_doubles_a_tile(design: Design) -
 
 
 @pytest.mark.parametrize(
-    ("coordinator", "inits"),
+    "coordinator",
     [
-        pytest.param(
-            ("expel 0", "fenced 0", "fence 0", "mark 0", "read", "grant"),
-            (1, 0, 0),
-            id="before the fence",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(("expel 0", "fence 0", "mark 0", "read", "fenced 0", "grant"), (0, 0, 0), id="before the grant"),
-        pytest.param(("expel 0", "fence 0", "mark 0", "read", "grant", "fenced 0"), (0, 0, 0), id="after the grant"),
+        pytest.param(("expel 0", "fence 0", "end", "fenced 0", "read", "grant"), id="behind the own append"),
+        pytest.param(("expel 0", "fence 0", "end", "read", "fenced 0", "grant"), id="behind the read"),
+        pytest.param(("expel 0", "fence 0", "end", "read", "grant", "fenced 0"), id="behind the grant"),
     ],
 )
-def test_fenced_may_be_appended_at_any_time(coordinator: tuple[str, ...], inits: tuple[int, int, int]) -> None:
-    """A successor fences the owner and marks itself, also where FENCED stands: the place of FENCED makes no odds."""
-    assert not explore(group(coordinator, SUCCESSOR, inits=inits, edge_max=1), ANYTHING).wrong
+def test_fenced_may_be_appended_at_any_time_behind_the_fence(coordinator: tuple[str, ...]) -> None:
+    """A successor fences again where no FENCED stands, and appends and reads in any case."""
+    assert not explore(group(coordinator, SUCCESSOR, inits=(0, 0, 0), edge_max=1), ANYTHING).wrong
 
 
 def steps(text: str) -> tuple[str, ...]:
@@ -196,21 +193,18 @@ def _program(text: str) -> Design:
 
 
 _WRONG_STARTS = {
-    "no look after the grant": (_program("init look elect look join expel_members read grant append"), DOUBLE),
+    "no look after the grant": (_program("init look elect look join expel_members end read grant append"), DOUBLE),
     "no look after the election": (
-        _program("init look elect join expel_members read grant look check append"),
+        _program("init look elect join expel_members end read grant look check append"),
         DOUBLE,
     ),
     "goes on although another was first in its term": (replace(starts(1, 1), first_wins=False), DOUBLE),
     "init after the last look": (
-        _program("look elect look join expel_members read grant look check init append"),
+        _program("look elect look join expel_members end read grant look check init append"),
         DOUBLE,
     ),
     "joined after the grant": (
-        replace(
-            _program("init look elect look expel_members end read grant join look check append"),
-            successor_marks=False,
-        ),
+        _program("init look elect look expel_members end read grant join look check append"),
         DOUBLE,
     ),
     "read before the fences": (
@@ -218,30 +212,18 @@ _WRONG_STARTS = {
         DOUBLE,
     ),
     "grant before the read": (
-        _program("init look elect look join expel_members grant read look check append"),
+        _program("init look elect look join expel_members grant end read look check append"),
         OUTSIDE,
     ),
     "writes at the term it read last, not at its own": (
         replace(starts(0, 0, program=START_REREADING), own_term=False),
         OUTSIDE,
     ),
-    "no fence": (
-        replace(
-            _program("init look elect look join expel_members end read grant look check append"),
-            per_victim=("expel", "fenced"),
-        ),
-        DOUBLE,
-    ),
-    "no expulsion": (replace(starts(1, 1), per_victim=("fence", "mark", "fenced")), DOUBLE),
-    "fence before the expulsion": (replace(starts(1, 1), per_victim=("fence", "mark", "expel", "fenced")), DOUBLE),
+    "no fence": (replace(starts(1, 1), per_victim=("expel", "fenced")), DOUBLE),
+    "no expulsion": (replace(starts(1, 1), per_victim=("fence", "fenced")), DOUBLE),
+    "fence before the expulsion": (replace(starts(1, 1), per_victim=("fence", "expel", "fenced")), DOUBLE),
     "FENCED appended before the fence": (
-        starts(
-            *(0, 0, 0),
-            program=steps("init look elect look join expel_members end read grant look check append"),
-            per_victim=("expel", "fenced", "fence"),
-            successor_marks=False,
-            edge_max=1,
-        ),
+        starts(0, 0, 0, per_victim=("expel", "fenced", "fence"), edge_max=1),
         DOUBLE,
     ),
     "an expelled process goes on": (replace(starts(1, 1), expulsion_stops=False), DOUBLE),

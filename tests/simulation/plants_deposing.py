@@ -1,21 +1,20 @@
 """Defects in what is believed of leaders and coordinators that were deposed and still answer."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from keylanes.brokers.leaders import Leaders
-from keylanes.brokers.protocol import Broker, Producer, TopicPartition
+from keylanes.brokers.protocol import Broker, TopicPartition
 from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import SimulatedRequests
-from keylanes.group.coordinator import ToFence, ToRead
-from keylanes.runtime.engine.transaction import Transactions
-from keylanes.runtime.logs.office import Identity, Standing
-from keylanes.runtime.membership import fencing
+from keylanes.offsets.event_values import EVERYBODY
+from keylanes.offsets.ledger import Place
+from keylanes.runtime.logs.office import Standing
 from keylanes.runtime.membership.coordinating import Coordinating
 
-from ..stage.planting import Planting, changed, everywhere
+from ..stage.planting import Planting, changed
 from .plants import DOUBLED, LOST, Plant
 
 OLD_ENDS = ("old offsets", "crash", "rival")
@@ -45,35 +44,24 @@ def read_behind_init_to_a_told_end(patch: Planting) -> None:
 def own_outcome_to_a_told_end(patch: Planting) -> None:
     """What became of an own transaction is looked up below the end that some broker tells."""
 
-    async def mark(self: Transactions, producer: Producer, log_partitions: Collection[int]) -> Mapping[Any, int]:
-        logs = self.standing.logs
-        return told_by_the_old_leader(self.standing.identity.broker, map(logs.offsets, log_partitions))
+    async def confirm(self: Standing, log_partitions: Collection[int]) -> None:
+        told = told_by_the_old_leader(self.identity.broker, map(self.logs.offsets, log_partitions))
+        await self.identity.ends.offsets(log_partitions, EVERYBODY)  # so logs are opened, too
+        await self.read_offsets_to(told)
 
-    patch.setattr(Transactions, "_mark", mark)
+    patch.setattr(Standing, "confirm_offsets", confirm)
 
 
 def granted_by_a_told_end(patch: Planting) -> None:
     """What a fenced member has committed is read to the end that some broker tells."""
-    read = Coordinating._read
 
-    async def read_to_a_told_end(self: Coordinating, wanted: ToRead) -> None:
-        logs = self.identity.logs
-        told = told_by_the_old_leader(self.broker, map(logs.offsets, wanted.ends))
-        await read(self, wanted._replace(ends={source.partition: end for source, end in told.items()}))
+    async def read(self: Coordinating, wanted: list[tuple[Place, int]]) -> None:
+        logs, seat = self.identity.logs, self._seat
+        wanted_logs = {logs.offsets(logs.log_partition_of(place[1])) for place, _ in wanted}
+        await self.standing.read_offsets_to(told_by_the_old_leader(self.broker, wanted_logs))
+        seat.read |= set(wanted)
 
-    patch.setattr(Coordinating, "_read", read_to_a_told_end)
-
-
-def no_mark(patch: Planting) -> None:
-    """A fence leaves no mark: what is told behind it counts as the end."""
-    fence = fencing.fence
-
-    async def unmarked(identity: Identity, wanted: ToFence) -> Mapping[int, int]:
-        await fence(identity, wanted._replace(log_partitions=[]))
-        told = told_by_the_old_leader(identity.broker, map(identity.logs.offsets, wanted.log_partitions))
-        return {source.partition: end for source, end in told.items()}
-
-    everywhere(patch, fence, unmarked)
+    patch.setattr(Coordinating, "_read", read)
 
 
 def any_coordinator(patch: Planting) -> None:
@@ -119,13 +107,6 @@ PLANTS = [
         "granted by a told end",
         "a grant begins at the edges of before the old leader was deposed: doubled records",
         granted_by_a_told_end,
-        kinds=OLD_ENDS,
-        finding=DOUBLED,
-    ),
-    Plant(
-        "fence without a mark",
-        "a grant begins at the edges of before the old leader was deposed: doubled records",
-        no_mark,
         kinds=OLD_ENDS,
         finding=DOUBLED,
     ),

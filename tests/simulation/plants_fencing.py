@@ -1,7 +1,7 @@
 """Defects in who may write: fences, producers, transactions whose outcome is unknown, coordinators."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import Numbered
 from keylanes.brokers.waiting import bounded
 from keylanes.group import cells, features, members
-from keylanes.group.coordinator import ToFence
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
@@ -24,10 +23,10 @@ from keylanes.runtime import stopping
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
-from keylanes.runtime.logs.office import Identity, Standing
+from keylanes.runtime.logs.office import Standing
 from keylanes.runtime.logs.reader import LogReader, Own
 from keylanes.runtime.member import Member
-from keylanes.runtime.membership import fencing
+from keylanes.runtime.membership.coordinating import Coordinating
 from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.membership.group import Group
 from keylanes.runtime.partition.generation import Generation
@@ -49,31 +48,29 @@ DAMAGE = "(LogError, SourceError, StateError)"
 GROUP_KINDS = ("rival", "rivals", "pause", "coordinator pauses", "crash")
 
 
-async def told_ends(identity: Identity, wanted: ToFence) -> Mapping[int, int]:
-    """In place of marks: the ends that are told of the partitions in which a member has something."""
-    sources = {number: identity.logs.offsets(number) for number in wanted.log_partitions}
-    marks = await identity.broker.watermarks([*sources.values()]) if sources else {}
-    return {number: marks[source].high for number, source in sources.items()}
-
-
 def no_fence(patch: Planting) -> None:
     """Nobody is fenced."""
-    everywhere(patch, fencing.fence, told_ends)
+
+    async def fence(self: Coordinating, member: control.Member) -> None:
+        self._seat.fenced.add(member.incarnation)
+
+    patch.setattr(Coordinating, "_fence", fence)
 
 
 def fence_does_not_wait(patch: Planting) -> None:
     """A fence that is answered with "transactions under way" counts as one that is through."""
 
-    async def fence(identity: Identity, wanted: ToFence) -> Mapping[int, int]:
-        assert isinstance(identity.broker, SimulatedConnection)
-        link = identity.broker._new_link()
-        for one in wanted.member.transactional_ids:
+    async def fence(self: Coordinating, member: control.Member) -> None:
+        seat = self._seat
+        assert isinstance(self.broker, SimulatedConnection)
+        link = self.broker._new_link()
+        for one in member.transactional_ids:
             deadline = link.deadline(f"fencing {one}")
             step_of = partial(_initialise, one)
             await link.ask_node(Kind.INIT, await link.coordinator(one, deadline), step_of, deadline)
-        return await told_ends(identity, wanted)
+        seat.fenced.add(member.incarnation)
 
-    everywhere(patch, fencing.fence, fence)
+    patch.setattr(Coordinating, "_fence", fence)
 
 
 def _initialise(transactional_id: str, node: Node) -> Callable[[], int | None]:
@@ -289,7 +286,7 @@ PLANTS = [
     Plant(
         "FENCED without a fence",
         "who was expelled is said to be fenced while its transaction is under way, and another one takes its name",
-        row(members, "fenced", (" and m.incarnation in view.seat.marks", "")),
+        row(members, "fenced", (" and m.incarnation in view.seat.fenced", "")),
         kinds=("rival", "rivals", "pause", "slow"),
         finding="is under way",
     ),

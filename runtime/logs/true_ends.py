@@ -1,0 +1,65 @@
+"""The ends of an application's logs by own appends, which only the true leader of a partition can acknowledge.
+
+An end that a broker merely tells is not enough: a leader that was deposed and still answers tells an old one.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from ...brokers.protocol import Broker, BrokerTimeout, Outgoing, TopicPartition
+from ...brokers.waiting import bounded
+from ...keyrange.hashing import HASH_NAME
+from ...offsets.codec import encode
+from ...offsets.control_events import AppCreated
+from ...offsets.decide import decide_opening
+from ..settings import Settings
+from .reader import LogReader
+
+UNTOLD_MAX: Final = 3
+"""Appends in a row of which the broker does not tell the offset; then something else is wrong."""
+OPENS: Final = 0
+"""The transaction number of LOG OPENED: of no generation."""
+
+
+class TrueEnds:
+    """The ends of the logs, as one process finds them with an appender of its own.
+
+    The process appends the first event of the log once more: APP CREATED or LOG OPENED. A second one counts nowhere.
+    The append is a plain one: a record in a transaction would stop all readers for as long as the transaction is open.
+    """
+
+    def __init__(self, broker: Broker, logs: LogReader, settings: Settings) -> None:
+        self.logs, self.settings = logs, settings
+        self._appender = broker.appender()
+
+    async def control(self) -> int:
+        """The position behind an append to the control log that begins after this call. Raises BrokerError."""
+        logs = self.logs
+        event = AppCreated(logs.app, HASH_NAME, logs.log_partitions)
+        ends = await self._append([Outgoing(*logs.control, None, encode(event))])
+        return ends[logs.control]
+
+    async def offsets(self, log_partitions: Collection[int], incarnation: int) -> dict[TopicPartition, int]:
+        """The positions behind appends to partitions of the offset log, which begin after this call, in the name of an
+        incarnation. Raises BrokerError.
+        """
+        logs, records = self.logs, []
+        for number in sorted(log_partitions):
+            event = decide_opening(logs.app, logs.log_partitions, number, incarnation, OPENS)
+            records.append(Outgoing(*logs.offsets(number), None, encode(event)))
+        return await self._append(records)
+
+    async def _append(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+        ends: dict[TopicPartition, int] = {}
+        untold = list(records)
+        for _ in range(UNTOLD_MAX):
+            topic = untold[0].topic
+            ends |= await bounded(self._appender.append(untold), self.settings.call_limit_ms, f"appending to {topic}")
+            untold = [record for record in untold if TopicPartition(record.topic, record.partition) not in ends]
+            if not untold:
+                return ends
+        raise BrokerTimeout(f"{untold[0].topic}: the broker does not tell where it has appended")
+
+    async def close(self) -> None:
+        """Let go of the connections; bounded in time."""
+        await self._appender.close()
