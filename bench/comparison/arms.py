@@ -80,11 +80,13 @@ def command(arm: Arm) -> list[str]:
     return [python, str(PEERS / arm.program)]
 
 
-def driver(arm: str, order: Mapping[str, Any]) -> Driver:
-    """Start an arm. The folder that its order names is its own; what the harness keeps is beside it."""
+def driver(arm: str, order: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Driver:
+    """Start an arm, with these variables or else those of this process. The folder that its order names is its own;
+    what the harness keeps is beside it.
+    """
     own_folder = Path(order["folder"])
     own_folder.mkdir(parents=True, exist_ok=True)
-    return Driver(command(ARMS[arm]), {**order, "arm": arm, "parallel": ARMS[arm].parallel}, own_folder.parent)
+    return Driver(command(ARMS[arm]), {**order, "arm": arm, "parallel": ARMS[arm].parallel}, own_folder.parent, env=env)
 
 
 def ready(names: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import functools
 import os
 from array import array
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,10 @@ def order_of(workload: Workload, arm: str, size: str, ground: Ground, folder: Pa
     }
 
 
-def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, Any]:
-    """The figures of one run. Raises WrongRun."""
+def run(
+    workload: Workload, arm: str, size: str, ground: Ground, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The figures of one run, of an arm with these variables or else those of this process. Raises WrongRun."""
     with ground.scratch(f"{workload.name}-{arm}") as folder:
         order = order_of(workload, arm, size, ground, folder)
         keys = source_keys(workload.distribution, workload.records(size), workload.keys_at(size))
@@ -68,7 +71,7 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
         if workload.has_output:
             order["output"] = f"{order['group']}-output"
             ground.make(order["output"], settings=OUTPUT_SETTINGS)
-        with driver(arm, order) as running:
+        with driver(arm, order, env) as running:
             running.event("ready", READY_SECONDS_MAX)
             result = checked(running.event("result", RESULT_SECONDS_MAX[size]))
             running.end()

@@ -15,6 +15,8 @@ FRESH_S = 0.5
 """A partition is worked on if its newest note is younger."""
 CALM_S = 2.0
 """For so long nothing may change hands before a group is steady."""
+SHARES_DIFFER_MAX = 2
+"""Partitions. Members of keylanes whose shares differ by no more than that are level."""
 STEADY_SECONDS_MAX = 120.0
 LOOK_S = 0.05
 
@@ -74,7 +76,7 @@ class Members:
         return held
 
     def steady(self) -> dict[str, set[int]]:
-        """Wait until every partition is worked on, in shares that differ by one at most, and nothing has changed hands
+        """Wait until every partition is worked on, in shares that hardly differ, and nothing has changed hands
         for a while; who works on which. Raises WrongRun.
         """
         until_s, since_s, before = time.monotonic() + STEADY_SECONDS_MAX, time.monotonic(), dict[str, set[int]]()
@@ -105,7 +107,7 @@ class Members:
         sizes = [len(held[name]) for name in self.running]
         is_fresh = all(time.monotonic() - note.at_s < FRESH_S for note in owners(self.notes).values())
         whole = sum(sizes) == self.partitions and not any(held[name] for name in held.keys() - self.running.keys())
-        return is_fresh and whole and max(sizes) - min(sizes) <= 1
+        return is_fresh and whole and max(sizes) - min(sizes) <= SHARES_DIFFER_MAX
 
     def _file(self, name: str) -> Path:
         return self.folder / f"notes-{name}"

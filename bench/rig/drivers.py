@@ -21,9 +21,18 @@ SAID_LINES = 12
 
 
 class Driver:
-    """A running driver, in the folder ``at``. As a context: whatever happens, its process is gone afterwards."""
+    """A running driver, in the folder ``at`` and with the variables ``env``, else with those of this process. As a
+    context: whatever happens, its process is gone afterwards.
+    """
 
-    def __init__(self, call: Sequence[str], order: Mapping[str, Any], folder: Path, at: Path | None = None) -> None:
+    def __init__(
+        self,
+        call: Sequence[str],
+        order: Mapping[str, Any],
+        folder: Path,
+        at: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "spec.json"
         path.write_text(json.dumps(order, indent=1))
@@ -33,6 +42,7 @@ class Driver:
             self.process = subprocess.Popen(
                 [*tied(), *call, str(path)],
                 cwd=at,
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
