@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Set-up and the project's commands, with nothing but the standard library: ``python3 dev.py demo|test|check|soak``.
+"""Set-up and the project's commands, with nothing but the standard library: ``python3 dev.py check|test|proof|demo``.
 
     demo    the main job on real input; BROKER=kafka: on a real Kafka; MEMBERS=6: in six processes; PROCESSES=2: in two
             that one service keeps; RESET=1: afresh
-    test    everything: style, types, all tests with a real Kafka and Spark; what needs no Spark runs compiled
-    check   the fast part of it, on the sources: no Java, no broker, no Spark; --python 3.13 takes another Python
+    check   style, types and fast tests, on the sources; ROOM=group: those of a room, and of the rooms that use it;
+            --python 3.13 takes another Python
+    test    what a change has to pass, on the compiled package, with a real Kafka and Spark
+    proof   everything else, in parts; it goes on where the last one ended; --help names the options
     soak    the simulation and the kills by the hour; it goes on where the last one ended; --help names the options
     bench   keylanes beside its peers (bench/compare.py), or the benchmarks that are named, with their options
     bench-full   the same at full size, within the hour; it goes on where the last one ended
@@ -46,17 +48,7 @@ SIZES = {
     FULL: "0.5 GB: Spark, Arrow, pandas, matplotlib, the flights of 2013",
     JAVA: "35 MB: a Java for machines that have none",
 }
-PEERS = {
-    "quix": ("quixstreams>=3.28,<4", "3.11"),
-    "pyrallel": ("pyrallel-consumer>=1.0,<2", "3.12"),
-    "flechtwerk": ("flechtwerk>=0.17,<0.18\nuvloop>=0.22,<1", "3.12"),
-}
-"""Libraries that the bench compares with, each in an environment of its own, and the Python that they need."""
-TWO, THREE = (("-n", count, "--dist", "loadfile", "--no-loadscope-reorder") for count in ("2", "3"))
-"""So many files at a time, in the order of ``tests/conftest.py``: tests with brokers wait a third of their time."""
-FAST = "not (broker or spark or slow or long)"
-ON_COMPILED = "not (spark or interpreted or sources)"
-"""What runs on the compiled package, as users have it. `check` runs the fast ones on the sources."""
+FAST = ("--tier", "check", "-m", "not (broker or spark)", "-n", "2", "--dist", "loadfile")
 
 
 def main(arguments: list[str]) -> int:
@@ -81,21 +73,27 @@ def test(rest: list[str]) -> int:
     """Everything. The last line is pytest's own."""
     python = environment([SMALL, FULL, JAVA])  # the wheel's Java is tested, also where there is another
     env = java_environment(python)
-    _, on_compiled = pytest(python, "-m", ON_COMPILED, *THREE, "--durations=10", *rest)
-    tests = pytest(python, "-m", f"not ({ON_COMPILED})", *THREE, "--durations=20", *rest)
-    failed, compiled_env = beside(checks(python), env, lambda: compiled(python, env))  # a compiler uses one core
-    codes = steps([("compiled", on_compiled)], compiled_env), steps([tests], env)
+    failed, env = beside(checks(python), env, lambda: compiled(python, env))  # a compiler uses one core
     if failed:
         print(f"failed: {', '.join(failed)}", flush=True)
-    return codes[0] or codes[1] or len(failed)
+    return run([*module(python, "tests.tiers.run"), *rest], env) or len(failed)
+
+
+def proof(rest: list[str]) -> int:
+    """The parts of the proof, on the compiled package."""
+    python = environment([SMALL, FULL, JAVA])
+    env = java_environment(python)
+    env = env if {"--list", "--help", "-h"} & {*rest} else compiled(python, env)
+    return hand_over([*module(python, "tests.tiers.proof"), *rest], env)
 
 
 def check(rest: list[str]) -> int:
-    """The fast part: no Java, no broker, no Spark, and nothing that runs for seconds."""
+    """Style, types, and the fast tests, on the sources: no Java, no broker, no Spark."""
     if any(word.partition("=")[0] == "--python" for word in rest):
         return run([sys.executable, PYTHONS_SCRIPT, *rest], dict(os.environ))
-    python = environment([SMALL])
-    tests, env = [pytest(python, "-m", FAST, *TWO, *rest)], {"KEYLANES_HYPOTHESIS": "quick", **os.environ}
+    room = ["--room", os.environ["ROOM"]] if "ROOM" in os.environ else []
+    python, env = environment([SMALL]), {"KEYLANES_HYPOTHESIS": "quick", **os.environ}
+    tests = [pytest(python, *FAST, *room, *rest)]
     failed, code = beside(checks(python), env, lambda: steps(tests, env))  # a test process waits now and then
     return code or len(failed)
 
@@ -120,8 +118,8 @@ def soaks_broker(rest: list[str]) -> bool:
 
 
 def bench(rest: list[str]) -> int:
-    """The comparison, or the benchmarks that are named; from the first option on all is handed to each."""
-    first = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
+    """The comparison, or the benchmarks that are named; from the first option or behind ``pairs`` all is for each."""
+    first = next((i for i, word in enumerate(rest) if word[:1] == "-" or rest[i - 1 : i] == ["pairs"]), len(rest))
     names, options = rest[:first] or ["compare"], rest[first:]
     if missing := [name for name in names if not (ROOT / "bench" / f"{name}.py").is_file()]:
         stop(f"no such benchmark: {', '.join(missing)}", "ls bench")
@@ -131,32 +129,15 @@ def bench(rest: list[str]) -> int:
 
 
 def lock(rest: list[str]) -> int:
-    """Write the hash-pinned files anew: the full set, its small part at the same versions, the Java, and the peers."""
-    import tomllib  # here: this file must load on an older Python to say so
-
-    uv = shutil.which("uv") or stop("making the locks needs uv, which is not on the path", "pip install uv")
-    folder = ROOT / "requirements"
-    pin = [uv, "pip", "compile", "--universal", "--generate-hashes", "--no-header", "--no-annotate", "--quiet", *rest]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for name, extras in ((FULL, ("dev", "demo")), (SMALL, ("dev",)), (JAVA, ())):
-        wanted = [f"--extra={extra}" for extra in extras] + ["pyproject.toml"] if extras else ["-"]
-        bounds = ["--constraints", str(folder / FULL)] if name == SMALL else []
-        command = [*pin, *wanted, *bounds, "--python-version", "3.11", "--output-file", str(folder / name)]
-        given = "\n".join(project["optional-dependencies"]["java"])
-        subprocess.run(command, cwd=ROOT, check=True, text=True, input=given, stdout=subprocess.DEVNULL)
-        head = f"# About {SIZES[name]}. Written by: python3 dev.py lock\n"
-        (folder / name).write_text(head + (folder / name).read_text())
-    for name, (library, python) in PEERS.items():
-        path = ROOT / "bench" / "peers" / "requirements" / f"{name}.txt"
-        command = [*pin, "-", "--python-version", python, "--output-file", str(path)]
-        subprocess.run(command, cwd=ROOT, check=True, text=True, input=library, stdout=subprocess.DEVNULL)
-    return 0
+    """Write the hash-pinned files anew."""
+    return run([sys.executable, str(ROOT / "requirements" / "lock.py"), *rest], dict(os.environ))
 
 
 COMMANDS = {
     "demo": demo,
     "test": test,
     "check": check,
+    "proof": proof,
     "soak": soak,
     "bench": bench,
     "bench-full": lambda rest: bench(["compare", "--full", *rest]),
@@ -171,7 +152,7 @@ def checks(python: str) -> list[tuple[str, list[str]]]:
         ("ruff format", [python, "-P", "-m", "ruff", "format", "--check", "."]),
         ("mypy", [python, "-P", "-m", "mypy", "-p", "keylanes"]),
         # Not in one run: mypy takes a package or files.
-        ("mypy beside it", [python, "-P", "-m", "mypy", "bench", "examples", "tests", "dev.py"]),
+        ("mypy beside it", [python, "-P", "-m", "mypy", "bench", "examples", "tests", "requirements", "dev.py"]),
     ]
 
 

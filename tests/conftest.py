@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,13 @@ from hypothesis import HealthCheck, settings
 from keylanes import IS_COMPILED
 from keylanes.devkafka.server import KafkaServer
 
+from .stage.notes import NOTES, note
+from .tiers.marks import TIERS, tier_of
+from .tiers.parts import PARTS
+from .tiers.rooms import users_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from xdist.scheduler import LoadFileScheduling
 
 # A busy machine is no reason to fail: time is bounded per test, not per example. The same is found every time, by
 # `make check` in fewer examples; KEYLANES_HYPOTHESIS=search looks further, for an evening.
@@ -30,78 +33,66 @@ settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
 
 
 TESTS = Path(__file__).parent
-ROUNDS = tuple(
-    f"on_kafka/test_{name}.py" for name in ("demo_members", "group_chaos", "chaos", "cluster_chaos", "demo_kills")
-)
-"""Files whose tests are rounds: nodes, processes, faults and an audit, for minutes. One test process has them all."""
-ONE_BY_ONE = ("simulation/test_planted.py",)
-"""Files of many tests that share nothing: whichever test process is free has the next one. They come last, so that none
-is left over.
-"""
+PART_NAMES = {part.name for part in PARTS}
 MARK_OF = {"spark": "spark", "kafka_server": "broker", "guarded": "broker", "mutual": "broker"}
 """What a test that uses a fixture must be marked with, or `check` would start a JVM for it."""
 
-SOURCES = (
-    *("bench/*", "cli/*", "demo/*", "devkafka/*", "examples/*", "group/*", "spark/*", "offsets/test_[!p]*.py"),
-    *("simulation/test_soak.py", "test_architecture.py", "test_house.py", "test_package.py", "test_pages.py"),
-)
-"""Tests that reach no compiled module, or only through what other tests look at. ``test_provenance.py`` is the one of
-offsets/ that does.
-"""
 
-LONG = (
-    *("cli/*", "on_kafka/*", "runtime/test_*", "runtime/engine/test_*", "runtime/membership/test_*"),
-    *("runtime/stores/test_learner.py", "runtime/stores/test_state_interleavings.py"),
-    *("group/test_decide.py", "group/test_halves.py", "group/test_loads.py", "group/test_model.py"),
-    *("group/test_target.py", "offsets/test_*_model.py", "offsets/test_decide.py", "offsets/test_snapshots.py"),
-    *("bench/*", "brokers/test_conformance.py", "simulation/test_rates.py", "simulation/test_soak.py"),
-    *("state/test_beacons.py", "state/test_copies*.py", "test_mistakes.py", "test_readme.py"),
-)
-"""Files with whole applications, commands in processes of their own, models and long searches: `check` leaves them to
-`test`.
-"""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Which tests are run; without an option all that are named."""
+    group = parser.getgroup("tiers")
+    group.addoption("--tier", choices=TIERS, help="only tests that this command runs: check, test or proof")
+    group.addoption("--part", help="only tests of this part of the proof")
+    group.addoption("--room", help="only tests of this room and of the rooms that use it")
+    group.addoption("--plants", default="due", help="planted defects to look for: due, all, or a share such as 1/3")
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist need not be there
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a test process has to say."""
+    for text in getattr(node, "workeroutput", {}).get("notes", ()):
+        note(node.config, text)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say it."""
+    for text in config.stash.get(NOTES, {}):
+        terminalreporter.write_line(text)
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test that uses a JVM and does not say so; mark what runs on the sources; leave out what the compiled
-    package can't do; and put the files in their turn: rounds, then those that may take longest, or one would be left
-    over when all others are through, and what goes one by one.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse a test that uses a JVM and does not say so; choose by tier; leave out what the compiled package can't do;
+    and put the files that may take longest first, or one would be left over when all others are through.
     """
     longest: dict[Path, tuple[float, int]] = {}
+    chosen: list[pytest.Item] = []
     for item in items:
         for fixture, mark in MARK_OF.items():
             if fixture in getattr(item, "fixturenames", ()) and not item.get_closest_marker(mark):
                 raise pytest.UsageError(f"{item.nodeid} uses {fixture}: mark it with pytest.mark.{mark}")
-        if any(fnmatch(str(item.path.relative_to(TESTS)), pattern) for pattern in SOURCES):
-            item.add_marker("sources")
-        if any(fnmatch(str(item.path.relative_to(TESTS)), pattern) for pattern in LONG):
-            item.add_marker("long")
+        if (part := tier_of(item)[1]) and part not in PART_NAMES:
+            raise pytest.UsageError(f"{item.nodeid} is of {part!r}, which is no part of the proof: see tiers/parts.py")
+        if not is_chosen(config, item):
+            continue
+        chosen.append(item)
         if IS_COMPILED and item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.skip(reason="it changes the source, which does not run here"))
         seconds, marks = longest.get(item.path, (0.0, 0))
         limit = item.get_closest_marker("timeout")
-        waits = any(item.get_closest_marker(mark) for mark in ("broker", "spark", "slow"))
+        waits = any(item.get_closest_marker(mark) for mark in ("broker", "spark"))
         longest[item.path] = max(seconds, limit.args[0] if limit else 0.0), marks + waits
-    turn = {TESTS / name: place - len(ROUNDS) for place, name in enumerate(ROUNDS)}
-    turn |= {TESTS / name: 1 for name in ONE_BY_ONE}
-    items.sort(key=lambda item: (turn.get(item.path, 0), *(-each for each in longest[item.path]), item.path))
+    kept = {*chosen}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = sorted(chosen, key=lambda item: (*(-each for each in longest[item.path]), item.path))
 
 
-@pytest.hookimpl(optionalhook=True)  # pytest-xdist need not be there
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadFileScheduling":
-    """File by file, all rounds by one test process, for two at a time would take each other's time, and what shares
-    nothing test by test.
-    """
-    from xdist.scheduler import LoadFileScheduling
-
-    class Units(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-        def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            name = file.removeprefix(f"{TESTS.name}/")
-            return "rounds" if name in ROUNDS else nodeid if name in ONE_BY_ONE else file
-
-    return Units(config, log)
+def is_chosen(config: pytest.Config, item: pytest.Item) -> bool:
+    """Whether the options let a test run."""
+    wanted, part, room = (config.getoption(name) for name in ("tier", "part", "room"))
+    name, of_part = tier_of(item)
+    folder = item.path.relative_to(TESTS).parts[0]
+    return (not wanted or name in TIERS[wanted]) and part in (None, of_part) and (not room or folder in users_of(room))
 
 
 @pytest.fixture(scope="session")

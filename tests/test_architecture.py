@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from .test_house import BELOW, ROOMS
+from .tiers.marks import tier
+
+pytestmark = tier("check")
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

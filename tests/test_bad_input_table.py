@@ -8,6 +8,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from .tiers.marks import tier
+
+pytestmark = tier("check")
+
 ROOT = Path(__file__).resolve().parents[1]
 TABLED = ("test_bad_input*.py", "test_state_faults.py", "test_changelog_faults.py")
 """Modules of tests/on_kafka of which every test has a row. Rows may name tests of other modules there, too."""

@@ -11,6 +11,9 @@ from types import ModuleType
 import pytest
 
 from . import pythons
+from .tiers.marks import tier
+
+pytestmark = tier("check")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -128,12 +131,12 @@ def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
         [sys.executable, str(ROOT / "dev.py"), "deploy"], capture_output=True, text=True, check=False
     )
     assert answer.returncode == 2
-    assert "demo|test|check|soak|bench|bench-full|lock" in answer.stderr
+    assert "demo|test|check|proof|soak|bench|bench-full|lock" in answer.stderr
 
 
 def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a name it is the comparison with the peers, quick or at full size; every other script is named. The first
-    option and all behind it go to each.
+    option and all behind it go to each, and to ``pairs`` all behind its name: BASE may be called like a benchmark.
     """
     ran: list[list[str]] = []
 
@@ -151,12 +154,18 @@ def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) 
         assert call(["--rounds", "2"]) == 0
     assert dev.bench(["lanes", "zipf", "--full"]) == 0
     assert dev.bench(["lanes"]) == 0
+    assert dev.main(["bench", "pairs", "HEAD~1", "--quick", "--pairs", "2"]) == 0
+    assert dev.bench(["pairs", "zipf"]) == 0
+    with pytest.raises(SystemExit, match="no such benchmark: lane, HEAD"):
+        dev.bench(["zipf", "lane", "HEAD"])
     assert [command[1:] for command in ran] == [
         ["bench/compare.py", "--rounds", "2"],
         ["bench/compare.py", "--full", "--rounds", "2"],
         ["bench/lanes.py", "--full"],
         ["bench/zipf.py", "--full"],
         ["bench/lanes.py"],
+        ["bench/pairs.py", "HEAD~1", "--quick", "--pairs", "2"],
+        ["bench/pairs.py", "zipf"],
     ]
 
 
@@ -178,10 +187,10 @@ def test_a_soak_without_a_broker_needs_no_java(dev: ModuleType, options: list[st
 
 
 def test_check_with_a_python_that_is_not_there_is_skipped_aloud() -> None:
-    """It says so, and is no failure; what is no version is one."""
+    """The exit code says that nothing has run; what is no version is refused."""
     command = [sys.executable, str(ROOT / "dev.py"), "check"]
     answer = subprocess.run([*command, "--python", "3.99"], capture_output=True, text=True, check=False)
-    assert (answer.returncode, answer.stdout.count("\n")) == (0, 1)
+    assert (answer.returncode, answer.stdout.count("\n")) == (77, 1)
     assert answer.stdout.startswith("check with Python 3.99: SKIPPED, there is no such Python here")
     answer = subprocess.run([*command, "--python=new"], capture_output=True, text=True, check=False)
     assert (answer.returncode, "e.g. 3.13; seen 'new'" in answer.stderr) == (2, True)
@@ -214,7 +223,7 @@ def test_another_python_has_an_environment_of_its_own(dev: ModuleType, monkeypat
     monkeypatch.setattr(subprocess, "call", call)
     for _ in range(2):
         assert pythons.main(["--all"]) == 0
-    command = [str(dev.ROOT / "dev.py"), "check", "-m", pythons.WHOLE]
+    command = [str(dev.ROOT / "dev.py"), "check", *pythons.WHOLE]
     assert calls == [([f"python{v}", *command], f".venv.{v}") for v in pythons.OTHERS]
     (dev.ROOT / "errors.py").write_text("changed = True\n")
     assert pythons.main(["--all"]) == 0

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from .conftest import LONG, ONE_BY_ONE, ROUNDS, SOURCES, TESTS
+from .tiers.marks import tier
+
+pytestmark = tier("check")
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("brokers", "cli", "demo", "devkafka", "group", "keyrange", "offsets", "runtime", "spark", "state")
@@ -27,6 +29,7 @@ MODULE_LINES_MAX = 500
 TEST_LINES_MAX = 600
 """Tests may be longer: a module of them is read case by case."""
 TEST_FLOORS = {
+    "tiers": -1,
     "stage": 0,
     "keyrange": 1,
     "offsets": 2,
@@ -56,6 +59,7 @@ BENCH_SEES = {
     "handing_over": ("rig",),
     "spreading": ("rig",),
     "refusing": ("rig",),
+    "pairing": ("rig",),
     "peers": (),
 }
 """The rooms of ``bench/``, and what each may import of the others."""
@@ -530,12 +534,6 @@ def test_importing_needs_no_extra(tmp_path: Path) -> None:
 def test_what_is_compiled_exists() -> None:
     """A module that was renamed would be left out without a word."""
     assert not set(compiled_modules()) - set(sources())
-
-
-@pytest.mark.parametrize("pattern", sorted({*LONG, *ONE_BY_ONE, *ROUNDS, *SOURCES}))
-def test_what_runs_apart_exists(pattern: str) -> None:
-    """A file of tests that was renamed would lose its turn without a word."""
-    assert any(path.name.startswith("test_") for path in TESTS.glob(pattern))
 
 
 def test_the_locks_fit_the_project() -> None:

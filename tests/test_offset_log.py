@@ -14,6 +14,10 @@ from keylanes.runtime.logs.topics import creation_commands
 from keylanes.state.changelog import beacon_key, decode_beacon, decode_stored
 from keylanes.state.keys import parse_key
 
+from .tiers.marks import tier
+
+pytestmark = tier("check")
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "offset-log.md").read_text()
 

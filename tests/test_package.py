@@ -21,8 +21,6 @@ HELLO = ROOT / "examples" / "hello.py"
 CAN_COMPILE = bool(shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists())
 """Without a compiler or Python's headers the same wheel is interpreted."""
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def wheel() -> Path:

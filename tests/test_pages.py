@@ -8,6 +8,9 @@ import keylanes
 from keylanes import KeylanesError, Security, Settings
 
 from . import reference_page, settings_page
+from .tiers.marks import tier
+
+pytestmark = tier("check")
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -25,6 +25,9 @@ from keylanes import (
 )
 
 from .reference_page import GIVEN, INSIDE, OPAQUE
+from .tiers.marks import tier
+
+pytestmark = tier("check")
 
 
 def public_functions(kind: type) -> Iterator[tuple[str, Any]]:

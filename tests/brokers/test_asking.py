@@ -11,6 +11,10 @@ from keylanes.brokers.asking import Deadline, first_of
 from keylanes.brokers.protocol import BrokerTimeout
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def virtual(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run it in virtual time."""

@@ -17,6 +17,9 @@ from keylanes.state.tables import TABLE_CONFIG, Table
 
 from ..stage.appending import append
 from ..stage.fencing import fence
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 SOURCE = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)
@@ -357,7 +360,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
+@tier("test")
 def test_a_killed_process_tears_no_transaction(tmp_path: Path) -> None:
     """After kill -9 at random moments transactions are there whole or not at all, all acknowledged ones among them."""
     drawn = random.Random(2)

@@ -12,6 +12,10 @@ from keylanes.brokers.protocol import TopicPartition, UnknownTopic
 from keylanes.brokers.security import Security
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 PLACE = TopicPartition("src", 1)
 GONE: tuple[Any, ...] = (Code.UNKNOWN_TOPIC_OR_PARTITION, "src", bytes(16), False, [], 0, {})
 

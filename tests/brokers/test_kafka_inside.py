@@ -13,6 +13,10 @@ from aiokafka.consumer.fetcher import Fetcher, FetchResult
 from keylanes.brokers.kafka import inside
 from keylanes.brokers.kafka.client import KafkaClient
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 FOLDER = Path(inspect.getfile(inside)).parent
 OVERRIDDEN = {"_get_conn", "_metadata_update"}
 """By ``KafkaClient``: the only private names of aiokafka outside of inside.py."""

@@ -7,6 +7,10 @@ import pytest
 
 from keylanes.brokers.kafka.link import quieten_client_logs
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 WHOLE, PART = "aiokafka", "aiokafka.consumer.fetcher"
 
 

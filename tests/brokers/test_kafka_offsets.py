@@ -17,6 +17,10 @@ from keylanes.brokers.protocol import BrokerTimeout, TopicPartition, Watermarks
 from keylanes.brokers.security import Security
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 PLACE = TopicPartition("src", 0)
 
 

@@ -2,6 +2,10 @@
 
 from keylanes.brokers.kafka.reader import EmptyAnswers
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def test_the_time_between_answers_counts() -> None:
     """Answers that come all the time sum up to the time they took."""

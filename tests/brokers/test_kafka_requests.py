@@ -6,6 +6,10 @@ from keylanes.brokers.delivery import Verdict
 from keylanes.brokers.kafka.link import TRY_AGAIN, Code
 from keylanes.brokers.kafka.requests import verdict_of
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 AFTER_WRITING = {
     Code.COORDINATOR_NOT_AVAILABLE: "the decision was written, and not enough replicas had it in time",
     Code.REQUEST_TIMED_OUT: "the same, of a leader of a partition",

@@ -4,6 +4,10 @@ from keylanes.brokers.kafka.rights import Answers, lacking
 from keylanes.brokers.kafka.topics import NOT_TOLD
 from keylanes.brokers.rights import Lacking, Operation, Right
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 READ, WRITE, CREATE, DELETE, DESCRIBE, CONFIGS = 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 8, 1 << 10
 ALL: tuple[Operation, ...] = ("READ", "WRITE", "CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS")
 

@@ -13,6 +13,10 @@ from keylanes.brokers.protocol import BrokerError, TopicPartition
 from keylanes.brokers.security import Secret, Security
 from keylanes.errors import SettingsError
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def secured(protocol: str, **more: Any) -> Security:
     """With the user that SASL needs."""

@@ -13,6 +13,10 @@ from keylanes.brokers.kafka.tokens import Tokens, expiry_of
 from keylanes.brokers.protocol import AuthenticationRefused
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 EPOCH_S = 1_700_000_000.0
 
 

@@ -6,6 +6,10 @@ from hypothesis import strategies as st
 from keylanes.brokers.leaders import UNKNOWN_EPOCH, Leaders, Leadership
 from keylanes.brokers.protocol import TopicPartition
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 1)]
 NODES = st.none() | st.integers(0, 3)
 HEARD = st.tuples(st.sampled_from(PLACES), NODES, st.integers(0, 4), st.sampled_from(["", "one"]))

@@ -10,6 +10,10 @@ import pytest
 from keylanes.brokers.partitioner import checked, partition_by_crc32
 from keylanes.errors import OutputRefused, SettingsError
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 FILE = Path(__file__).parents[1] / "on_kafka" / "golden_partitions.json"
 GOLDEN: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 

@@ -4,6 +4,10 @@ from keylanes.brokers.protocol import NotAuthorized
 from keylanes.brokers.rights import Right
 from keylanes.brokers.waiting import fatal_of
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def test_a_missing_right_is_named_with_the_acl_that_grants_it() -> None:
     """Resource, pattern, operations, principal and the command; those of one resource in one sentence, each once."""

@@ -7,6 +7,10 @@ from hypothesis import strategies as st
 
 from keylanes.brokers.silence import PAUSE_S_FIRST, PAUSE_S_MAX, SilentNodes
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 NODES = ("a", "b", "c")
 
 

@@ -29,6 +29,9 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..stage.appending import append
 from ..stage.fencing import fence
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 SOURCE = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)

@@ -9,7 +9,10 @@ from keylanes.brokers.protocol import BrokerError, BrokerTimeout
 from keylanes.brokers.simulated.broker import Fault, Kind, Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..tiers.marks import tier
 from .test_simulated_network import LOST, cluster_of, committed, of
+
+pytestmark = tier("check")
 
 TIMEOUT_MS = 1_000
 

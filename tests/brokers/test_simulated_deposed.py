@@ -24,6 +24,10 @@ from keylanes.brokers.simulated.nodes import Deposed, NoAnswer, OldId
 from keylanes.brokers.simulated.requests import Numbered, SimulatedRequests
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 SOURCE = TopicPartition("a", 0)
 SEEDS = range(3)
 LIMIT_MS = 2_000.0

@@ -11,6 +11,10 @@ import pytest
 
 from keylanes.brokers.simulated.virtual_loop import TIME_AT_START, VirtualDeadlock, VirtualLoop, run_virtual
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def trace(seed: int, *, shuffle: bool = True) -> list[tuple[int, int, float]]:
     """Five tasks that take turns: who ran which step, and when."""

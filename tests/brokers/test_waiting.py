@@ -9,6 +9,10 @@ from keylanes.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.brokers.waiting import PATIENCE_STEP_MS, Patience, closed_within, until_answered
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 LIMIT_MS = 5_000
 
 

@@ -29,6 +29,10 @@ from keylanes.demo.course import (
 )
 from keylanes.errors import SettingsError
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 PLACES = 8
 WORKING = Told(records_done=100, workers=500)
 THREE = {"demo-1": WORKING, "demo-2": Told(200, 900), "demo-3": WORKING}

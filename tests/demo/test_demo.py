@@ -22,8 +22,6 @@ from keylanes.state.topics import TopicStore
 
 from .conftest import Start
 
-pytestmark = pytest.mark.slow
-
 ROWS = 12_000
 FOLDER = Path(".keylanes/demo-embedded")
 

@@ -16,8 +16,6 @@ from keylanes.runtime.settings import Settings
 
 from ..stage.appending import append
 
-pytestmark = pytest.mark.slow
-
 ROWS = 4 * ROWS_PER_TRANSACTION + 7
 
 

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-import pytest
-
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import TopicSpec
 from keylanes.demo.application import ARRIVALS
@@ -22,8 +20,6 @@ from keylanes.demo.loader import KEEP, Loader
 from keylanes.demo.members import Members
 from keylanes.errors import EmbeddedInUse
 from keylanes.runtime.settings import Settings
-
-pytestmark = pytest.mark.slow
 
 ROWS = 400
 SLOW_MS = 2_000.0

@@ -23,6 +23,9 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.events import Committed, OffsetEvent, WorkersCut
 
 from ..stage.log_events import coordinator_elected, in_turn, member_expelled, member_joined, range_released
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 HALF = SPACE_END // 2
 NAMES = {1: "demo-1", 2: "demo-2", 3: "demo-1"}

@@ -12,6 +12,9 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import OffsetEvent, WorkersCut, WorkersMerged, WorkerSplit
 
 from ..stage.log_events import range_released
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 WORKERS = 64
 
@@ -141,7 +144,7 @@ def test_a_change_lies_at_the_edge_that_its_range_had() -> None:
     assert offset_of(Change("grant", "t", 2, 1, 4, 0, half), tiles, 4) == 0
 
 
-@pytest.mark.slow
+@tier("test")
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     """A PNG of some size comes out, also of an application without tiles, and nothing else is left."""
     from keylanes.demo.picture import draw_plane
@@ -154,7 +157,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"plane.png", "empty.png"}
 
 
-@pytest.mark.slow
+@tier("test")
 def test_every_tile_is_painted_and_nothing_else() -> None:
     """Pixels of a tile have its worker's colour, so neighbours in time differ; where no tile is, it stays white."""
     from keylanes.demo.picture import PANEL_PIXELS, paint
@@ -181,7 +184,7 @@ OWNERSHIP = Ownership(
 )
 
 
-@pytest.mark.slow
+@tier("test")
 def test_the_picture_of_several_processes_has_a_second_part(tmp_path: Path) -> None:
     """Over time, below the plane: so it is higher than that of one."""
     from matplotlib.image import imread
@@ -194,7 +197,7 @@ def test_the_picture_of_several_processes_has_a_second_part(tmp_path: Path) -> N
     assert several.shape[1] == one.shape[1]
 
 
-@pytest.mark.slow
+@tier("test")
 def test_a_copy_lies_over_the_owner_of_its_range() -> None:
     """In stripes: something of both is seen there, and nothing is changed elsewhere."""
     import numpy as np
@@ -222,7 +225,7 @@ def test_a_copy_lies_over_the_owner_of_its_range() -> None:
     assert np.isclose(stripe, colour_of("demo-2"), atol=0.05).all(axis=1).any()
 
 
-@pytest.mark.slow
+@tier("test")
 def test_a_line_shows_where_a_range_changed_hands() -> None:
     """Tiles have the colour of their process, so those of one commit of one process are alike; between two processes
     there is a dark line, between two commits of one there is none.

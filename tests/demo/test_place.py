@@ -12,6 +12,10 @@ from keylanes.demo.course import Course, Killed, Scaled
 from keylanes.demo.place import DemoPlace
 from keylanes.errors import StoreError
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def opened(folder: Path, rows: int = 10, *, reset: bool = False) -> tuple[DemoPlace, bool]:
     """A place as a start of the demo finds it, and whether it goes on."""

@@ -13,6 +13,9 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime.settings import Settings
 
 from ..stage.ground import Ground
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 
 class Disturbed(App):

@@ -6,6 +6,10 @@ from keylanes.demo.figures import GroupFigures
 from keylanes.demo.report import group_lines
 from keylanes.demo.scaling import ScalingFigures
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 UP = ScalingFigures(["demo-3", "demo-4"], 4, True, 0.24, 23.0, 4.15, 5, 50_205, 5, 0.518, 0.394, 1.515)
 GROUP = GroupFigures([], 12, 1, [], [], [], [UP], {"left": 4}, [])
 

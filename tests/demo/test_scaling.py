@@ -33,6 +33,9 @@ from keylanes.offsets.event_values import NO_MOVE, NUMBERLESS, Band, Edge, Plann
 from keylanes.offsets.events import Event, RangesReleased, WorkersCut
 
 from ..stage.log_events import coordinator_elected, in_turn, partition_started
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 HALF = SPACE_END // 2
 DECIDED = 1, NUMBERLESS

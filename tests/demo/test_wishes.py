@@ -6,6 +6,10 @@ from keylanes.demo.course import Told
 from keylanes.demo.wishes import PARTS, wish_of
 from keylanes.keyrange.hashing import SPACE_END
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 PLACES = [(topic, partition) for topic in ("a", "b") for partition in range(4)]
 TOLD = {"demo-1": Told(1, 9), "demo-2": Told(1, 2), "demo-3": Told(1, 5)}
 

@@ -15,7 +15,9 @@ from keylanes.devkafka import guard as kafka_guard
 from keylanes.devkafka.guard import process_start
 from keylanes.devkafka.jars import Jar, damaged_jars, pinned_jars
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+from ..tiers.marks import tier
+
+pytestmark = [pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"), tier("check")]
 
 SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)"]
 DEAF = [

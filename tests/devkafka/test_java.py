@@ -13,7 +13,9 @@ import pytest
 from keylanes.devkafka.java import JavaHome, cache_folder, find_java, find_system_java, find_wheel_java, java_key_store
 from keylanes.devkafka.server import KafkaServer
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+from ..tiers.marks import tier
+
+pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts"), tier("check")]
 
 
 def make_java(home: Path, version: str) -> Path:
@@ -139,7 +141,7 @@ def real_wheel(tmp_path: Path) -> JavaHome:
     return found
 
 
-@pytest.mark.slow
+@tier("test")
 def test_the_wheel_trusts_whom_python_trusts(real_wheel: JavaHome) -> None:
     """The JDK reads its key store, and finds in it each authority of the system's bundle."""
     bundle = ssl.get_default_verify_paths().cafile

@@ -16,6 +16,9 @@ from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 
 from ..stage.appending import append
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -11,7 +11,10 @@ import pytest
 from keylanes import Security, Settings
 from keylanes.runtime.settings import OTHER_VARIABLES
 
+from ..tiers.marks import tier
 from .test_examples import EXAMPLES, service
+
+pytestmark = tier("check")
 
 __all__ = ["service"]
 

@@ -11,6 +11,10 @@ from keylanes.offsets.control import Control, Member, Owner
 from keylanes.offsets.control_events import MemberJoined, ReleaseAsked
 from keylanes.offsets.event_values import PlannedMove, Sourced
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 QUARTER = SPACE_END // 4
 
 

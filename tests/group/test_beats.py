@@ -9,6 +9,9 @@ from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.signals import Beat, CoordinatorBeat, LeaveAsked, MoveAsked, Signal
 
 from ..stage.log_events import coordinator_elected, in_turn, member_expelled, member_fenced, member_joined
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 
 def group() -> Control:

@@ -18,6 +18,9 @@ from keylanes.offsets.events import RangesReleased
 from keylanes.offsets.ledger import Ledger, evolve
 
 from ..stage.log_events import coordinator_elected
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 PLACE = ("orders", 0)
 BOUNDS = (0, 1 << 29, 1 << 30, 3 << 30, SPACE_END)

@@ -12,7 +12,10 @@ from keylanes.offsets.decide import Turn
 from keylanes.offsets.ledger import Ledger
 from keylanes.offsets.signals import JoinAsked, LeaveAsked, StoreAsked
 
+from ..tiers.marks import tier
 from .stage import Group
+
+pytestmark = tier("check")
 
 
 def working() -> Group:

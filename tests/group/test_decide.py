@@ -231,7 +231,6 @@ def test_each_decision_is_safe_and_at_the_end_all_have_what_they_can() -> None:
     plays_all(range(SEEDS))
 
 
-@pytest.mark.slow
 def test_each_decision_is_safe_in_many_more_histories() -> None:
     """The same for longer."""
     plays_all(range(SEEDS, SEEDS_LONG))
@@ -259,7 +258,6 @@ PLANTED: dict[str, Put] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("put", PLANTED.values(), ids=PLANTED.keys())
 def test_a_planted_defect_is_found(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of so many histories fails with it."""

@@ -17,6 +17,9 @@ from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, Signal
 
 from ..stage.log_events import coordinator_elected, in_turn, member_expelled, member_fenced, member_joined
 from ..stage.planting import Planting, mutated
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 SESSION_MS, INTERVAL_MS = 10_000, 1_000
 TICK_MS = 250

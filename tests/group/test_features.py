@@ -21,6 +21,9 @@ from keylanes.offsets.event_values import LEVEL, PinnedEnd, Sourced
 from keylanes.offsets.signals import Beat, JoinAsked, StoreAsked
 
 from ..stage.log_events import coordinator_elected
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 SESSION_MS, INTERVAL_MS = 10_000, 1_000
 TOPIC = Sourced("orders", 8, "earliest", 0, 0.0)

@@ -31,7 +31,10 @@ from keylanes.offsets.signals import (
 )
 
 from ..stage.planting import Planting, Put, changed
+from ..tiers.marks import tier
 from .finding import is_found
+
+pytestmark = tier("check")
 
 SESSION_MS, INTERVAL_MS = 10_000, 1_000
 BIRTHS = ("a", "b", "c")

@@ -38,6 +38,9 @@ from ..stage.log_events import (
     ranges_granted,
     store_declared,
 )
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 GOLDEN = Path(golden_logs.__file__).parent / "golden"
 HALF = SPACE_END // 2

@@ -31,8 +31,11 @@ from keylanes.offsets.ledger import Place
 from keylanes.offsets.signals import Copies, LeaveAsked
 
 from ..stage.planting import Planting, Put, changed
+from ..tiers.marks import tier
 from .finding import row
 from .stage import Group
+
+pytestmark = tier("check")
 
 NAMES = "abcd"
 NAMED = "ab"

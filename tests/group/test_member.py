@@ -18,6 +18,9 @@ from keylanes.offsets.decide import Turn
 from keylanes.offsets.event_values import Band
 
 from ..stage.log_events import coordinator_elected
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 PLACE = ("orders", 0)
 HALF = SPACE_END // 2

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from ..stage.planting import Planting
+from ..tiers.marks import tier
 from .model import Model, searched, walk
 from .model_plants import PLANTS, Plant
 from .model_probes import PROBES, watch
@@ -20,7 +21,7 @@ WALKS_LONG = 10
 WORLDS_QUICK = 12_000
 """More than so many take more than some seconds."""
 SEARCHES = [
-    pytest.param(small, id=name, marks=[pytest.mark.slow] if small.worlds > WORLDS_QUICK else [])
+    pytest.param(small, id=name, marks=tier("proof", "group-model") if small.worlds > WORLDS_QUICK else ())
     for name, small in SMALL.items()
 ]
 SLOW_TO_FIND = {
@@ -56,7 +57,6 @@ def walked(design: Design, seeds: range, noisy: int) -> Counter[str]:
     return reached
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_walks_come_to_rest_and_reach_what_is_worth_it() -> None:
     """All faults, then none: all is granted, taken up and done, and nothing more happens. Each probe is reached."""
@@ -64,7 +64,6 @@ def test_walks_come_to_rest_and_reach_what_is_worth_it() -> None:
     assert not PROBES.keys() - reached.keys()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_long_walks_come_to_rest() -> None:
     """The same with many more faults."""
@@ -83,7 +82,7 @@ def found_with(plant: Plant) -> str:
 @pytest.mark.parametrize(
     "plant",
     [
-        pytest.param(plant, id=plant.name, marks=[pytest.mark.slow] if plant.name in SLOW_TO_FIND else [])
+        pytest.param(plant, id=plant.name, marks=tier("proof", "group-model") if plant.name in SLOW_TO_FIND else ())
         for plant in PLANTS
     ],
 )

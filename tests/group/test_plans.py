@@ -10,7 +10,10 @@ from keylanes.group.view import Rules
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control_events import PlanMade
 
+from ..tiers.marks import tier
 from .stage import Group, played, scripts
+
+pytestmark = tier("check")
 
 FOLDER = Path(__file__).parent / "scripts"
 LARGE = Rules(inline_max=0, measure_ms=0)

@@ -32,6 +32,9 @@ from keylanes.offsets.ledger import Ledger, evolve
 from keylanes.offsets.signals import BandLoad, Beat, CoordinatorBeat, Load, MemberRates, Rate
 
 from ..stage.planting import Planting, Put, changed
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 T = TypeVar("T")
 

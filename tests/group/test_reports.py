@@ -16,6 +16,10 @@ from keylanes.group.reports import (
 )
 from keylanes.offsets.signals import BandLoad
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def band(partition: int = 0, busy_us: int = 0, *, points: tuple[tuple[int, int], ...] = ()) -> BandLoad:
     """A band of a topic."""

@@ -9,8 +9,11 @@ from keylanes.group import copies, learning, moves
 from keylanes.group.view import Seat
 
 from ..stage.planting import Planting, Put, changed
+from ..tiers.marks import tier
 from .finding import row
 from .stage import played, scripts
+
+pytestmark = tier("check")
 
 FOLDER = Path(__file__).parent / "scripts"
 REWRITES = bool(os.environ.get("REWRITE_SCRIPTS"))

@@ -5,6 +5,10 @@ from hypothesis import strategies as st
 
 from keylanes.group.silence import GAP_INTERVALS, Silence
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 INTERVAL_MS = 1_000
 GAP_MS = GAP_INTERVALS * INTERVAL_MS
 VOICES = ("a", "b", 7)

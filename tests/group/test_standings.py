@@ -17,7 +17,10 @@ from keylanes.offsets.ledger import Ledger, PartitionLedger, Place, evolve
 
 from ..stage.log_events import coordinator_elected
 from ..stage.planting import Planting, changed
+from ..tiers.marks import tier
 from .finding import is_found
+
+pytestmark = tier("check")
 
 PLACES: tuple[Place, ...] = (("orders", 0), ("orders", 1), ("bills", 0))
 BOUNDS = (0, 1 << 30, 1 << 31, SPACE_END)

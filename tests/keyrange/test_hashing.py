@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 
 from keylanes.keyrange import hashing
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden_xxhash64.json").read_text(encoding="utf-8"))
 
 

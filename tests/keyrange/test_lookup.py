@@ -10,6 +10,10 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.lookup import Lookup
 from keylanes.keyrange.ranges import even_bounds
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 _points = st.integers(0, SPACE_END - 1)
 _crowded = st.integers(0, 40).map(lambda step: 7 * (1 << 22) + step)
 

@@ -5,6 +5,10 @@ from hypothesis import strategies as st
 
 from keylanes.keyrange.melting import melted
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 COSTS = st.dictionaries(st.integers(0, 10_000), st.integers(1, 9) | st.integers(1, 10_000), max_size=300)
 
 

@@ -27,6 +27,10 @@ from keylanes.keyrange.policy import (
 )
 from keylanes.keyrange.ranges import even_bounds
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 LIMITS = Limits(workers_max=64)
 
 

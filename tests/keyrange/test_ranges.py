@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from keylanes.keyrange.ranges import WHOLE, KeyRange, even_bounds
 
+from ..tiers.marks import tier
 from .twins import BOUNDS, POINTS, TOP, bounds, members, points, ranges
+
+pytestmark = tier("check")
 
 
 @given(first=st.integers(-2, TOP + 2) | bounds, end=st.integers(-2, TOP + 2) | bounds)

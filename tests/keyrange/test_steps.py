@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.keyrange.steps import Steps
 
+from ..tiers.marks import tier
 from .twins import POINTS, TOP, bounds, members, ranges
+
+pytestmark = tier("check")
 
 Piece = tuple[int, int, int]
 Change = tuple[int, int, int | None]

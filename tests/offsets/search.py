@@ -7,6 +7,8 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
+from ..tiers.marks import tier
+
 W = TypeVar("W")
 
 
@@ -97,10 +99,11 @@ def stuck_worlds(
     return [world for world in before if world not in reaching]
 
 
-WORLDS_OF_FAST_TESTS = 9_000
+WORLDS_MAX = 9_000
+"""Of a search that is no part of the proof."""
+LARGE = tier("proof", "protocol-models")
 
 
 def params(table: Mapping[str, tuple[Any, ...]]) -> list[Any]:
-    """The rows of a table (a design, the number of its worlds, …) for pytest; large searches are slow tests."""
-    marks = {name: pytest.mark.slow if row[1] > WORLDS_OF_FAST_TESTS else () for name, row in table.items()}
-    return [pytest.param(*row, id=name, marks=marks[name]) for name, row in table.items()]
+    """The rows of a table (a design, the number of its worlds, …) for pytest; large searches are part of the proof."""
+    return [pytest.param(*row, id=name, marks=LARGE if row[1] > WORLDS_MAX else ()) for name, row in table.items()]

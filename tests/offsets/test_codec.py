@@ -23,7 +23,10 @@ from keylanes.offsets.events import Committed, Event, RangesReleased, SnapshotTa
 from keylanes.offsets.older_events import OlderEvent, SnapshotTaken1, SnapshotTaken2, as_of_today
 from keylanes.offsets.signals import JoinAsked, Signal
 
+from ..tiers.marks import tier
 from .examples import EVENTS, SIGNALS
+
+pytestmark = tier("check")
 
 KINDS: tuple[type[msgspec.Struct], ...] = typing.get_args(Event)
 OLDER: tuple[type[msgspec.Struct], ...] = typing.get_args(OlderEvent)

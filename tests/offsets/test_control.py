@@ -35,6 +35,9 @@ from ..stage.log_events import (
     ranges_granted,
     source_identified,
 )
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 BEGUN: tuple[ControlEvent, ...] = (
     AppCreated("app", "hash", 1),

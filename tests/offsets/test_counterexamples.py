@@ -24,6 +24,9 @@ from ..stage.log_events import (
     partition_started,
     ranges_granted,
 )
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 PLACE = ("flights", 0)
 MIDDLE = SPACE_END // 2

@@ -29,7 +29,7 @@ from .fencing_programs import (
     without,
 )
 from .fencing_steps import explore
-from .search import params
+from .search import LARGE, params
 
 NOBODY = ()
 """In place of the coordinator's program: nobody is expelled."""
@@ -145,14 +145,12 @@ _ALL: dict[str, Any] = {"deposes": True, "late_batches": True, "verifies": False
 """All that may happen on brokers below 3.6."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_version_of_transactions_makes_no_difference(version: int) -> None:
     """No INIT repeats its own epoch, nothing is asked of another node, INIT aborts: the worlds are the same."""
     assert_right(group(**_ALL, version=version), 23_548, {V, N})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "worlds"),
     [
@@ -198,7 +196,7 @@ _BELOW_3_6: dict[str, Any] = {"late_batches": True, "verifies": False}
         pytest.param(group(strangers_victims=(V,), **_TWO), id="two coordinators, a stranger fences"),
         pytest.param(group(**_BELOW_3_6), id="late batches below 3.6"),
         pytest.param(group(**_BELOW_3_6, **_TWO), id="late batches below 3.6, two coordinators"),
-        pytest.param(group(**_ALL, edge_max=1), id="all of it, one coordinator", marks=pytest.mark.slow),
+        pytest.param(group(**_ALL, edge_max=1), id="all of it, one coordinator", marks=LARGE),
     ],
 )
 def test_no_world_is_stuck(design: Design) -> None:

@@ -20,6 +20,7 @@ from .fencing_programs import (
     starts,
 )
 from .fencing_steps import explore
+from .search import LARGE
 
 # --- the chosen orders -----------------------------------------------------------------------------------------------
 
@@ -34,7 +35,7 @@ def test_one_coordinator_and_members_that_init_anew_never_double_a_tile() -> Non
     [
         pytest.param((0, 0, 0), 2, 8_173, id="no INIT"),
         pytest.param((0, 1, 0), 1, 7_354, id="the first new owner inits"),
-        pytest.param((1, 0, 0), 1, 100_570, id="the old owner inits", marks=pytest.mark.slow),
+        pytest.param((1, 0, 0), 1, 100_570, id="the old owner inits", marks=LARGE),
     ],
 )
 def test_two_coordinators_never_double_a_tile(inits: tuple[int, int, int], edge_max: int, worlds: int) -> None:
@@ -52,9 +53,14 @@ def test_two_coordinators_never_double_a_tile(inits: tuple[int, int, int], edge_
             starts(2, 2, edge_max=3),
             63_744,
             id="two processes, two re-inits each, three offsets",
-            marks=pytest.mark.slow,
+            marks=LARGE,
         ),
-        pytest.param(starts(0, 0, 0, edge_max=1), 136_417, id="three processes, one offset", marks=pytest.mark.slow),
+        pytest.param(
+            starts(0, 0, 0, edge_max=1),
+            136_417,
+            id="three processes, one offset",
+            marks=LARGE,
+        ),
         pytest.param(starts(1, 1, program=START_REREADING), 15_240, id="two processes that look more often"),
     ],
 )
@@ -242,7 +248,6 @@ _WRONG_STARTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("design", "wanted"), _WRONG_STARTS.values(), ids=_WRONG_STARTS.keys())
 def test_every_other_order_of_a_start_is_wrong(design: Design, wanted: str) -> None:
     """Each step of a start stands where it stands because of a history that ends badly otherwise."""

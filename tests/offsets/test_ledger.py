@@ -26,8 +26,11 @@ from keylanes.offsets.events import (
 from keylanes.offsets.ledger import Ledger, evolve, evolve_all
 
 from ..stage.log_events import coordinator_elected, partition_started, range_released, ranges_granted, store_declared
+from ..tiers.marks import tier
 from .ledger_twin import judge, roll
 from .log_strategies import BOUNDS, PARTITION, PLACE, POINTS, TOPIC, control_logs, offset_logs
+
+pytestmark = tier("check")
 
 END = BOUNDS[-1]
 
@@ -70,7 +73,7 @@ def test_every_interleaving_gives_the_same_ledger(control: list[ControlEvent], o
         assert evolve_all(Ledger(), merged(control, offsets, sorted(taken))) == wanted
 
 
-@pytest.mark.slow
+@tier("test")
 @settings(max_examples=300)
 @given(control_logs(12, wrong=True), offset_logs(25), st.randoms(use_true_random=False))
 def test_random_interleavings_of_longer_logs_give_the_same_ledger(

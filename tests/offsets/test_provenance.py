@@ -23,6 +23,10 @@ from keylanes.offsets.provenance import (
     place_seed,
 )
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 VECTORS = Path(__file__).parents[1] / "keyrange" / "golden_xxhash64.json"
 """What Spark computed, see tests/keyrange/make_golden.py."""
 

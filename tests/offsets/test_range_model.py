@@ -117,7 +117,6 @@ _TWO_COORDINATORS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("design", "worlds"), _TWO_COORDINATORS.values(), ids=_TWO_COORDINATORS.keys())
 def test_two_coordinators_at_once_keep_the_tiling_exact(design: Design, worlds: int) -> None:
     """The term may change before, between and after all steps of the first coordinator, while V splits, merges,

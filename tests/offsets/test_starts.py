@@ -7,6 +7,9 @@ from keylanes.offsets.control_events import PartitionStarted
 from keylanes.offsets.starts import ADDED, StartChanged, check_starts, is_added
 
 from ..stage.log_events import coordinator_elected, partition_started
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 
 def control(*started: PartitionStarted) -> Control:

@@ -13,7 +13,7 @@ application. Another client judges what was written. One run takes about 100 s. 
 Needs root, ``ip``, ``tc``, ``ss``, ``setpriv`` and Java; where network namespaces can't be made it says "not run".
 Exit code 1: something is doubled, lost, out of order or miscounted; a member ended with an exit code that blames a log,
 a topic, a declaration or keylanes; the application did not go on during the cut or after it, or did not start again
-afterwards. Exit code 2: another process runs the same. The output of all processes is in FOLDER/runs.
+afterwards. Exit code 2: another process runs the same; 77: not run. The output of all processes is in FOLDER/runs.
 """
 
 import argparse
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if reason := why_not():
         say(f"not run: {reason}")
-        return 0
+        return 77
     if reason := claim(asked.folder):
         say(f"can't run: {reason}")
         return 2

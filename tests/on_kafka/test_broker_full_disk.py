@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+from ..tiers.marks import tier
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300), tier("proof", "brokers")]
 
 MOUNT = 'mount -t tmpfs -o size=120m keylanes "$0" || exit 77; exec "$@"'
 

@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from ..stage.proxy import Fault
+from ..tiers.marks import tier
 from . import chaos_plan as plan
 from .chaos import ChaosError, Round, run_round
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_800)]
 
 QUIET = Round(seed=1, kills=0, stops=0, pairs=0, broker_kills=0, broker_stops=0, restarts=0, fault_rate=0.0)
 SHORT = Round(seed=7, records=50_000, kills=10, stops=5, broker_kills=1, broker_stops=1, faults=6)
@@ -26,6 +27,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+@tier("proof", "chaos")
 @pytest.mark.usefixtures("spark")
 def test_a_round(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """At least 10 SIGKILLs and 5 SIGSTOPs over 50,000 records: 0 lost, doubled, out of order or torn, state right."""
@@ -48,6 +50,7 @@ def test_a_round(tmp_path: Path, record_property: Callable[[str, object], None])
     assert not (tmp_path / "round").exists(), "nothing stays on the disk"
 
 
+@tier("proof", "chaos-planted")
 @pytest.mark.usefixtures("spark")
 def test_planted_defects_are_caught(tmp_path: Path) -> None:
     """Commits that are sent again unread, an output that is not written, changes of state that are not: the audit names

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ..tiers.marks import tier
 from .chaos_app import PARTITIONS
 from .cluster_chaos import ClusterRound, run_cluster_round, table
 from .cluster_chaos_plan import STOP_S_MAX, TARGETS, Deed, Fault, draw
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_800)]
 
 RECORDS_MIN = 12_000
 
@@ -21,6 +22,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+@tier("proof", "cluster-chaos")
 @pytest.mark.usefixtures("spark")
 def test_a_round_on_a_cluster(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Leaders, coordinator, quorum and network fail under load: both judges find nothing, and each stop is short."""

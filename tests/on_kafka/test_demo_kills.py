@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from ..tiers.marks import tier
+
 FLIGHTS = 30_000
 HANDLER_MS = 25
 KILLS = (("load transact", 0.3), ("transact", 3.0))
@@ -102,9 +104,9 @@ class Demo:
         return Path(self.output.name).read_text()[-2_000:]
 
 
+@tier("proof", "demo-kills")
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_kills(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Killed by kill -9 in the load and in an open transaction: 0 lost, 0 doubled, all state right, says Spark."""

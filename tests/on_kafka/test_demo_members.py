@@ -11,6 +11,8 @@ import pytest
 
 from keylanes.demo.course import OF_MANY, SESSION_S
 
+from ..tiers.marks import tier
+
 FLIGHTS = 12_000
 HANDLER_MS_OF_MANY, FLIGHTS_PER_S_OF_MANY = 100, 80
 """Six processes would have all flights in 25 s; each step that is late slows them down until it is taken."""
@@ -26,7 +28,7 @@ from keylanes.demo.main import DemoOptions, run_demo
 sys.exit(run_demo(DemoOptions(broker="kafka", folder=Path(sys.argv[1]), **json.loads(sys.argv[2]))))
 """
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_800)]
 
 
 def proven(folder: Path, **options: int) -> dict[str, Any]:
@@ -47,6 +49,7 @@ def ended(folder: Path, **options: int) -> dict[str, Any]:
     return report
 
 
+@tier("proof", "demo-moves")
 def test_kills_pauses_joins_and_moves(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Who was killed lost its ranges to others and did not come back, who was paused for longer than a session did, who
     joined worked, and ranges went from one to another because somebody asked for it.
@@ -74,6 +77,7 @@ def test_kills_pauses_joins_and_moves(tmp_path: Path, record_property: Callable[
     assert log.count(f" {coordinator['name']} INFO flights-demo: joined") == 1
 
 
+@tier("proof", "demo-scaling")
 def test_scaling_up_and_down(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """From one process to four and back to one. After each step the group comes to rest, ranges have moved to who came
     and from who left, with their state, and nobody went but those who were told to.
@@ -94,6 +98,7 @@ def test_scaling_up_and_down(tmp_path: Path, record_property: Callable[[str, obj
     assert group["killed"] == group["paused"] == group["joined"] == []
 
 
+@tier("proof", "demo-service")
 def test_a_killed_process_of_a_service_comes_again(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -17,6 +17,7 @@ from keylanes.brokers.simulated.log import ClusterState, PartitionLog, Transacti
 from keylanes.devkafka.server import KafkaServer
 
 from ..stage.proxy import Proxy
+from ..tiers.marks import tier
 from .honest_runs import KafkaRun, Seen, simulate
 from .honest_scripts import Script, draw_script, past_scripts
 
@@ -26,7 +27,7 @@ SHRINKING_SECONDS_MAX = 60.0
 """For the shortest of the scripts that differ."""
 
 logger = logging.getLogger("tests.honest")
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(420), tier("proof", "honest-simulation")]
 _runs = itertools.count(1)
 
 

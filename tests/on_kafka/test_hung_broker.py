@@ -11,8 +11,9 @@ from keylanes.devkafka.cluster import SESSION_MS, KafkaCluster
 from keylanes.devkafka.node import KafkaNode
 
 from ..stage.hanging import OUT, SOURCE, Gaps, Load, counting, create, expected, leader_of, reached, read
+from ..tiers.marks import tier
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400), tier("proof", "hung-broker")]
 
 HANGS_S, STARTS = 30.0, 2
 STOPS_S_MAX = 3 * SESSION_MS / 1000

@@ -16,7 +16,9 @@ from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.jars import KafkaServerError
 from keylanes.devkafka.security import ADMIN, BAD, Access, ClusterSecurity
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+from ..tiers.marks import tier
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300), tier("proof", "refusals")]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 ANSWER_S, REFUSED_S = 60.0, 4.0

@@ -22,7 +22,9 @@ from keylanes.devkafka.node import KafkaNode
 from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import StoreError
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+from ..tiers.marks import tier
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300), tier("proof", "brokers")]
 
 LIMIT_S = 90.0
 # A client that gives a silent node three seconds: the test is about the cluster, not about a client's patience.

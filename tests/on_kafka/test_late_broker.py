@@ -10,8 +10,9 @@ from keylanes import App
 from keylanes.devkafka.server import KafkaServer
 
 from ..stage.ground import Ground
+from ..tiers.marks import tier
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, tier("proof", "brokers")]
 
 LATE_S, CALL_MS = 5.0, 1_000
 

@@ -19,9 +19,10 @@ from keylanes.brokers.protocol import BrokerError, TopicPartition, TopicSpec, Tr
 
 from ..stage.planting import Planting, Put, change, finding
 from ..stage.proxy import Proxy
+from ..tiers.marks import tier
 from . import test_kafka_appends, test_kafka_traps
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(120), tier("proof", "planted-traps")]
 
 
 class Trapped(NamedTuple):

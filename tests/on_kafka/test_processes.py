@@ -25,7 +25,7 @@ from ..stage.spoken import Spoken
 WAIT_S = 60.0
 PARTITIONS = 2
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker]
 
 
 class Parent:

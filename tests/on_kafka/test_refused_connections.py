@@ -16,7 +16,9 @@ from keylanes import App, Security, Settings
 from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.security import BAD, EXPIRED, OTHER_CA, OTHER_HOST, ClusterSecurity
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+from ..tiers.marks import tier
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300), tier("proof", "refusals")]
 
 AT_ONCE_S, SHORT_MS = 20.0, 2_000
 WRONG = "not-the-password"

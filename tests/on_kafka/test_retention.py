@@ -14,8 +14,9 @@ from keylanes.errors import SourceError
 
 from ..stage.ground import Ground
 from ..stage.stateful import administer, stops_with
+from ..tiers.marks import tier
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(120), tier("proof", "brokers")]
 
 AT_ONCE = {"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "100"}
 """Kafka looks every 5 minutes."""

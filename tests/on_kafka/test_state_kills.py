@@ -218,7 +218,6 @@ async def test_killed_in_the_cycle(kafka_server: KafkaServer, tmp_path: Path, wh
 TRANSACT = "keylanes.brokers.embedded:EmbeddedProducer.transact"
 
 
-@pytest.mark.slow
 async def test_killed_in_the_cycle_of_the_embedded_broker(tmp_path: Path) -> None:
     """Before the one write that a transaction is there, before its answer, and when it is told."""
     kills = [Kill("step transact", 9), Kill(f"after {TRANSACT}", 5), Kill("step committed", 4), Kill("step applied", 3)]

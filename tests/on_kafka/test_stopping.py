@@ -114,7 +114,6 @@ def test_backlog_beyond_the_drain_limit_waits_for_the_next_start(folder: Ground)
     assert sorted(published(folder)) == sorted(run.handled())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["loop", "thread", "stubborn", "thread-awaited"])
 def test_handler_that_never_ends(folder: Ground, kind: str) -> None:
     """It does not keep the process beyond the limits, whether it waits on the loop, in a thread, or refuses to be
@@ -195,7 +194,6 @@ def test_sigterm_while_it_starts() -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.slow
 def test_sigterm_when_the_broker_is_gone(tmp_path: Path) -> None:
     """All steps have one limit together: the process ends within that, its exit code says that the last commit is
     missing, and when the broker is back nothing was lost or doubled.

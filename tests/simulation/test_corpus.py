@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from ..stage.planting import Planting
+from ..tiers.marks import tier
 from .corpus import FOLDER, load, paths
 from .world import run_plan
+
+pytestmark = tier("check")
 
 
 @pytest.mark.parametrize("path", paths(), ids=lambda path: path.stem)
@@ -24,7 +27,7 @@ def test_what_was_found_once_is_mended(path: Path) -> None:
     run_plan(case.plan)
 
 
-@pytest.mark.slow
+@tier("test")
 @pytest.mark.interpreted
 @pytest.mark.parametrize("path", paths(), ids=lambda path: path.stem)
 def test_a_plan_finds_its_defect_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from ..tiers.marks import tier
 from .loop import PausingLoop, context_of
+
+pytestmark = tier("check")
 
 T = TypeVar("T")
 

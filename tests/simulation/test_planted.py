@@ -7,7 +7,8 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -16,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from ..on_kafka.test_planted_kafka import TRAPPED, Trapped
+from ..stage.complaints import Overdue, complaints
 from ..stage.planting import Planting, Tripping
+from ..tiers.marks import tier
 from . import (
     plants_copies,
     plants_deposing,
@@ -33,6 +36,8 @@ from .world import run_plan
 
 PLANS_TRIPPED = 3
 """As many show what comes of a defect that trips: mostly that no process starts, or that all are dead letters."""
+LIMIT_S = 10.0
+"""For each defect that is planted together with others in one test."""
 ACCIDENTS = (
     "",
     "AssertionError: \nassert found",
@@ -88,7 +93,7 @@ ALL = [plant for plants in CHAPTERS.values() for plant in plants]
 BY_SEEDS = [plant for plant in ALL if not plant.found_by]
 BY_TESTS = [(plant, test) for plant in ALL for test in plant.found_by]
 
-pytestmark = pytest.mark.interpreted
+pytestmark = [pytest.mark.interpreted, tier("check")]
 
 
 @pytest.fixture(autouse=True)
@@ -99,43 +104,56 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.slow
+@tier("test")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_defect_that_trips_is_found() -> None:
+    """What is said when a defect raises a TypeError in its place is not what the plant states."""
+    found = complaints(ALL, trip, LIMIT_S)
+    assert not found, listed(found)
+
+
+def trip(plant: Plant, patch: pytest.MonkeyPatch) -> None:
+    """Run what finds a defect, with one that trips. What waits for ever is not found, either."""
+    plant.put(Tripping(patch))
+    runs = plant.found_by or [partial(run_plan, plan) for plan in islice(plant.plans(), PLANS_TRIPPED)]
+    with suppress(Overdue):
+        for run in runs:
+            assert not (said := plant.found(run)), said
+
+
+@tier("test")
 @pytest.mark.parametrize("plant", BY_SEEDS, ids=lambda plant: plant.name)
-def test_seeds_find_a_planted_defect(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_find_a_planted_defect(
+    plant: Plant, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+) -> None:
     """One of the plans fails with it, in the words that the plant states, and not without it."""
+    record_property(plants_found.PLANT, plant.name)
     began = time.process_time()
-    found = plants_found.search(plant, plants_found.known().get(plant.name))
+    known = plants_found.known().get(plant.name)
+    found = plants_found.search(plant, known.seed if known else None)
     assert found is not None, f"no plan found: {plant.name}"
     seed, number, said = found
+    record_property(plants_found.SEED, seed)
     run_plan(next(plant.plans(seed)))
     spent = time.process_time() - began
     with capsys.disabled():
         sys.stdout.write(f"\n{plant.name}: seed {seed}, plan {number}, {spent:.1f} s: {said:.120}\n")
 
 
-@pytest.mark.slow
+@tier("test")
 @pytest.mark.parametrize(
     ("plant", "test"), BY_TESTS, ids=[f"{plant.name} - {label(test).rpartition('::')[2]}" for plant, test in BY_TESTS]
 )
-def test_a_test_finds_a_planted_defect(plant: Plant, test: Test, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_finds_a_planted_defect(
+    plant: Plant, test: Test, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
     """The test fails with it, where the plant states it, and passes without it."""
+    record_property(plants_found.PLANT, plant.name)
     plant.put(Planting(monkeypatch))
     assert plant.found(test), f"not found, or not as {plant.finding!r}"
     monkeypatch.undo()
     test()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(10)  # one that waits for ever is not found, either
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("plant", ALL, ids=lambda plant: plant.name)
-def test_a_defect_that_trips_is_not_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said when it raises a TypeError in its place is not what the plant states."""
-    plant.put(Tripping(monkeypatch))
-    runs = plant.found_by or [partial(run_plan, plan) for plan in islice(plant.plans(), PLANS_TRIPPED)]
-    for run in runs:
-        assert not plant.found(run)
 
 
 @pytest.mark.parametrize("plant", [*ALL, *TRAPPED], ids=lambda plant: plant.name)
@@ -145,12 +163,18 @@ def test_an_accident_is_not_what_a_defect_states(plant: Plant | Trapped) -> None
         assert not re.search(plant.finding, said, re.DOTALL), said
 
 
-@pytest.mark.parametrize("plant", [*ALL, *TRAPPED], ids=lambda plant: plant.name)
-def test_the_code_still_holds_what_a_defect_changes(plant: Plant | Trapped, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_still_holds_what_defects_change() -> None:
     """Who changes a line or a signature that a defect replaces learns it within seconds; that it is found takes the
     slow tests.
     """
-    plant.put(Planting(monkeypatch))
+    plants: list[Plant | Trapped] = [*ALL, *TRAPPED]
+    found = complaints(plants, lambda plant, patch: plant.put(Planting(patch)), LIMIT_S)
+    assert not found, listed(found)
+
+
+def listed(found: list[str]) -> str:
+    """All that failed, a line for each."""
+    return f"{len(found)} defects:\n" + "\n".join(found)
 
 
 def test_an_accident_is_no_finding() -> None:
@@ -182,9 +206,11 @@ def test_what_every_suite_has_to_find_is_planted() -> None:
     assert not set(WANTED) - set(names)
 
 
-def test_of_each_a_seed_is_known() -> None:
-    """``python -m tests.simulation.plants_found`` writes them down."""
-    assert plants_found.known().keys() == {plant.name for plant in BY_SEEDS}
+def test_it_is_known_what_found_each() -> None:
+    """``python -m tests.simulation.plants_found`` writes down the seeds, and digests of what each defect touches."""
+    known = plants_found.known()
+    assert {(name, found.seed is None) for name, found in known.items()} == {(p.name, bool(p.found_by)) for p in ALL}
+    assert all(found.digest for found in known.values())
 
 
 def test_the_document_lists_them() -> None:

@@ -4,7 +4,6 @@ import random
 from itertools import islice
 
 import msgspec
-import pytest
 
 from .plan import Plan, draw_plan
 from .plants import focused
@@ -38,7 +37,6 @@ def test_no_more_attempts_begin_than_the_rate_allows() -> None:
         run_plan(limited(seed))
 
 
-@pytest.mark.slow
 def test_no_more_attempts_begin_in_many_more_groups() -> None:
     """The same for longer."""
     for seed in islice(seeds_with(several=True), SEEDS, SEEDS_MORE):

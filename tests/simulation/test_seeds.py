@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from ..tiers.marks import tier
 from . import corpus, soak
 from .deposing import LED
 from .happenings import ASKED, ROLES
@@ -27,6 +28,8 @@ from .soak_pool import Pool, Worker
 from .soak_worker import Answer, Task, encode
 from .steps import STRIKES, Strike, can_meet
 from .world import run_plan, run_seed
+
+pytestmark = tier("check")
 
 GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 65, 20, 50
 """Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
@@ -187,7 +190,8 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
         assert [answer.trace for answer in answers] == here
 
 
-@pytest.mark.slow
+@tier("proof", "many-seeds")
+@tier("test")
 @pytest.mark.timeout(1_200)
 def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
     """Groups and single processes, with thousands of faults: none loses, doubles or disorders anything, none hangs;

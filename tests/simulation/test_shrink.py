@@ -6,12 +6,15 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from ..stage.planting import Planting
+from ..tiers.marks import tier
 from .plan import Plan as RealPlan
 from .plan import draw_plan
 from .plants import focused
 from .plants_fencing import no_fence
 from .shrink import describe_kind, kind_of, parts_of, shrink
 from .world import run_plan
+
+pytestmark = tier("check")
 
 SEEDS_SEARCHED = 300
 SHRINK_RUNS = 50
@@ -119,7 +122,7 @@ def real_failure(plan: RealPlan) -> str | None:
     return None
 
 
-@pytest.mark.slow
+@tier("test")
 @pytest.mark.timeout(600)
 def test_a_planted_defect_of_the_runtime_is_left_with_little_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the fence, of many records and happenings a handful is left, and somebody is called fenced who is not."""

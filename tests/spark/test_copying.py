@@ -4,12 +4,15 @@ import pytest
 
 from keylanes.offsets.control_events import CopyAsked, CopyEnded, StoreDeclared
 
+from ..tiers.marks import tier
 from .copy_plants import COPY_PLANTS, planted_copy
 from .group_plants import find
 from .honest import Run
 from .honest_copies import HALF, MOVED, CopyPlanner
 from .honest_group import SECOND, WHOLE
 from .owned_logs import Owned, owned
+
+pytestmark = tier("check")
 
 
 def judged(run: Run) -> Owned:

@@ -9,6 +9,9 @@ from keylanes.spark.access import Access
 from keylanes.spark.brokers import AuditError, Span, WitnessBroker
 
 from ..stage.brokers import DESCRIBE_CONFIGS, LIST_OFFSETS, TOPIC, Belief, Brokers
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 PLACE = (TOPIC, 0)
 OLD, NEW = Belief(1, 6, 100, 90), Belief(2, 7, 200)

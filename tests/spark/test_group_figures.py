@@ -10,11 +10,14 @@ from keylanes.spark.group_report import GroupFigures
 from keylanes.spark.report import Check, Report
 
 from ..stage.log_events import coordinator_elected
+from ..tiers.marks import tier
 from .group_plants import find, granted_again
 from .honest import SOURCE, Run
 from .honest_copies import MOVED, STATE_BYTES, CopyPlanner
 from .honest_group import FIRST, SECOND, WHOLE, GroupPlanner
 from .owned_logs import owned
+
+pytestmark = tier("check")
 
 BEGAN_MS = 1_000_005
 """The first grant."""

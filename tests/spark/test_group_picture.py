@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ..tiers.marks import tier
 from .honest_group import FIRST, SECOND, GroupPlanner
 from .test_group_figures import figures_of
 
@@ -12,6 +13,8 @@ pytest.importorskip("matplotlib")
 import matplotlib.image as mpl_image
 
 from keylanes.spark.group_picture import colour, draw_group
+
+pytestmark = tier("check")
 
 
 def test_a_range_has_the_colour_of_its_owner(tmp_path: Path) -> None:

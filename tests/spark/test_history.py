@@ -10,6 +10,9 @@ from keylanes.offsets.events import Event, SnapshotTaken, WorkersCut, WorkersMer
 from keylanes.spark.history import UNTIL_NEVER, fold_control, fold_workers, left_edges, oldest_snapshot
 
 from ..stage.log_events import coordinator_elected, member_joined, partition_started, ranges_granted
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 TOP = 1 << 32
 

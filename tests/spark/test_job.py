@@ -13,7 +13,10 @@ from keylanes.spark.brokers import AuditError
 from keylanes.spark.job import main
 from keylanes.spark.report import Check, Report, SourceFigures
 
+from ..tiers.marks import tier
 from .honest import APP, Planner
+
+pytestmark = tier("check")
 
 
 @pytest.mark.spark

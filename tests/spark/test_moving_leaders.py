@@ -10,6 +10,7 @@ from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.spark.access import Access
 
 from ..stage.leaders import Leaders
+from ..tiers.marks import tier
 from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Planner, Run
 from .test_kafka import create, producer, send
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from keylanes.spark.report import Report
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600), tier("proof", "moving-leaders")]
 
 OTHER = "sights"
 READ = "read"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from keylanes.spark.judge_state import ExpectedState
     from keylanes.spark.report import Report
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark]
 
 GOLDEN = Path(golden_logs.__file__).parent / "golden"
 ORDERS = golden_logs.LIVES * golden_logs.ORDERS_EACH

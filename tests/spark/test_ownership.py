@@ -6,12 +6,15 @@ from msgspec.structs import replace
 from keylanes.offsets.event_values import EpochFold, Piece
 from keylanes.offsets.events import RangesReleased, SnapshotTaken
 
+from ..tiers.marks import tier
 from .group_plants import PLANTS, planted
 from .honest import SOURCE, Planner, Run
 from .honest_group import FIRST, WHOLE, GroupPlanner
 from .honest_ranges import SIXTEENTH, RangePlanner
 from .owned_logs import Owned, owned
 from .range_plants import RANGE_PLANTS, planted_range
+
+pytestmark = tier("check")
 
 
 def judged(run: Run) -> Owned:

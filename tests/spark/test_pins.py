@@ -11,10 +11,12 @@ from keylanes.offsets.control_events import AppCreated
 from keylanes.spark.access import Access
 from keylanes.spark.brokers import AuditError, EmbeddedWitness, Place, Span
 from keylanes.spark.pins import pin
-from keylanes.spark.run import Run as AuditRun
 from keylanes.state.topics import NewRecord, TopicStore
 
+from ..tiers.marks import tier
 from .honest import APP, AUDITED, DEAD, LATE, SOURCE, TABLE, Planner, Run, records_of
+
+pytestmark = tier("check")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +93,8 @@ def test_what_pins_rest_on_without_proof_is_noted(tmp_path: Path) -> None:
     url = Planner(restarts=0, records=100).run().store(tmp_path)
     pins = pin(Doubtful(tmp_path), APP, None)
     assert pins.doubts == ["WARNING: late: whoever says that it leads is believed"]
-    assert AuditRun(None, Access(url), pins, 10).notes == pins.doubts
+    runs = pytest.importorskip("keylanes.spark.run", reason="needs pyarrow", exc_type=ModuleNotFoundError)
+    assert runs.Run(None, Access(url), pins, 10).notes == pins.doubts
 
 
 def stored(tmp_path: Path) -> EmbeddedWitness:

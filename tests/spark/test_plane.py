@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 from keylanes.keyrange.steps import Steps
 from keylanes.spark.plane import Rectangle, bands_of, defects, residual
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 X, Y = 6, 5
 TOP = 1 << 32
 

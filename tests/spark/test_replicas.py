@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 from keylanes.spark.brokers import Place, Span
 from keylanes.spark.replicas import Poll, ReplicaAnswer
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 PLACE: Place = ("late", 0)
 NODES_MAX = 5
 

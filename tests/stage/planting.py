@@ -4,6 +4,7 @@ A defect with the signature of before raises a TypeError where it is called, and
 """
 
 import inspect
+import linecache
 import pkgutil
 import sys
 import textwrap
@@ -138,7 +139,10 @@ def mutated(function: Callable[..., Any], *pieces: tuple[str, str]) -> Any:
         assert source.count(old) == 1, f"{function.__qualname__} no longer holds {old!r} once: plant this defect anew"
         source = source.replace(old, new)
     made: dict[str, Any] = {}
-    exec(source, inspect.unwrap(function).__globals__, made)  # noqa: S102  # a defect is a change of the very source
+    name = f"<{function.__qualname__} with a defect, {hash(source):x}>"
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name  # inspect finds it there
+    code = compile(source, name, "exec", dont_inherit=True)
+    exec(code, inspect.unwrap(function).__globals__, made)  # noqa: S102  # a defect is a change of the very source
     return made[function.__name__]
 
 

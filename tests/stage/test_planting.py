@@ -8,7 +8,10 @@ import pytest
 
 from keylanes.runtime.handlers.partition_state import Scope
 
+from ..tiers.marks import tier
 from .planting import Misfit, Planting, Tripping
+
+pytestmark = tier("check")
 
 
 class Lane:

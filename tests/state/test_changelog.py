@@ -21,6 +21,10 @@ from keylanes.state.changelog import (
 )
 from keylanes.state.keys import HEAD_BYTES, is_state_key, state_key
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 UNSIGNED = st.integers(0, (1 << 64) - 1)
 
 

@@ -220,7 +220,6 @@ def check_behind_no_marker(copy: RocksCopy) -> int:
     return max((marker.position for _, _, marker in markers.pieces()), default=0)
 
 
-@pytest.mark.slow
 def test_a_killed_writer_leaves_no_change_behind_a_marker(tmp_path: Path) -> None:
     """After kill -9 at random moments the changes below each marker are there, and so is what was acknowledged."""
     drawn = random.Random(1)
@@ -289,7 +288,6 @@ def test_a_view_reads_beside_the_writer(tmp_path: Path) -> None:
     writer.close()
 
 
-@pytest.mark.slow
 def test_views_beside_a_busy_writer_see_whole_writes(tmp_path: Path) -> None:
     """While another process writes, flushes and drops ranges, no view shows a marker ahead of its values."""
     last = 1
@@ -363,7 +361,6 @@ copies.close()
 """
 
 
-@pytest.mark.slow
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     """The error says that the disk is full, later writes are refused, and after a restart with room all is there."""
     shell = 'mount -t tmpfs -o size=64m keylanes "$0" || exit 77; exec "$1" -c "$2" "$0"'

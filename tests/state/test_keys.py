@@ -24,6 +24,10 @@ from keylanes.state.keys import (
     state_key,
 )
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 BYTES = st.binary(max_size=6) | st.text("\x00\xff", max_size=3).map(lambda text: text.encode("latin-1"))
 POINTS = st.integers(0, SPACE_END - 1) | st.sampled_from([0, 1, 255, 256, SPACE_END - 256, SPACE_END - 1])
 STORES = st.integers(0, 65535)

@@ -20,6 +20,10 @@ from keylanes.state.learning import (
 )
 from keylanes.state.tables import Marker
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 LOWER, UPPER = KeyRange(0, SPACE_END).split(SPACE_END // 2)
 
 

@@ -21,6 +21,9 @@ from keylanes.state.overlay import (
 from keylanes.state.tables import Change
 
 from ..stage.planting import Planting, change
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
 
 VALUE_KEYS = [state_key(point, 0, name) for point, name in ((1, b"a"), (1, b"ab"), (2, b""), (1 << 31, b"\xff"))]
 MAPS = [state_key(point, store, name) for point, store, name in ((1, 1, b"a"), (1, 2, b"a"), (2, 1, b"\xff"))]
@@ -156,7 +159,7 @@ DEFECTS = {
 
 
 @pytest.mark.interpreted
-@pytest.mark.slow
+@tier("test")
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_planted_defects_are_found(monkeypatch: pytest.MonkeyPatch, defect: str) -> None:
     """Each of them leads to something that the account does not say."""

@@ -21,6 +21,10 @@ from keylanes.state.restore import (
 )
 from keylanes.state.tables import Change, Mark, Marker
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 QUARTER = SPACE_END // 4
 QUARTERS = [KeyRange(i * QUARTER, (i + 1) * QUARTER) for i in range(4)]
 RETENTION = 100

@@ -15,6 +15,10 @@ import rocksdict
 
 from keylanes.state.rocks import CACHE_BYTES, MARKER, Rocks, RocksError, Writes, _SharedCache, open_rocks
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 OPEN_AND_SAY = """
 import sys
 from pathlib import Path

@@ -13,6 +13,10 @@ from keylanes.state.memory import MemoryCopies
 from keylanes.state.sampling import ENTRIES, PLACES, sampled_bytes
 from keylanes.state.tables import Copy
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def table(entries: dict[bytes, bytes]) -> Copy:
     """One that holds these."""

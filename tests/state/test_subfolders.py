@@ -19,6 +19,10 @@ from keylanes.state.rocks import RocksError, RocksInUse, open_rocks
 from keylanes.state.subfolders import Claimed, claim, folder_of, subfolders_in
 from keylanes.state.tables import Marker
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 KEY = state_key(1, 0, b"k")
 
 CLAIM = """

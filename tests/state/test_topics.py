@@ -30,6 +30,10 @@ from keylanes.state.topics import (
     TopicTable,
 )
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def numbered(topic: str, count: int, partition: int = 0, first: int = 0) -> list[NewRecord]:
     """Records whose values count up from ``first``."""
@@ -459,7 +463,7 @@ def start_writer(folder: Path, size: int, block: int = 0) -> "subprocess.Popen[b
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-@pytest.mark.slow
+@tier("test")
 def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     """After kill -9 at random moments each append is there whole or not at all, and every acknowledged one is there."""
     drawn = random.Random(1)
@@ -476,7 +480,7 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
         store.close()
 
 
-@pytest.mark.slow
+@tier("test")
 def test_views_beside_a_busy_writer_see_whole_appends(tmp_path: Path) -> None:
     """While another process writes, flushes and drops logs, each view and each refresh shows whole appends."""
     seen = 1

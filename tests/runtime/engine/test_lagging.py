@@ -5,8 +5,6 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 
-import pytest
-
 from keylanes import App, Context
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedBroker
@@ -55,7 +53,6 @@ def queued_bytes(app: App) -> int:
     return sum(partition.queued_bytes for partition in app.statistics().partitions)
 
 
-@pytest.mark.slow
 async def test_stuck_key_holds_back_nobody(ground: Ground) -> None:
     """While one key is stuck a hundred thousand other records pass, in bounded memory; released, it catches up: every
     record once, each key in order.

@@ -26,6 +26,10 @@ from keylanes.runtime.handlers.outputs import (
     returned,
 )
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 class Record(NamedTuple):
     """A record as read."""

@@ -12,6 +12,10 @@ from keylanes.runtime.handlers.handler import declare
 from keylanes.runtime.handlers.store_declarations import declare_store, shape_of
 from keylanes.runtime.handlers.stores import Binding
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 class Late(enum.StrEnum):
     YES = "yes"

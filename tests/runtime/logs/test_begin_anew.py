@@ -4,7 +4,10 @@ import asyncio
 
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ...tiers.marks import tier
 from .test_office import PLACE, Group
+
+pytestmark = tier("check")
 
 AT_MS = range(40)
 """When the member's transaction begins, after it has begun to read."""

@@ -32,6 +32,9 @@ from keylanes.runtime.settings import Settings
 
 from ...stage.appending import append
 from ...stage.fencing import fence
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
 
 PLACE = ("src", 0)
 LOG = TopicPartition("x.offsets", 0)

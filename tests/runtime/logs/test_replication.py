@@ -5,6 +5,10 @@ import pytest
 from keylanes.brokers.protocol import Replication, TopicDescription
 from keylanes.runtime.logs.replication import told, warnings
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def topic(name: str, replicas: int, brokers: int = 3, in_sync: int = 2, *, unclean: bool = False) -> TopicDescription:
     """A topic on a cluster."""

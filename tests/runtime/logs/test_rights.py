@@ -9,6 +9,10 @@ from keylanes import App, DeadLetter, MapState
 from keylanes.brokers.rights import Right
 from keylanes.runtime.logs.rights import needed, told
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def shop() -> App:
     """Two sources, one with state; outputs that are named once and twice, and a dead-letter topic."""

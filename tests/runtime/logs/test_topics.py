@@ -16,6 +16,10 @@ from keylanes.runtime.settings import Settings
 from keylanes.state.changelog import CHANGELOG_CONFIG
 from keylanes.state.tables import TABLE_CONFIG
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 CHANGELOG = "x.changelog.src"
 
 

@@ -12,6 +12,9 @@ from keylanes.runtime.logs.true_ends import TrueEnds
 from keylanes.runtime.settings import Settings
 
 from ...stage.fencing import fence
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
 
 OFFSETS = TopicPartition("x.offsets", 0)
 TILE = Outgoing(*OFFSETS, None, b"tile")

@@ -105,7 +105,6 @@ def test_a_member_that_is_killed_is_replaced_by_the_others(who: str) -> None:
 # --- at rest ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_an_idle_group_writes_nothing_but_beats(count: int) -> None:
     """For ten minutes no epoch begins, and neither the control log nor the offset log grows."""

@@ -31,6 +31,10 @@ from keylanes.runtime.partition.generation import take
 from keylanes.runtime.partition.load import Points
 from keylanes.runtime.partition.worker import Worker
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 HALF = SPACE_END // 2
 KEYS = [b"k%d" % i for i in range(40)]
 LEFT = [key for key in KEYS if point_of(key, 0, 0) < HALF]

@@ -13,7 +13,10 @@ from keylanes.runtime.partition import cut as structure
 from keylanes.runtime.partition import generation
 from keylanes.runtime.partition.dispatch import PartitionDispatch
 
+from ...tiers.marks import tier
 from .dispatch_model import Parts, drive
+
+pytestmark = tier("check")
 
 STEPS = 150
 PLANT_SEEDS = 400
@@ -154,7 +157,7 @@ PLANTS: dict[str, Callable[[], Parts]] = {
 }
 
 
-@pytest.mark.slow
+@tier("test")
 @pytest.mark.interpreted
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_defect_is_found(name: str) -> None:

@@ -15,6 +15,9 @@ from keylanes.runtime.partition.generation import Generation, committed, take
 from keylanes.runtime.partition.worker import Worker
 
 from ...stage.log_events import range_released
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
 
 WORKERS = 4
 KEYS = [next(b"k%d" % i for i in range(1_000) if point_of(b"k%d" % i, 0, 0) >> 30 == w) for w in range(WORKERS)]

@@ -10,6 +10,10 @@ from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.policy import FULL
 from keylanes.runtime.partition.load import POINTS, SEEDS_MAX, Load, Points
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def record(key: bytes = b"k", offset: int = 0) -> SimulatedRecord:
     """A record of a key."""

@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 
 from keylanes.runtime.partition.pace import CATCH_UP_S, ROUNDING, Pace
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 STEPS = st.lists(st.tuples(st.floats(0.0, 0.5), st.booleans()), max_size=60)
 
 

@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from keylanes.runtime.partition.pace import Pace
 from keylanes.runtime.partition.permits import Permits
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 PLACES = ("a", "b", "c")
 
 

@@ -10,9 +10,12 @@ from keylanes.keyrange.ranges import WHOLE, even_bounds
 from keylanes.runtime.partition import reshape
 from keylanes.runtime.partition.reshape import ReleaseWish, Wishes
 
+from ...tiers.marks import tier
 from .reshape_model import WishParts, drive_wishes
 from .test_cut import LEFT, dispatch_of, take_all
 from .test_dispatch import mutated
+
+pytestmark = tier("check")
 
 STEPS = 150
 PLANT_SEEDS = 400
@@ -115,7 +118,7 @@ PLANTS: dict[str, Callable[[], WishParts]] = {
 }
 
 
-@pytest.mark.slow
+@tier("test")
 @pytest.mark.interpreted
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_defect_is_found(name: str) -> None:

@@ -15,7 +15,10 @@ from keylanes.runtime.partition.dispatch import Blocked, PartitionDispatch, Work
 from keylanes.runtime.partition.room import STUCK_MS, RoomWait, Verdict
 from keylanes.runtime.partition.worker import Worker
 
+from ...tiers.marks import tier
 from .test_dispatch import mutated
+
+pytestmark = tier("check")
 
 QUOTA_BYTES = 4_000
 LOOKS_MAX = 60

@@ -24,6 +24,10 @@ from keylanes.runtime.partition.taking_apart import Apart, Failed, Replaced, Unb
 from keylanes.state.keys import state_key
 from keylanes.state.overlay import Layer, Overlay
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 WORKERS = 4
 KEYS = [next(k for i in range(1_000) if point_of_key(k := b"k%d" % i) >> 30 == w) for w in range(WORKERS)]
 """A key for each of four workers."""

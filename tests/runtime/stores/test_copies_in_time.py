@@ -17,9 +17,12 @@ from keylanes.state.memory import MemoryCopy
 from keylanes.state.restore import Writers
 from keylanes.state.tables import Mark, Marker
 
+from ...tiers.marks import tier
 from .learning import PLACE, Beside
 from .test_learner import virtual
 from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, World, key_of
+
+pytestmark = tier("check")
 
 CHANGELOG = TopicPartition(TOPIC, 0)
 

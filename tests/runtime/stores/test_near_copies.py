@@ -12,7 +12,10 @@ from keylanes.runtime.stores.restore import Restore
 from keylanes.state import restore as plans
 from keylanes.state.tables import Marker
 
+from ...tiers.marks import tier
 from .test_restore import TOPIC, Readers, World, key_of, virtual
+
+pytestmark = tier("check")
 
 
 async def restored(world: World, connection: Readers, partitions: int = 1) -> int:

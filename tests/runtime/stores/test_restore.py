@@ -25,6 +25,9 @@ from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
 
 from ...stage.appending import append
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
 
 TOPIC = "app.changelog.source"
 HOUR_MS = 3_600_000

@@ -26,6 +26,9 @@ from keylanes.state.changelog import is_beacon_key
 from ...stage.appending import append
 from ...stage.engine import DEAD, OUT, SOURCE, Engine, application
 from ...stage.ground import Ground
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
 
 Source: TypeAlias = tuple[bytes | None, Any] | tuple[bytes | None, Any, int]
 """(key, value as JSON), and the timestamp if it matters."""

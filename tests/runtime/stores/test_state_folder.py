@@ -10,6 +10,10 @@ from keylanes.runtime.stores.keeper import StateFolder, open_state_folder
 from keylanes.state.copies import open_copies
 from keylanes.state.rocks import RocksError
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def of(folder: Path, name: str | None = None) -> StateFolder:
     """What a process with these settings has."""

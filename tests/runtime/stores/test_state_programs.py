@@ -27,6 +27,9 @@ from keylanes.state.keys import decode_map_key, parse_key
 from keylanes.state.memory import MemoryCopies
 
 from ...stage.engine import DEAD, OUT, SOURCE, Engine, application, duplicate
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
 
 PARTITIONS = 2
 KEYS = 5
@@ -360,7 +363,7 @@ def typed(engine: Engine, state: dict[int, dict[bytes, bytes]]) -> dict[tuple[in
     return found
 
 
-@pytest.mark.slow
+@tier("test")
 @settings(max_examples=300)
 @given(program=st.lists(steps, max_size=25), seed=st.integers(0, 1 << 16))
 def test_state_is_what_the_records_make_of_it(program: list[Action], seed: int) -> None:
@@ -405,7 +408,7 @@ def random_program(rng: random.Random) -> list[Action]:
     return program
 
 
-@pytest.mark.slow
+@tier("test")
 def test_long_programs() -> None:
     """The same over programs that are longer than those that a search draws."""
     for seed in range(30):

@@ -33,7 +33,10 @@ from keylanes.state.overlay import Layer
 from keylanes.state.topics import StoredRecord
 
 from ...stage.engine import DEAD, OUT, SOURCE, Engine, application, fold
+from ...tiers.marks import tier
 from .test_state import ONCE, Declare, brief
+
+pytestmark = tier("check")
 
 # --- the changelog ---------------------------------------------------------------------------------------------------
 

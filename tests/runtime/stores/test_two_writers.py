@@ -20,6 +20,9 @@ from keylanes.state.restore import BEACON_NEAR
 
 from ...stage.appending import append
 from ...stage.writers import Carried, Group, Member, changed_by, halves, read_all
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
 
 NAME, SOURCE = "app", "source"
 

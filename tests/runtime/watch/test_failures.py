@@ -5,6 +5,10 @@ from hypothesis import strategies as st
 
 from keylanes.runtime.watch.failures import Kind, Sample, and_more
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 INTERVAL_S = 10
 KINDS = [Kind(handler, error, then) for handler in "ab" for error in ("KeyError", "OSError") for then in ("", "dead")]
 

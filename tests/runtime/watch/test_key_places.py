@@ -12,6 +12,10 @@ from keylanes.brokers.protocol import TopicPartition
 from keylanes.brokers.simulated.log import SimulatedRecord
 from keylanes.runtime.watch.key_places import SAMPLE_RECORDS, KeyPlaces
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 KEYS = [b"customer %d" % i for i in range(200)]
 PARTITIONS = 4
 

@@ -12,6 +12,10 @@ from keylanes.runtime.watch.story import (
     without_credentials,
 )
 
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
 MINUTE_MS = 60_000
 
 

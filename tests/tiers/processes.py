@@ -1,0 +1,56 @@
+"""Processes that the tiers start: each in a session of its own, of which nothing is left behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+END_S_MAX: Final = 20
+"""So long a process may take to end when it is told to."""
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], env: Mapping[str, str], **options: Any) -> "Iterator[subprocess.Popen[str]]":
+    """A process; behind the block it has ended, with all that it started in its session."""
+    child = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, text=True, **options)
+    try:
+        yield child
+    finally:
+        _end(child)
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Told to stop, the block ends by SystemExit, so that what it has started is ended."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def environment(*, on_sources: bool) -> dict[str, str]:
+    """Of a child that runs the compiled package, which dev.py puts in front of the path, or the sources."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)[on_sources:]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*path, str(ROOT)]))}
+
+
+def _end(child: "subprocess.Popen[str]") -> None:
+    for number, limit_s in ((signal.SIGTERM, END_S_MAX), (signal.SIGKILL, None)):
+        try:
+            os.killpg(child.pid, number)
+            child.wait(limit_s)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
