@@ -48,7 +48,7 @@ SIZES = {
     FULL: "0.5 GB: Spark, Arrow, pandas, matplotlib, the flights of 2013",
     JAVA: "35 MB: a Java for machines that have none",
 }
-FAST = ("--tier", "check", "-m", "not (broker or spark)", "-n", "2", "--dist", "loadfile")
+FAST = ("--tier=check", "-m", "not (broker or spark)", "-n", "2", "--dist", "loadfile")
 
 
 def main(arguments: list[str]) -> int:
@@ -91,7 +91,7 @@ def check(rest: list[str]) -> int:
     """Style, types, and the fast tests, on the sources: no Java, no broker, no Spark."""
     if any(word.partition("=")[0] == "--python" for word in rest):
         return run([sys.executable, PYTHONS_SCRIPT, *rest], dict(os.environ))
-    room = ["--room", os.environ["ROOM"]] if "ROOM" in os.environ else []
+    room = [f"--room={os.environ['ROOM']}"] if "ROOM" in os.environ else []
     python, env = environment([SMALL]), {"KEYLANES_HYPOTHESIS": "quick", **os.environ}
     tests = [pytest(python, *FAST, *room, *rest)]
     failed, code = beside(checks(python), env, lambda: steps(tests, env))  # a test process waits now and then

@@ -258,6 +258,7 @@ PLANTED: dict[str, Put] = {
 }
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("put", PLANTED.values(), ids=PLANTED.keys())
 def test_a_planted_defect_is_found(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of so many histories fails with it."""

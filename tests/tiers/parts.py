@@ -33,7 +33,7 @@ class Part:
 
 def of_tests(name: str, proves: str, rooms: tuple[str, ...], minutes: float, *, on_sources: bool = False) -> Part:
     """A part that is all tests with its mark. ``on_sources``: they use Spark, or change source that is compiled."""
-    words = ("-P", "-m", "pytest", "-q", "--tier", "proof", "--part", name, "-n", "2", "--dist", "loadfile")
+    words = ("-P", "-m", "pytest", "-q", "--tier=proof", f"--part={name}", "-n", "2", "--dist", "loadfile")
     return Part(name, proves, rooms, minutes, words, on_sources)
 
 
@@ -41,7 +41,7 @@ def of_plants(share: str) -> Part:
     """A share of the planted defects, such as 1/3."""
     words = ("-P", "-m", "pytest", "-q", "tests/simulation/test_planted.py", "-k", "finds or find", "-n", "2")
     proves = f"tests and seeds find planted defects, share {share} of them"
-    return Part(f"planted-{share[0]}", proves, ALL, 5, (*words, "--plants", share), on_sources=True)
+    return Part(f"planted-{share[0]}", proves, ALL, 5, (*words, f"--plants={share}"), on_sources=True)
 
 
 def of_deposed(led: str, version: int) -> Part:

@@ -46,7 +46,7 @@ def pytest(name: str, marks: str, *options: str) -> list[str]:
     """The command of one of the two runs."""
     results = RESULTS / f"test-{name}.xml"
     written = ["-o", "junit_family=xunit1", f"--junitxml={results}"]  # the newer format can't hold figures of a test
-    return [sys.executable, "-P", "-m", "pytest", "--tier", TEST, "-m", marks, *written, *options]
+    return [sys.executable, "-P", "-m", "pytest", f"--tier={TEST}", "-m", marks, *written, *options]
 
 
 if __name__ == "__main__":
