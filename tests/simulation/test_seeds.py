@@ -191,7 +191,6 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:
 
 
 @tier("proof", "many-seeds")
-@tier("test")
 @pytest.mark.timeout(1_200)
 def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
     """Groups and single processes, with thousands of faults: none loses, doubles or disorders anything, none hangs;
