@@ -78,14 +78,14 @@ PARTS: Final = (
         "cluster-chaos",
         "no fault of a node, a leader or the network stops progress for long",
         ON_BROKERS,
-        5,
+        3.5,
         on_sources=True,
     ),
     of_tests(
         "group-chaos",
         "eight members of one partition fail in turn while ranges move",
         (*ON_BROKERS, "group"),
-        5,
+        3,
         on_sources=True,
     ),
     of_tests("demo-kills", "the main job is right when it is killed", ("demo", "runtime"), 3, on_sources=True),
@@ -93,29 +93,29 @@ PARTS: Final = (
         "demo-moves",
         "the main job is right when its processes fail and ranges move",
         ("demo", "group"),
-        5,
+        4.5,
         on_sources=True,
     ),
-    of_tests("demo-scaling", "the main job scales up and down under load", ("demo", "group"), 5, on_sources=True),
+    of_tests("demo-scaling", "the main job scales up and down under load", ("demo", "group"), 4, on_sources=True),
     of_tests(
-        "demo-service", "a process of a service that is killed comes again", ("demo", "runtime"), 4, on_sources=True
+        "demo-service", "a process of a service that is killed comes again", ("demo", "runtime"), 2, on_sources=True
     ),
-    of_tests("hung-broker", "commits go on while a broker hangs", ("brokers",), 4),
-    of_tests("honest-simulation", "the simulated broker shows what a real Kafka shows", ("brokers",), 6),
-    of_tests("planted-traps", "the tests on a real Kafka find planted defects", ("brokers",), 5),
+    of_tests("hung-broker", "commits go on while a broker hangs", ("brokers",), 2.5),
+    of_tests("honest-simulation", "the simulated broker shows what a real Kafka shows", ("brokers",), 2),
+    of_tests("planted-traps", "the tests on a real Kafka find planted defects", ("brokers",), 2),
     of_tests(
-        "moving-leaders", "an audit is right while leaders move and a broker hangs", ("spark",), 5, on_sources=True
+        "moving-leaders", "an audit is right while leaders move and a broker hangs", ("spark",), 2.5, on_sources=True
     ),
     of_tests(
         "brokers", "keylanes goes on with late, full, restarted and forgetful brokers", ("brokers", "devkafka"), 6
     ),
-    of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 6),
+    of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 2.5),
     of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 6),
     of_tests(
         "group-model",
         "all worlds of small groups are right, and planted defects are found",
         ("group",),
-        5,
+        3,
         on_sources=True,
     ),
     *(of_plants(share) for share in ("1/3", "2/3", "3/3")),
