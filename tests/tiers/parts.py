@@ -110,7 +110,7 @@ PARTS: Final = (
         "brokers", "keylanes goes on with late, full, restarted and forgetful brokers", ("brokers", "devkafka"), 6
     ),
     of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 2.5),
-    of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 6),
+    of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 4.5),
     of_tests(
         "group-model",
         "all worlds of small groups are right, and planted defects are found",
