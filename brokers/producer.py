@@ -50,9 +50,6 @@ class IdState(NamedTuple):
 class TransactionRequests(BatchRequests[T], Protocol[T]):
     """The requests of a producer id under a transactional id, which go to its coordinator."""
 
-    @property
-    def request_timeout_ms(self) -> float: ...
-
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
         """AddPartitionsToTxn: begins the transaction."""
 

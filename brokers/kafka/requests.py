@@ -82,11 +82,6 @@ class KafkaRequests:
         self.producer_id, self.epoch, self.coordinator = initialised
         self.transactional_id = transactional_id
 
-    @property
-    def request_timeout_ms(self) -> float:
-        """So long an answer to one request is waited for."""
-        return self.link.settings.request_timeout_ms
-
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """See ``BatchRequests``."""
         return self.link.deadline(what, timeout_ms)

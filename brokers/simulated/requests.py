@@ -73,11 +73,6 @@ class SimulatedRequests:
         assert self.initialised is not None, "only transactions have a coordinator"
         return self.initialised.node
 
-    @property
-    def request_timeout_ms(self) -> float:
-        """So long an answer is waited for."""
-        return self._network.latency.timeout_ms
-
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """See ``BatchRequests``."""
         return self.link.deadline(what, timeout_ms)

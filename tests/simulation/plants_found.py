@@ -8,7 +8,6 @@ tried first, so the test of a defect mostly runs one plan.
 hands its arguments to pytest: with ``-k fence`` all other lines of the file stay.
 """
 
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -21,6 +20,7 @@ import pytest
 
 from ..stage.digests import UNKNOWN, digest_of
 from ..stage.planting import Planting
+from ..tiers.processes import git
 from .plants import Plant
 from .world import run_plan
 
@@ -82,13 +82,7 @@ def digests_of(plants: Iterable[Plant]) -> dict[str, str]:
 
 def commits() -> int:
     """How many commits lead to the one that is checked out; 0: there is no git."""
-    try:
-        told = subprocess.run(
-            ["git", "rev-list", "--count", "HEAD"], cwd=FILE.parent, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return 0
-    return int(told.stdout)
+    return int(git("rev-list", "--count", "HEAD") or 0)
 
 
 def known() -> dict[str, Found]:

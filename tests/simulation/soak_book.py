@@ -4,13 +4,14 @@ import contextlib
 import hashlib
 import os
 import platform
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+
+from ..tiers.processes import git
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("brokers", "devkafka", "group", "keyrange", "offsets", "runtime", "state", "spark", "demo")
@@ -170,8 +171,8 @@ def code_digest(part: str) -> str:
 def surroundings(part: str, kafka: str = "") -> Surroundings:
     """The machine, the commit and the code, as they are now."""
     return Surroundings(
-        commit=_git("rev-parse", "--short=12", "HEAD"),
-        has_changes=bool(_git("status", "--porcelain", "--untracked-files=no")),
+        commit=git("rev-parse", "--short=12", "HEAD"),
+        has_changes=bool(git("status", "--porcelain", "--untracked-files=no")),
         code=code_digest(part),
         python=platform.python_version(),
         system=platform.platform(),
@@ -206,11 +207,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()
-
-
-def _git(*command: str) -> str:
-    with contextlib.suppress(OSError):
-        answer = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=False)
-        if answer.returncode == 0:
-            return answer.stdout.strip()
-    return ""

@@ -45,6 +45,15 @@ def environment(*, on_sources: bool) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*path, str(ROOT)]))}
 
 
+def git(*words: str) -> str:
+    """What git says; "" where that fails."""
+    try:
+        answer = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
 def _end(child: "subprocess.Popen[str]") -> None:
     for number, limit_s in ((signal.SIGTERM, END_S_MAX), (signal.SIGKILL, None)):
         try:

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .parts import MINUTES_MAX, PARTS, Part
-from .processes import ROOT, environment, started, stoppable
+from .processes import ROOT, environment, git, started, stoppable
 
 BOOK: Final = ROOT / ".keylanes" / "proof.json"
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
@@ -182,15 +182,6 @@ def fitting(parts: Sequence[Part], changed: set[str] | None, minutes: float, dra
             taken.append(part)
             left -= part.minutes
     return taken
-
-
-def git(*words: str) -> str:
-    """What git says; "" where that fails."""
-    try:
-        answer = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return answer.stdout.strip() if answer.returncode == 0 else ""
 
 
 def table(parts: Sequence[Part], book: Book, now: str) -> Table:
