@@ -88,18 +88,14 @@ PARTS: Final = (
         3,
         on_sources=True,
     ),
-    of_tests("demo-kills", "the main job is right when it is killed", ("demo", "runtime"), 3, on_sources=True),
     of_tests(
-        "demo-moves",
+        "demo-kills",
         "the main job is right when its processes fail and ranges move",
         ("demo", "group"),
         4.5,
         on_sources=True,
     ),
     of_tests("demo-scaling", "the main job scales up and down under load", ("demo", "group"), 4, on_sources=True),
-    of_tests(
-        "demo-service", "a process of a service that is killed comes again", ("demo", "runtime"), 2, on_sources=True
-    ),
     of_tests("hung-broker", "commits go on while a broker hangs", ("brokers",), 2.5),
     of_tests("honest-simulation", "the simulated broker shows what a real Kafka shows", ("brokers",), 2),
     of_tests("planted-traps", "the tests on a real Kafka find planted defects", ("brokers",), 2),

@@ -2,7 +2,7 @@
 
     python3 dev.py proof                     all parts that have not passed at this revision
     python3 dev.py proof --list              the parts
-    python3 dev.py proof --only seeds-0      some parts; repeat
+    python3 dev.py proof --only many-seeds   some parts; repeat
     python3 dev.py proof --slice --since BASE --minutes 8
                                              parts whose rooms changed since BASE, then others, as many as fit
 
@@ -12,6 +12,7 @@ not run.
 """
 
 import argparse
+import math
 import random
 import subprocess
 import sys
@@ -33,8 +34,6 @@ CANT_RUN: Final = 77
 """The exit code of a part that can't run on this machine, as Automake and Meson have it; its last line says why."""
 LIMIT_MINUTES: Final = 3 * MINUTES_MAX
 """A part that takes so long hangs: it is ended, and has failed."""
-
-
 WIDTH: Final = 160
 """Of what is printed where there is no terminal."""
 
@@ -80,32 +79,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         console.print(table(PARTS, book, now))
         return 0
+    shown = [part for part in PARTS if not options.only or part.name in options.only]
     if options.slice:
         changed = rooms_changed(options.since)
-        parts = fitting(PARTS, changed, options.minutes, now)
         told = "all rooms" if changed is None else ", ".join(sorted(changed)) or "nothing"
-        console.print(
-            f"a slice of the proof: {len(parts)} of {len(PARTS)} parts; changed since {options.since}: {told}"
-        )
+        console.print(f"a slice of the proof, {options.minutes:g} min; changed since {options.since}: {told}")
+        wanted, minutes = in_order(PARTS, changed, now), options.minutes
     else:
-        parts = [part for part in PARTS if not options.only or part.name in options.only]
-    wanted = [part for part in parts if options.only or options.slice or not book.has_passed(part, now)]
+        wanted = [part for part in shown if options.only or not book.has_passed(part, now)]
+        minutes = math.inf
     with stoppable():
-        run_parts(wanted, book, now, console)
-    console.print(table(parts, book, now))
-    outcomes = {book.results[part.name].outcome for part in wanted}
+        ran = run_parts(wanted, book, now, console, minutes)
+    console.print(table(ran if options.slice else shown, book, now))
+    if options.slice:
+        console.print(f"a slice of the proof: {len(ran)} of {len(PARTS)} parts were run")
+    outcomes = {book.results[part.name].outcome for part in ran}
     return int(FAILED in outcomes or (NOT_RUN in outcomes and not options.slice))
 
 
-def run_parts(parts: Sequence[Part], book: Book, now: str, console: Console) -> None:
-    """Run parts one after the other, and write down what became of each."""
+def run_parts(parts: Sequence[Part], book: Book, now: str, console: Console, minutes: float) -> list[Part]:
+    """Run parts one after the other, those that fit into the time that is left, and write down what became of each.
+
+    Returns the parts that were run.
+    """
+    began, ran = time.monotonic(), list[Part]()
     for number, part in enumerate(parts, 1):
+        if time.monotonic() - began + part.minutes * 60 > minutes * 60:
+            continue
         console.print(f"== {number} of {len(parts)}: {part.name}, about {part.minutes:g} min: {part.proves}")
+        ran.append(part)
         result = run_part(part, now)
         book.put(part.name, result)
         console.print(f"== {part.name}: {result.outcome}, {result.seconds:.0f} s{result.why and f': {result.why}'}")
         if result.outcome == FAILED:
             console.print(f"   alone: python3 dev.py proof --only {part.name}")
+    return ran
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -171,17 +179,11 @@ def room_of(path: str) -> str:
     return (parts[1] if len(parts) > 2 else "tests") if parts[0] == "tests" else parts[0] if len(parts) > 1 else ""
 
 
-def fitting(parts: Sequence[Part], changed: set[str] | None, minutes: float, drawn_from: str) -> list[Part]:
-    """Parts that fit into so many minutes: those whose rooms changed first, each group in an order that is drawn."""
+def in_order(parts: Sequence[Part], changed: set[str] | None, drawn_from: str) -> list[Part]:
+    """The parts whose rooms changed first, then the others; each of the two groups in an order that is drawn."""
     drawn = list(parts)
     random.Random(drawn_from).shuffle(drawn)
-    drawn.sort(key=lambda part: changed is not None and not part.concerns(changed))
-    taken, left = list[Part](), minutes
-    for part in drawn:
-        if part.minutes <= left:
-            taken.append(part)
-            left -= part.minutes
-    return taken
+    return sorted(drawn, key=lambda part: changed is not None and not part.concerns(changed))
 
 
 def table(parts: Sequence[Part], book: Book, now: str) -> Table:

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from .marks import tier
 from .parts import ALL, MINUTES_MAX, PARTS, Part
 from .processes import END_S_MAX
-from .proof import FAILED, NOT_RUN, PASSED, Book, Result, fitting, main, room_of, run_part
+from .proof import FAILED, NOT_RUN, PASSED, Book, Result, in_order, main, room_of, run_part, run_parts
 from .rooms import users_of
 
 pytestmark = tier("check")
@@ -41,20 +42,27 @@ def test_the_parts_have_names_of_their_own_and_rooms_that_exist() -> None:
 
 
 def test_a_slice_takes_what_changed_first() -> None:
-    """Then others, as many as fit; the order of equals is drawn from the revision."""
-    names = [part.name for part in fitting(FEW, {"state"}, 8, "revision")]
+    """Then others; the order of equals is drawn from the revision."""
+    names = [part.name for part in in_order(FEW, {"state"}, "revision")]
     assert {*names[:2]} == {"state", "any"}
-    assert sum(part.minutes for part in fitting(FEW, {"state"}, 8, "revision")) <= 8
-    assert names == [part.name for part in fitting(FEW, {"state"}, 8, "revision")]
-    orders = {tuple(part.name for part in fitting(FEW, set(), 100, str(drawn))) for drawn in range(50)}
+    assert names == [part.name for part in in_order(FEW, {"state"}, "revision")]
+    orders = {tuple(part.name for part in in_order(FEW, set(), str(drawn))) for drawn in range(50)}
     assert len(orders) > 5
     assert all(order[0] == "any" for order in orders)
 
 
-def test_a_slice_of_nobody_knows_what_takes_all_rooms_for_changed() -> None:
+def test_where_nobody_knows_what_changed_all_rooms_have() -> None:
     """Each part may come first."""
-    first = {fitting(FEW, None, 100, str(drawn))[0].name for drawn in range(50)}
+    first = {in_order(FEW, None, str(drawn))[0].name for drawn in range(50)}
     assert first == {part.name for part in FEW}
+
+
+def test_a_slice_runs_the_parts_that_fit(tmp_path: Path) -> None:
+    """A part that takes longer than what is left is passed over, and a shorter one behind it is run."""
+    parts = [Part(name, "", ALL, minutes, ("-c", "")) for name, minutes in (("a", 1), ("long", 6), ("b", 1))]
+    book = Book(tmp_path / "proof.json")
+    assert [part.name for part in run_parts(parts, book, "one", Console(quiet=True), minutes=5)] == ["a", "b"]
+    assert {*book.results} == {"a", "b"}
 
 
 @pytest.mark.parametrize(
