@@ -5,11 +5,11 @@ The process ``a`` coordinates first; it beats when it has asked to join, as all 
 A script is text: paragraphs of commands, a line ``----``, and what came of them. Commands:
 
     topic orders 4 [stateful]        a source topic with so many partitions; the broker says so from here on
-    ask a orders [as NAME] [on HOST] [level 0] [factor 2] [until level] [of 3]    a process asks to join, and beats from
-                                     here on; one of three that are started together
+    ask a orders [as NAME] [on HOST] [level 0] [factor 2] [until level] [of 3] [store NAME]    a process asks to join,
+                                     and beats from here on; one of three that are started together
     ask again a                      the same request once more
     silent a ...                     they beat no more; ``beats a``: again
-    leave a [back]                   it says that it leaves, and that its name will be back
+    leave a [back|done]              it says that it leaves, and that its name will be back, or that it commits no more
     dismissed                        who leaves and need not wait for others
     copies a 60 [ready]              it says that all its copies have come to 60 of 100, and that they are ready
     quick a ...                      they say at once, and second by second, that all their copies are ready
@@ -30,10 +30,11 @@ A script is text: paragraphs of commands, a line ``----``, and what came of them
     show                             how the group stands, for people
     history                          what is new in the history: who owned what when; times in seconds
     outage 20s                       the signals can't be appended to for so long
+    anew                             another group from here on, of which nothing is known
 
 After each command the coordinator decides until it has nothing more to say; each fence and read that it asks for is
-done at once, unless ``hold fences`` or ``hold reads`` was said. After ``hold decisions`` it decides nothing; ``done``
-ends that.
+done at once, unless ``hold fences`` or ``hold reads`` was said. After ``hold decisions`` it decides nothing, and after
+``hold offsets`` it has not read the offset log; ``done`` ends that.
 """
 
 import re
@@ -76,7 +77,7 @@ from keylanes.offsets.control_events import (
     StoreDeclared,
 )
 from keylanes.offsets.decide import StoreSpec, Turn, stores_hash
-from keylanes.offsets.event_values import LEVEL, Edge, Sourced, Tile
+from keylanes.offsets.event_values import LEVEL, Edge, PinnedEnd, Sourced, Tile
 from keylanes.offsets.events import Committed, Event, RangesReleased, WorkersCut
 from keylanes.offsets.ledger import Ledger, Place, evolve
 from keylanes.offsets.signals import (
@@ -142,7 +143,8 @@ class Group:
 
     def view(self) -> View:
         """What the coordinator sees."""
-        return View(self.ledger, self.heard, self.seat, self.rules, self.position, self.now_ms)
+        ledger = Ledger(self.ledger.control) if "offsets" in self.holds else self.ledger
+        return View(ledger, self.heard, self.seat, self.rules, self.position, self.now_ms)
 
     def run(self, command: str) -> list[str]:
         """Do what a command says; what was decided, a line each."""
@@ -195,7 +197,9 @@ class Group:
             self.seat.read.add((place, epoch))
         if wanted.solve is not None:
             self.seat.answer = answered(wanted.solve)
-        return bool(found or fences or reads or wanted.solve)
+        if wanted.ends:
+            self.seat.ends = tuple(PinnedEnd(*place, 9) for place in self.ledger.control.started)
+        return bool(found or fences or reads or wanted.solve or wanted.ends)
 
     def _found(self, topic: str) -> Found:
         count = self.topics[topic][0]
@@ -279,7 +283,8 @@ class Group:
         given = dict(zip(words[1::2], words[2::2], strict=False))
         topics = words[0].split(",")
         host = given.get("on", f"host-{name}")
-        stores = tuple(StoreAsked(f"s-{t}", t, "value", "", "int", "json") for t in topics if self.topics[t][1])
+        stateful = [topic for topic in topics if self.topics[topic][1]]
+        stores = tuple(StoreAsked(given.get("store", f"s-{t}"), t, "value", "", "int", "json") for t in stateful)
         sourced = tuple(
             Sourced(
                 topic,
@@ -305,8 +310,9 @@ class Group:
     def _do_beats(self, *names: str) -> None:
         self.beating |= {*names}
 
-    def _do_leave(self, name: str, back: str = "") -> None:
-        self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, SECOND_MS if back else 0, is_done=False))
+    def _do_leave(self, name: str, how: str = "") -> None:
+        back_ms = SECOND_MS if how == "back" else 0
+        self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, back_ms, is_done=how == "done"))
 
     def _do_dismissed(self) -> None:
         self.said.append(" ".join(map(self.name_of, dismissed(self.view()))) or "nobody")
@@ -516,6 +522,8 @@ def played(text: str, rules: Rules | None = None) -> str:
             lines.append(paragraph)
             continue
         commands = paragraph.split("\n----")[0].splitlines()
-        said = [line for command in commands for line in group.run(command)]
+        if commands[0] == "anew":
+            group = Group(rules)
+        said = [line for command in commands if command != "anew" for line in group.run(command)]
         lines.append("\n".join([*commands, "----", *(said or ["(nothing)"])]))
     return "\n\n".join(lines) + "\n"

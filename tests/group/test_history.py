@@ -1,4 +1,4 @@
-"""Who owned what when, as the two logs tell it. The scripts (history.txt) have what happens between members."""
+"""Who owned what when, as the two logs tell it; history.txt and moved.txt have what happens between members."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -14,19 +14,16 @@ from keylanes.group.happened import Change, Moment, Move, MoveState, Party, sele
 from keylanes.group.history import GIVEN_UP, JOIN, START, TAKEN_OVER, History
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.codec import decode
-from keylanes.offsets.control import LEARNER
 from keylanes.offsets.control_events import (
     AppCreated,
     ControlEvent,
-    CopyAsked,
     MemberExpelled,
     MemberJoined,
     PlanMade,
     RangesGranted,
     ReleaseAsked,
-    ReleaseWithdrawn,
 )
-from keylanes.offsets.event_values import NUMBERLESS, Band, Edge, PlannedMove, Span, Tile
+from keylanes.offsets.event_values import NUMBERLESS, Band, Edge, PlannedMove, Tile
 from keylanes.offsets.events import Committed, Event, RangesReleased, WorkersCut
 
 from ..offsets import golden_logs
@@ -36,7 +33,6 @@ from ..stage.log_events import (
     member_fenced,
     partition_started,
     ranges_granted,
-    store_declared,
 )
 from ..tiers.marks import tier
 
@@ -119,76 +115,6 @@ def times(move: Move) -> tuple[Moment | None, Moment | None, int | None, int | N
 # --- level 1 ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_of_one_that_is_restarted_in_order() -> None:
-    """What it released when it left goes to its next incarnation; nobody worked on it for as long as it was down."""
-    name = "shop-a"
-    control = [
-        *begun(name),
-        (1, granted(1, 1)),
-        (10, expelled(1, "left")),
-        (5_000, coordinator_elected(2, f"{name} 2")),
-    ]
-    control += [(5_001, joined(2, name, 2)), (5_002, member_fenced(2, 1)), (5_003, granted(2, 2, term=2))]
-    history = told(control, [(2, cut(1, 1)), (9, released(1, 1)), (5_009, cut(2, 2))])
-    first, second = moves(history)
-    one, two = Party(1, name, "host"), Party(2, name, "host")
-    assert (first.origin, first.target, first.cause, times(first)) == (None, one, START, (None, None, 1, 2))
-    assert (second.origin, second.target, second.cause) == (one, two, "left")
-    assert times(second) == (None, Moment(9, "released"), 5_003, 5_009)
-    assert (second.state, second.stood_still_ms, second.term, second.epoch) == (MoveState.MOVED, 5_000, 2, 2)
-    changes = [(entry.at_ms, entry.what, entry.party) for entry in history.entries() if isinstance(entry, Change)]
-    assert changes == [
-        (0, "elected", one),
-        (0, "joined", one),
-        (10, "left", one),
-        (5_000, "elected", two),
-        (5_001, "joined", two),
-        (5_002, "fenced", one),
-    ]
-
-
-def test_a_group_of_one_that_was_killed() -> None:
-    """It was asked for nothing: it was expelled, and let go when it was fenced; until then it is under way."""
-    control = [*begun("a"), (1, granted(1, 1)), (10, expelled(1, "superseded"))]
-    (_, waiting) = moves(told(control, [(2, cut(1, 1))]))
-    assert (waiting.state, waiting.is_open, times(waiting)) == (
-        MoveState.EXPELLED,
-        True,
-        (Moment(10, "expelled"), None, None, None),
-    )
-    control += [(11, joined(2, "a")), (12, member_fenced(1, 1))]
-    (_, waiting) = moves(told(control, [(2, cut(1, 1))]))
-    assert (waiting.state, waiting.released) == (MoveState.FENCED, Moment(12, "fenced"))
-    (_, moved) = moves(told([*control, (13, granted(2, 2))], [(2, cut(1, 1)), (15, cut(2, 2))]))
-    assert (moved.state, moved.cause) == (MoveState.MOVED, "superseded")
-    assert times(moved) == (Moment(10, "expelled"), Moment(12, "fenced"), 13, 15)
-
-
-def test_what_was_asked_for_and_released_before_its_owner_went_is_told_so() -> None:
-    """A release that is in the log counts more than the expulsion that came behind it."""
-    control = [
-        *begun("a", "b"),
-        (1, granted(1, 1)),
-        (2, planned(1, 1, 2)),
-        (3, asked(1, 1)),
-        (6, expelled(1, "silent")),
-    ]
-    control += [(7, member_fenced(1, 1)), (8, granted(2, 2, move=1))]
-    (_, moved) = moves(told(control, [(1, cut(1, 1)), (4, released(1, 1)), (9, cut(2, 2))]))
-    assert (moved.cause, moved.plan, moved.move) == (JOIN, 1, 1)
-    assert times(moved) == (Moment(3, "asked"), Moment(4, "released"), 8, 9)
-
-
-def test_a_range_is_parted_where_its_parts_were_not_let_go_together() -> None:
-    """One half was released, the other was not before its owner was fenced; both are granted at once."""
-    control = [*begun("a", "b"), (1, granted(1, 1)), (2, planned(1, 1, 2)), (3, asked(1, 1, 0, HALF))]
-    control += [(6, expelled(1, "stuck")), (7, member_fenced(1, 1)), (8, granted(2, 2))]
-    (_, lower, upper) = moves(told(control, [(1, cut(1, 1)), (4, released(1, 1, 0, HALF)), (9, cut(2, 2))]))
-    assert (lower.first, lower.end, lower.released, lower.cause) == (0, HALF, Moment(4, "released"), JOIN)
-    assert (upper.first, upper.end, upper.released, upper.cause) == (HALF, SPACE_END, Moment(7, "fenced"), "stuck")
-    assert (lower.taken_up_ms, upper.taken_up_ms) == (9, 9)
-
-
 def test_a_grant_in_bands_and_in_chunks_is_one_move() -> None:
     """Bands that touch are one range, also those of a later event of the same epoch; it is taken up with the last."""
     chunks = [granted(1, 1, QUARTERS[0:2], QUARTERS[1:3]), granted(1, 1, QUARTERS[2:4])]
@@ -224,12 +150,6 @@ def test_what_has_become_of_the_parts_of_a_grant() -> None:
         (HALF, QUARTERS[3], MoveState.MOVED, 2),
         (QUARTERS[3], SPACE_END, MoveState.GRANTED, None),
     ]
-
-
-def test_what_is_cut_anew_was_taken_up_the_first_time() -> None:
-    """Workers are cut more than once at an epoch."""
-    (move,) = moves(told([*begun("a"), (1, granted(1, 1))], [(2, cut(1, 1)), (7, cut(1, 1, 0, HALF, SPACE_END))]))
-    assert move.taken_up_ms == 2
 
 
 def test_what_does_not_count_is_not_told() -> None:
@@ -275,84 +195,6 @@ def test_a_leaver_before_the_log_was_trimmed_is_not_taken_for_one_that_was_fence
         control = [*begun("a", "b"), (1, granted(1, 1)), (5, expelled(1, cause)), (6, member_fenced(1, 1))]
         (_, moved) = moves(told([*control, (7, granted(2, 2))], [(30, cut(9, 9))], at=700))
         assert (moved.released, moved.cause) == (let_go, cause)
-
-
-def test_a_request_is_withdrawn_for_what_was_not_released() -> None:
-    """What was released in time has moved. What was released behind the withdrawal was withdrawn, and moved later."""
-    control = [*begun("a", "b"), (1, granted(1, 1)), (2, planned(1, 1, 2)), (3, asked(1, 1))]
-    control += [(6, ReleaseWithdrawn(1, NUMBERLESS, 1, "deadline")), (9, granted(2, 2))]
-    offsets: list[tuple[int, Event]] = [
-        (1, cut(1, 1)),
-        (5, released(1, 1, 0, HALF)),
-        (7, released(1, 1, HALF)),
-        (10, cut(2, 2)),
-    ]
-    (_, withdrawn, lower, upper) = moves(told(control, offsets))
-    assert (withdrawn.first, withdrawn.end, withdrawn.state) == (HALF, SPACE_END, MoveState.WITHDRAWN)
-    assert (withdrawn.reason, withdrawn.withdrawn_ms, withdrawn.target) == ("deadline", 6, Party(2, "b", "host"))
-    assert (times(lower)[:2], times(upper)[:2]) == (
-        (Moment(3, "asked"), Moment(5, "released")),
-        (Moment(3, "asked"), Moment(7, "released")),
-    )
-
-
-def test_who_leaves_after_a_request_was_withdrawn_was_not_asked_for_it() -> None:
-    """It releases by itself."""
-    control = [*begun("a", "b"), (1, granted(1, 1)), (2, planned(1, 1, 2)), (3, asked(1, 1))]
-    control += [(6, ReleaseWithdrawn(1, NUMBERLESS, 1, "deadline")), (31, expelled(1, "left")), (32, granted(2, 2))]
-    (_, _, moved) = moves(told(control, [(1, cut(1, 1)), (30, released(1, 1)), (33, cut(2, 2))]))
-    assert (moved.asked, moved.released, moved.cause) == (None, Moment(30, "released"), "left")
-
-
-def test_where_a_range_goes_that_is_under_way_is_told_by_a_plan_that_is_to_be_done() -> None:
-    """Not by the one that brought it to where it is, and not to who is gone."""
-    control = [*begun("a", "b"), (1, planned(1, 0, 1)), (2, granted(1, 1, move=1))]
-    offsets: list[tuple[int, Event]] = [(3, cut(1, 1)), (9, released(1, 1))]
-    (_, waiting) = moves(told(control, offsets))
-    assert (waiting.state, waiting.target) == (MoveState.RELEASED, None)
-    control.append((10, planned(2, 0, 2, plan=2)))
-    (_, waiting) = moves(told(control, offsets))
-    assert (waiting.target, waiting.move, waiting.plan) == (Party(2, "b", "host"), 2, 2)
-    (_, waiting) = moves(told([*control, (11, expelled(2, "silent"))], offsets))
-    assert waiting.target is None
-
-
-def test_a_move_that_is_not_asked_for_says_what_it_waits_for() -> None:
-    """With state, for its copy: first a slot or its turn, then until it is whole. It stands there until it is asked."""
-    control = [*begun("a", "b"), (0, store_declared(1, 0, "seen", "orders", "value", "", "int", "json"))]
-    control += [(1, granted(1, 1)), (5, planned(1, 1, 2))]
-    (_, parked) = moves(told(control, [(2, cut(1, 1))]))
-    assert (parked.state, parked.is_open, parked.origin, parked.target) == (
-        MoveState.PLANNED,
-        True,
-        Party(1, "a", "host"),
-        Party(2, "b", "host"),
-    )
-    assert (parked.planned_ms, parked.copy_asked_ms, times(parked)) == (5, None, (None, None, None, None))
-    assert parked.reason == "the coordinator to ask for a copy"
-    control.append((6, CopyAsked(1, NUMBERLESS, 1, 2, *PLACE, (Span(0, SPACE_END),), LEARNER, 0)))
-    (_, parked) = moves(told(control, [(2, cut(1, 1))]))
-    assert (parked.copy_asked_ms, parked.reason) == (6, "incarnation 2 to copy its state (begun)")
-    (_, waiting) = moves(told([*control, (7, asked(1, 1))], [(2, cut(1, 1))]))
-    assert (waiting.state, waiting.planned_ms, waiting.reason) == (MoveState.ASKED, None, "")
-
-
-def test_a_range_with_state_says_which_name_it_waits_for() -> None:
-    """As long as no plan gives it to somebody else; one without state waits for nobody."""
-    control = [*begun("a", "b"), (1, granted(1, 1))]
-    end: list[tuple[int, ControlEvent]] = [
-        (9, MemberExpelled(1, NUMBERLESS, 1, "silent", 60_000)),
-        (10, member_fenced(1, 1)),
-    ]
-    store: tuple[int, ControlEvent] = (0, store_declared(1, 0, "seen", "orders", "value", "", "int", "json"))
-    (_, waiting) = moves(told([*control, *end], [(2, cut(1, 1))]))
-    assert (waiting.state, waiting.reason) == (MoveState.FENCED, "")
-    (_, waiting) = moves(told([*control, store, *end], [(2, cut(1, 1))]))
-    assert (waiting.state, waiting.reason) == (MoveState.FENCED, "'a' to come back, 60 s at most")
-    (_, waiting) = moves(told([*control, store, *end[:1]], [(2, cut(1, 1))]))
-    assert (waiting.state, waiting.reason) == (MoveState.EXPELLED, "")
-    (_, waiting) = moves(told([*control, store, *end, (70, planned(1, 0, 2))], [(2, cut(1, 1))]))
-    assert (waiting.target, waiting.reason) == (Party(2, "b", "host"), "")
 
 
 def test_a_move_between_two_members_has_the_cause_that_its_plan_answers() -> None:

@@ -20,7 +20,7 @@ LARGE = Rules(inline_max=0, measure_ms=0)
 """Every plan is worked out elsewhere."""
 
 
-OTHERWISE = ("names", "standbys")
+OTHERWISE = ("features", "names", "standbys")
 """A process joins before the plan is made: it answers more; a standby is asked for before it, under another number."""
 
 
@@ -33,31 +33,6 @@ def test_a_plan_that_is_worked_out_elsewhere_is_the_same(path: Path) -> None:
     assert [sorted(part.splitlines()) for part in played(text, LARGE).split("\n\n")] == [
         sorted(part.splitlines()) for part in text.strip().split("\n\n")
     ]
-
-
-SEEN_BEFORE = """
-load orders 3 500 1000
-pass 2s
-silent b
-ask b orders as two
-pass 2s
-load orders 3 300 1000
-load orders 0 500 1000
-pass 4s
-load orders 0 300 1000
-pass 30s
-"""
-"""Behind back.txt: one member has more to do for one look, then a process comes back, and another one has more to do
-for one look.
-"""
-
-
-def test_what_was_seen_before_something_moved_is_no_first_look() -> None:
-    """Who takes over works off what has waited: it looks as if it had more to do, and has soon what it had before."""
-    script = (FOLDER / "back.txt").read_text().partition("# Where it has more")[0]
-    said = played(script + SEEN_BEFORE).splitlines()
-    assert "GRANT orders[1] to b#6 at epoch 3 from 0" in said
-    assert not [line for line in said if "by load" in line]
 
 
 def asking() -> Group:
@@ -104,27 +79,6 @@ def test_an_answer_to_something_else_counts_for_nothing(command: str) -> None:
     assert needs(group.view()).solve not in (None, question)
 
 
-def busy(factor: int) -> Group:
-    """Two members and one partition, all of whose load one of them has."""
-    group = Group()
-    group.run("topic orders 1")
-    for name in "ab":
-        group.run(f"ask {name} orders factor {factor}")
-    for command in ("eager a b", "load orders 0 1600 1000", "pass 20s"):
-        group.run(command)
-    return group
-
-
-def owners(group: Group) -> list[tuple[int, int, int]]:
-    """Who has what of the partition."""
-    return [(cell.first, cell.end, cell.owner) for cell in group.view().cells(("orders", 0))]
-
-
-def test_a_partition_of_factor_1_is_never_parted() -> None:
-    """Whatever its load."""
-    assert [cell[:2] for cell in owners(busy(1))] == [(0, SPACE_END)]
-
-
 def test_a_partition_is_parted_at_the_declared_cut() -> None:
     """Of factor 4, in two; and the plan says what is gained, and what it costs."""
     group = Group()
@@ -135,33 +89,9 @@ def test_a_partition_is_parted_at_the_declared_cut() -> None:
         group.run(f"ask {name} orders factor 4")
     for command in ("eager a b", "load orders 0 1600 1000", "pass 20s"):
         group.run(command)
-    assert {bound for cell in owners(group) for bound in cell[:2]} == {0, SPACE_END // 2, SPACE_END}
+    cells = group.view().cells(("orders", 0))
+    assert {bound for cell in cells for bound in cell[:2]} == {0, SPACE_END // 2, SPACE_END}
     (move,) = made[-1].moves
     assert made[-1].cause == "load"
     assert move.gain > 0.5
     assert move.cost_us > 0
-
-
-def test_nothing_is_wished_for_in_the_first_two_load_intervals_of_a_term() -> None:
-    """Who coordinates next has not heard the loads yet."""
-    group = Group()
-    for command in ("topic orders 1", "ask a orders", "ask b orders", "pass 3s", "load orders 0 1600 1000"):
-        group.run(command)
-    group.run("coordinator is b")
-    assert not group.run("pass 3s")
-    assert group.run("pass 5s")
-
-
-def test_a_change_waits_for_loads_that_are_told_soon() -> None:
-    """So who joins has its part of a partition at once; where nobody tells any it does not wait for long."""
-    told, silent = Group(Rules()), Group(Rules())
-    for group in (told, silent):
-        for command in ("topic orders 1", "ask a orders", "pass 2s", "eager a b"):
-            group.run(command)
-        assert group.run("ask b orders") == ["JOINED b#2"]
-    told.run("load orders 0 1600 1000")
-    told.tell_loads("a", 1)
-    told.settle()
-    assert any("PLAN 2" in line for line in told.said)
-    assert told.run("pass 1s")[-1].startswith("GRANT orders[0] 0-50 % to b#2")
-    assert silent.run("pass 1s") == ["PLAN 2 for group epoch 4"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.group import copies, learning, moves
+from keylanes.group import copies, learning, moves, plans
 from keylanes.group.view import Seat
 
 from ..stage.planting import Planting, Put, changed
@@ -51,6 +51,10 @@ PLANTED: dict[str, tuple[str, Put]] = {
         "turn_first",
         row(learning, "asked", ("    for move, _ in lacking:", "    for move, _ in ():")),
     ),
+    "any members halve": ("halves", changed(plans, "_halved", ("not question.halves or ", ""))),
+    "the other part is the larger one": ("halves", changed(plans, "_halves", ("factor // 2", "factor // 2 - 1 or 1"))),
+    "what was granted is halved": ("halves", changed(plans, "_halved", ("== [0]", "!= []"))),
+    "what nobody else can handle is halved": ("halves", changed(plans, "_halved", ("len(topics) != 1", "False"))),
     "the cool-down halves nothing": (
         "cools",
         changed(Seat, "left_of_budget", ("if self.cools(now_ms):", "if False:")),

@@ -1,14 +1,17 @@
 """Events and signals to bytes and back: the golden files of every schema version, and what is refused.
 
 ``golden/events.txt`` and ``golden/signals.txt`` hold an event a block: its tag, its Python text, and its bytes in
-hexadecimal. They are written by ``python -m tests.offsets.test_codec``, which appends the kinds that are missing and
-never changes a block: bytes that were written once must be read for ever, as the event that says the same today.
+hexadecimal. ``python -m tests.offsets.test_codec "MemberFenced(term=7, number=4, incarnation=2)"`` appends the block of
+a new kind, and nothing changes a block: bytes that were written once must be read for ever, as the event that says the
+same today.
 """
 
 import math
+import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,7 +27,6 @@ from keylanes.offsets.older_events import OlderEvent, SnapshotTaken1, SnapshotTa
 from keylanes.offsets.signals import JoinAsked, Signal
 
 from ..tiers.marks import tier
-from .examples import EVENTS, SIGNALS
 
 pytestmark = tier("check")
 
@@ -46,7 +48,6 @@ class Golden(typing.NamedTuple):
 
     path: Path
     kinds: tuple[type[msgspec.Struct], ...]
-    examples: tuple[Event | Signal, ...]
     read: Callable[[bytes], Event | Signal]
     error: type[ValueError]
     name: str
@@ -62,8 +63,8 @@ class Block(typing.NamedTuple):
 
 
 FOLDER = Path(__file__).parent / "golden"
-OF_EVENTS = Golden(FOLDER / "events.txt", (*KINDS, *OLDER), EVENTS, lambda data: decode(data), EventError, "an event")
-OF_SIGNALS = Golden(FOLDER / "signals.txt", SIGNAL_KINDS, SIGNALS, decode_signal, SignalError, "a signal")
+OF_EVENTS = Golden(FOLDER / "events.txt", (*KINDS, *OLDER), lambda data: decode(data), EventError, "an event")
+OF_SIGNALS = Golden(FOLDER / "signals.txt", SIGNAL_KINDS, decode_signal, SignalError, "a signal")
 FILES = (OF_EVENTS, OF_SIGNALS)
 
 
@@ -75,33 +76,33 @@ def tag_of(kind: type[msgspec.Struct]) -> str:
 def golden_blocks(golden: Golden) -> list[Block]:
     """The file, block by block."""
     blocks = []
-    text = golden.path.read_text(encoding="utf-8") if golden.path.exists() else ""
-    for block in text.split("\n\n") if text else ():
+    for block in golden.path.read_text(encoding="utf-8").split("\n\n"):
         tag, words, *data = block.strip().split("\n")
         blocks.append(Block(golden, tag, words, bytes.fromhex("".join(data))))
     return blocks
 
 
-def event_of(block: Block) -> Event | OlderEvent | Signal:
-    """The event that the Python text of a block says."""
-    event: Event | OlderEvent | Signal = eval(block.text, {"__builtins__": {}}, NAMES)  # noqa: S307 - our own committed file
+def named(text: str) -> Event | OlderEvent | Signal:
+    """The event that a Python text says."""
+    event: Event | OlderEvent | Signal = eval(text, {"__builtins__": {}}, NAMES)  # noqa: S307 - our own committed file
     return event
 
 
-def write_missing(golden: Golden) -> None:
-    """Append a block for every example whose tag has none yet."""
-    golden.path.parent.mkdir(exist_ok=True)
-    present = {block.tag for block in golden_blocks(golden)}
-    with golden.path.open("a", encoding="utf-8") as file:
-        for event in golden.examples:
-            tag = tag_of(type(event))
-            if tag not in present:
-                data = encode(event).hex(" ").split(" ")
-                lines = [" ".join(data[i : i + 32]) for i in range(0, len(data), 32)]
-                file.write("\n".join(["\n" * bool(file.tell()) + tag, repr(event), *lines]) + "\n")
+def append_block(text: str) -> None:
+    """Append the block of an event whose kind has none yet."""
+    event = named(text)
+    tag = tag_of(type(event))
+    assert tag not in {block.tag for block in BLOCKS}, f"{tag} has its bytes for ever"
+    data = encode(event).hex(" ").split(" ")  # type: ignore[arg-type]  # what is no longer written is not appended
+    lines = [" ".join(data[i : i + 32]) for i in range(0, len(data), 32)]
+    with (OF_SIGNALS if isinstance(event, SIGNAL_KINDS) else OF_EVENTS).path.open("a", encoding="utf-8") as file:
+        file.write("\n".join(["", tag, repr(event), *lines]) + "\n")
 
 
 BLOCKS = [block for golden in FILES for block in golden_blocks(golden)]
+TODAYS = [event for event in (named(block.text) for block in BLOCKS) if not isinstance(event, OLDER)]
+EVENTS: list[Any] = [event for event in TODAYS if isinstance(event, KINDS)]
+SIGNALS: list[Any] = [event for event in TODAYS if isinstance(event, SIGNAL_KINDS)]
 every_block = pytest.mark.parametrize("block", BLOCKS, ids=[block.tag for block in BLOCKS])
 
 
@@ -134,7 +135,7 @@ def test_a_capacity_that_none_can_have_is_refused(capacity: float) -> None:
 @every_block
 def test_the_bytes_are_the_golden_ones(block: Block) -> None:
     """Encoding gives them and decoding them gives the event, for every version that was ever written."""
-    event = event_of(block)
+    event = named(block.text)
     assert tag_of(type(event)) == block.tag
     assert encode(event) == block.data  # type: ignore[arg-type]  # what is no longer written, too
     today = event if block.golden is OF_SIGNALS else as_of_today(event)  # type: ignore[arg-type]  # an event, then
@@ -156,7 +157,7 @@ def test_a_snapshot_of_before_says_what_it_said(tag: str) -> None:
     """Of the writers of state it names the one that it knew, if any; which epochs are closed follows from those that
     are not.
     """
-    older = next(event_of(block) for block in BLOCKS if block.tag == tag)
+    older = next(named(block.text) for block in BLOCKS if block.tag == tag)
     assert isinstance(older, SnapshotTaken1 | SnapshotTaken2)
     today = today_of(tag)
     assert isinstance(today, SnapshotTaken)
@@ -308,5 +309,4 @@ def test_an_event_over_a_thousand_tiles_fits_the_limit() -> None:
 
 
 if __name__ == "__main__":
-    for file_of_blocks in FILES:
-        write_missing(file_of_blocks)
+    append_block(sys.argv[1])

@@ -174,7 +174,7 @@ def rooms_changed(since: str) -> set[str] | None:
 
 
 def room_of(path: str) -> str:
-    """The room that a file belongs to; tests/group/test_decide.py belongs to ``group``."""
+    """The room that a file belongs to; tests/group/test_world.py belongs to ``group``."""
     parts = path.split("/")
     return (parts[1] if len(parts) > 2 else "tests") if parts[0] == "tests" else parts[0] if len(parts) > 1 else ""
 

@@ -1,28 +1,25 @@
-"""Ranges with state in a group in which all goes wrong that can: what is never decided, and where it comes to rest.
+"""A group in which all goes wrong that can, with judges of whatever is decided in it.
 
-What is checked is worked out here anew, point by point, from the events alone.
+What they check is worked out anew here, cell by cell, from the events alone. A cell is a sixteenth of a partition.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from random import Random
+from typing import TypeAlias
 
-import msgspec
-import pytest
-
-from keylanes.group import copies, learning, moves, plans
-from keylanes.group.books import Books
 from keylanes.group.cells import Standing
 from keylanes.group.members import dismissed
-from keylanes.group.view import Batch, Rules, Seat
+from keylanes.group.view import Rules
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.offsets.control import LEARNER, LOAD, STANDBY
+from keylanes.offsets.control import LEARNER, STANDBY
 from keylanes.offsets.control_events import (
     CopyAsked,
     CopyEnded,
     Decision,
     MemberExpelled,
-    PlanMade,
+    MemberFenced,
+    MemberJoined,
     RangesGranted,
     ReleaseAsked,
 )
@@ -30,12 +27,7 @@ from keylanes.offsets.event_values import Span
 from keylanes.offsets.ledger import Place
 from keylanes.offsets.signals import Copies, LeaveAsked
 
-from ..stage.planting import Planting, Put, changed
-from ..tiers.marks import tier
-from .finding import row
 from .stage import Group
-
-pytestmark = tier("check")
 
 NAMES = "abcd"
 NAMED = "ab"
@@ -44,32 +36,66 @@ REST = "acd"
 """Who is there when nothing goes wrong any more."""
 PARTITIONS = 3
 CELLS = 16
+CELL = SPACE_END // CELLS
+QUIET_S = 45
+"""All that a group may wait for is over by then: a session, a release, a leave."""
 RULES = Rules(measure_ms=0, return_ms=20_000, leave_ms=8_000)
-STEPS = 50
-SEEDS = 40
-SEEDS_PLANTED = 120
 EVENTS = (
-    *("ask", "ask", "dies", "silent", "leave", "back", "elect", "move", "expel"),
+    *("ask", "ask", "ask", "dies", "silent", "leave", "back", "elect", "move", "expel"),
     *("pass", "copies", "gives", "takes", "late", "half") * 3,
     *("all copies", "all give", "all take") * 2,
     "apart",
 )
+MORE = (
+    *("pause", "again", "outage", "load", "unasked", "hold"),
+    *("works", "all work", "wake", "done") * 2,
+)
+"""What happens beside it in half of the histories."""
+OF_ALL = {
+    "all copies": "copies {} 100 ready",
+    "apart": "copies {} {}",
+    "all give": "gives {}",
+    "all take": "takes {}",
+    "all work": "works {}",
+}
+OF_NOBODY = {
+    "pass": ("1s", "2s", "3s", "9s", "12s", "31s"),
+    "outage": ("20s",),
+    "hold": ("fences", "reads", "decisions"),
+    "done": ("fences", "reads", "decisions"),
+}
+OF_ZOMBIES = ("gives", "takes", "works", "unasked", "again")
+"""What one that was expelled may do, too, until it is fenced."""
+At: TypeAlias = tuple[Place, int]
+"""A cell of a partition."""
 
 
 def points(spans: Iterable[Span]) -> set[int]:
     """The cells that begin in these spans."""
-    return {n for n in range(CELLS) for span in spans if span.first <= n * (SPACE_END // CELLS) < span.end}
+    return {n for n in range(CELLS) for span in spans if span.first <= n * CELL < span.end}
 
 
 class World(Group):
-    """A group whose coordinator is no member. ``judge`` looks at each decision before it counts."""
+    """The group. ``judge`` looks at each decision before it counts."""
 
-    def __init__(self, standbys: int, copies_max: int) -> None:
+    def __init__(self, chance: Random) -> None:
+        self.events, self.asked = chance.choice(
+            ((EVENTS, ("",)), (EVENTS + MORE, ("", "", "", " level 0", " factor 2")))
+        )
+        self.factor = chance.choice((1, 8, 8, 8))
         self.leaving: dict[str, bool] = {}
+        self.paused: set[str] = set()
         self.heard_once: list[tuple[str, Copies]] = []
         self.gone_ms: dict[int, int] = {}
         self.demoted: list[tuple[Place, int, set[int]]] = []
-        super().__init__(replace(RULES, standbys=standbys, copies_max=copies_max))
+        self.had: dict[At, tuple[int, int]] = {}
+        """The epoch and owner of each cell."""
+        self.given: set[tuple[At, int]] = set()
+        """Cells that were released, by epoch."""
+        self.done: dict[At, int] = {}
+        self.fenced: set[int] = set()
+        self.names: dict[int, str] = {}
+        super().__init__(replace(RULES, standbys=chance.choice((0, 0, 1, 2)), copies_max=chance.choice((1, 2))))
         self.run("coordinator is z")
         self.run(f"topic orders {PARTITIONS} stateful")
         self.run("topic bills 1")
@@ -77,9 +103,9 @@ class World(Group):
     # --- what is true ----------------------------------------------------------------------------------------------
 
     def alive(self) -> list[str]:
-        """The processes that run, and have joined."""
-        found = [name for name in NAMES if name in self.beating]
-        return [name for name in found if self.ledger.control.member_of(self.asks[name].birth) is not None]
+        """The processes that run, and take part."""
+        found = [(name, self.ledger.control.member_of(self.asks[name].birth)) for name in NAMES if name in self.beating]
+        return [name for name, member in found if member is not None and not member.expelled]
 
     def staying(self) -> set[int]:
         """The members that are not known to leave."""
@@ -88,9 +114,11 @@ class World(Group):
 
     def at(self, place: Place) -> Iterator[tuple[int, int, Standing]]:
         """Of each cell: its number, who had it last, how it stands."""
+        found = iter(self.view().cells(place))
+        cell = next(found)
         for n in range(CELLS):
-            point = n * (SPACE_END // CELLS)
-            cell = next(cell for cell in self.view().cells(place) if cell.first <= point < cell.end)
+            while cell.end <= n * CELL:
+                cell = next(found)
             yield n, cell.owner, cell.standing
 
     def kept(self, place: Place, *, but: int = 0, is_ready: bool = False) -> Iterator[tuple[CopyAsked, set[int]]]:
@@ -110,16 +138,41 @@ class World(Group):
 
     def judge(self, decision: Decision) -> None:
         match decision:
+            case MemberJoined(incarnation=new, instance=instance):
+                assert new not in self.names
+                others = [i for i, name in self.names.items() if name == instance != "" and i not in self.fenced]
+                assert not others, f"{instance} is the name of {others}"
+                self.names[new] = instance
+            case MemberExpelled(incarnation=incarnation):
+                assert incarnation in self.names
+                self.gone_ms[incarnation] = self.now_ms
+            case MemberFenced(incarnation=incarnation):
+                assert incarnation in self.gone_ms.keys() & self.seat.fenced, "it was not fenced in this term"
+                self.fenced.add(incarnation)
             case ReleaseAsked():
                 self._judge_release(decision)
             case CopyAsked():
                 self._judge_copy(decision)
             case CopyEnded():
                 self._judge_end(decision)
-            case RangesGranted() if decision.topic == "orders":
+            case RangesGranted():
+                if decision.topic == "orders":
+                    self._judge_copies_at_grant(decision)
                 self._judge_grant(decision)
-            case MemberExpelled(incarnation=incarnation):
-                self.gone_ms[incarnation] = self.now_ms
+
+    def _judge_grant(self, grant: RangesGranted) -> None:
+        assert grant.incarnation in self.names.keys() - self.gone_ms.keys()
+        assert grant.incarnation not in self.heard.leaving, "who leaves is given more"
+        for band in grant.bands:
+            assert band.first % CELL == band.end % CELL == 0, "nobody asked for a part of a cell"
+            for n in points([Span(band.first, band.end)]):
+                at = (grant.topic, grant.partition), n
+                epoch, owner = self.had.get(at, (0, 0))
+                is_read = owner in self.fenced and (at[0], epoch) in self.seat.read
+                assert not epoch or (at, epoch) in self.given or is_read, f"{at} is not free"
+                assert grant.epoch > epoch
+                assert band.offset_from == self.done.get(at, 0), "it is not where the last owner ended"
+                self.had[at] = grant.epoch, grant.incarnation
 
     def _judge_release(self, asked: ReleaseAsked) -> None:
         move = self.ledger.control.moves.planned[asked.move]
@@ -164,7 +217,7 @@ class World(Group):
         orphans = {n for n, _, how in self.at(place) if how is not Standing.HELD}
         assert not (points(copy.bands) & orphans).difference(*others), f"the last ready copy is ended: {copy}"
 
-    def _judge_grant(self, grant: RangesGranted) -> None:
+    def _judge_copies_at_grant(self, grant: RangesGranted) -> None:
         control, place = self.ledger.control, (grant.topic, grant.partition)
         granted = points(Span(band.first, band.end) for band in grant.bands)
         name = control.members[grant.incarnation].joined.instance
@@ -192,7 +245,23 @@ class World(Group):
         said = super().run(command)
         assert not any(left for *_, left in self.demoted), f"who had it keeps no copy: {self.demoted}"
         self.demoted = []
+        assert not self.ledger.violations()
+        for place in self.ledger.control.started:
+            assert [*self.at(place)] == [*self._by_the_books(place)], f"{place} stands otherwise"
         return said
+
+    def _by_the_books(self, place: Place) -> Iterator[tuple[int, int, Standing]]:
+        """How each cell stands as its own events say."""
+        for n in range(CELLS):
+            epoch, owner = self.had.get((place, n), (0, 0))
+            if not epoch or ((place, n), epoch) in self.given:
+                yield n, owner, Standing.FREE
+            elif owner not in self.gone_ms:
+                yield n, owner, Standing.HELD
+            elif owner not in self.fenced:
+                yield n, owner, Standing.LEAVING
+            else:
+                yield n, owner, Standing.FREE if (place, epoch) in self.seat.read else Standing.UNREAD
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -209,11 +278,28 @@ class World(Group):
         """It beats no more."""
         self.beating.discard(name)
         self.leaving.pop(name, None)
+        self.paused.discard(name)
 
     def releases_all(self, name: str) -> None:
         """What it has, unasked."""
         for topic, partition in list(self.ledger.partitions):
             self._releases(self.member(name), topic, partition, 0, SPACE_END)
+
+    def _releases(self, incarnation: int, topic: str, partition: int, first: int, end: int) -> None:
+        if incarnation in self.stopped:
+            return
+        super()._releases(incarnation, topic, partition, first, end)
+        for n in points([Span(first, end)]):
+            epoch, owner = self.had.get(((topic, partition), n), (0, 0))
+            if owner == incarnation:
+                self.given.add((((topic, partition), n), epoch))
+
+    def _do_works(self, name: str) -> None:
+        own = self.member(name)
+        for at, (epoch, owner) in self.had.items() if own not in self.stopped else ():
+            if owner == own and (at, epoch) not in self.given:
+                self.done[at] = self.done.get(at, 0) + 1
+        super()._do_works(name)
 
     def tells_copies(self, name: str, position: int, *, is_ready: bool) -> None:
         super().tells_copies(name, position, is_ready=is_ready)
@@ -222,66 +308,74 @@ class World(Group):
 
     def happens(self, chance: Random) -> None:
         """Something, by chance."""
-        alive, what = self.alive(), chance.choice(EVENTS)
-        name = chance.choice(alive) if alive else ""
+        alive, what = self.alive(), chance.choice(self.events)
+        joined = [name for name in self.asks if self.member(name)] if what in OF_ZOMBIES else alive
+        name = chance.choice(joined) if joined else ""
         absent = [one for one in NAMES if one not in self.beating]
         match what:
             case "ask" if absent:
-                one = chance.choice(absent)
-                self.asks_anew(one, chance.choice(("h1", "h2", "h3")))
-            case "pass":
-                self.run(f"pass {chance.choice((1, 3, 12))}s")
+                one, host = chance.choice(absent), chance.choice(("h1", "h2", "h3"))
+                self.asks_anew(one, host, chance.choice(self.asked))
+            case _ if what in OF_NOBODY:
+                self.run(f"{what} {chance.choice(OF_NOBODY[what])}")
             case "elect":
-                self.run("coordinator is z")
+                self.run(f"coordinator is {chance.choice(['z', *alive])}")
+            case "load":
+                place = chance.choice(("orders 0", "orders 1", "bills 0"))
+                self.run(f"load {place} {chance.choice((20, 400, 3000))} 1000")
+            case "wake" if self.paused:
+                self.run(f"beats {' '.join(sorted(self.paused))}")
+                self.paused.clear()
             case "late" if self.heard_once:
                 one, signal = chance.choice(self.heard_once)
                 self._say(one, signal)
                 self.run("pass 1s")
-            case "all copies":
+            case _ if what in OF_ALL:
                 for one in alive:
-                    self.run(f"copies {one} 100 ready")
-            case "apart":
-                for one in alive:
-                    self.run(f"copies {one} {chance.randrange(100)}")
-            case "all give":
-                for one in alive:
-                    self.run(f"gives {one}")
-            case "all take":
-                for one in alive:
-                    self.run(f"takes {one}")
+                    self.run(OF_ALL[what].format(one, chance.randrange(100)))
             case _ if name:
                 self.happens_to(name, what, chance)
 
     def happens_to(self, name: str, what: str, chance: Random) -> None:
-        """The same, to one that lives."""
+        """The same, to one that lives, or does not know that it is out."""
         match what:
-            case "dies" | "silent":
+            case "dies" | "silent" | "expel":
                 self.stops(name)
                 self.run(f"{what} {name}")
-            case "expel":
-                self.run(f"expel {name}")
-                self.stops(name)
+            case "pause":
+                self.paused.add(name)
+                self.run(f"silent {name}")
             case "leave" | "back":
                 self.leaving[name] = what == "back" and name in NAMED
                 self.run("pass 1s")
             case "copies":
                 self.run(f"copies {name} {chance.choice((50, 99))} {chance.choice(('', 'ready'))}")
-            case "gives" | "takes":
+            case "gives" | "takes" | "works":
                 self.run(f"{what} {name}")
+            case "again":
+                self.run(f"ask again {name}")
+            case "unasked" if self.ledger.partitions:
+                topic, partition = chance.choice([*self.ledger.partitions])
+                half = " half" if topic == "bills" and chance.random() < 0.5 else ""
+                self.run(f"release {name} {topic} {partition}{half}")
             case "move" | "half":
                 half = " half" if what == "half" else ""
                 self.run(f"move orders {chance.randrange(PARTITIONS)} to {chance.choice((name, '-'))}{half}")
 
-    def asks_anew(self, name: str, host: str) -> None:
+    def asks_anew(self, name: str, host: str, more: str = "") -> None:
         """A process of that name begins."""
         called = f" as {name}" if name in NAMED else ""
-        self.run(f"ask {name} orders{',bills' if name in 'ac' else ''} on {host}{called}")
+        self.paused.discard(name)
+        self.run(f"ask {name} orders{',bills' if name in 'ac' else ''} on {host}{called}{more}")
 
     def heals(self) -> None:
         """Nothing goes wrong any more."""
+        self.run("done fences reads decisions")
+        self.run("coordinator is z")
         self.leaving.clear()
-        for name in [name for name in self.beating if self.member(name) in self.heard.leaving]:
-            self.run(f"dies {name}")
+        contradict = {name for name in self.beating if self.asks[name].topics[0].factor != self.factor}
+        for name in sorted({name for name in self.beating if self.member(name) in self.heard.leaving} | contradict):
+            self.run(f"dies {name}" if self.member(name) else f"silent {name}")
         self.run("pass 30s")
         for name in REST:
             if name not in self.alive():
@@ -295,13 +389,15 @@ class World(Group):
 
     def is_at_rest(self) -> None:
         """Everything is owned by somebody who stays, and has as many copies as are wanted."""
-        assert not self.run("pass 10s"), "it does not come to rest"
+        assert not self.run(f"pass {QUIET_S}s"), "it does not come to rest"
         control, staying = self.ledger.control, self.staying()
         wanted = min(self.rules.standbys, len(staying) - 1)
         for place in control.started:
             for n, owner, how in self.at(place):
                 assert how is Standing.HELD, f"nobody works on {place} {n}"
                 assert owner in staying, f"{owner} has {place} {n}, and is gone"
+                can = {source.topic for source in control.members[owner].joined.topics}
+                assert place[0] in can, f"{owner} has {place} {n}, and can't handle it"
                 if place[0] == "orders":
                     owners = {m: who for m, who, _ in self.at(place)}
                     over = [(copy.incarnation, {owners[m] for m in has}) for copy, has in self.kept(place) if n in has]
@@ -315,117 +411,3 @@ class World(Group):
                     assert len(having & away) >= least, f"copies of {place} {n} on the host of their owner: {having}"
         assert not control.moves.asked
         assert all(copy.role == STANDBY for copy in control.moves.copies.values())
-
-
-def plays(seed: int, *, heals: bool = True) -> None:
-    """A history, and how it ends."""
-    chance = Random(seed)
-    world = World(chance.choice((0, 0, 1, 2)), chance.choice((1, 2)))
-    world.asks_anew(chance.choice("ac"), "h1")
-    world.run("pass 3s")
-    for _ in range(STEPS):
-        world.happens(chance)
-    if heals:
-        world.heals()
-        world.is_at_rest()
-
-
-def plays_all(seeds: Iterable[int], *, heals: bool) -> None:
-    """One after the other."""
-    for seed in seeds:
-        plays(seed, heals=heals)
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_ranges_with_state_move_when_there_is_a_copy(seed: int) -> None:
-    """Members die at each step, signals are lost, late and doubled, coordinators are replaced and know nothing."""
-    plays(seed)
-
-
-def test_after_two_plans_for_load_within_a_minute_half_as_many_moves_may_begin() -> None:
-    """For ten minutes; a plan that comes later, or for another cause, halves nothing."""
-    plan = PlanMade(1, 1, 1, 1, LOAD, 0, 0, 1, ())
-    for gap_ms, cause, left in ((59_999, LOAD, 5), (60_000, LOAD, 9), (59_999, "change", 9)):
-        seat = Seat("app", "z1", 0)
-        seat.note(Batch([plan]), 1_000)
-        seat.note(Batch([msgspec.structs.replace(plan, cause=cause)]), 1_000 + gap_ms)
-        assert seat.left_of_budget(9, 1_000 + gap_ms) == left
-        assert seat.left_of_budget(9, 1_000 + gap_ms + 599_999) == left
-        assert seat.left_of_budget(9, 1_000 + gap_ms + 600_000) == 9
-
-
-PLANTED: dict[str, tuple[str, Put]] = {
-    "a release is asked for without a copy": (
-        "without a ready copy",
-        changed(moves, "_askable", ("if not has_state or is_near", "if not None or is_near")),
-    ),
-    "a copy that was begun counts as one that is near": (
-        "without a ready copy",
-        changed(moves, "is_near", (" and kept.is_ready", "")),
-    ),
-    "what a learner is to have is not fixed": (
-        "has lost its destination",
-        changed(learning, "_target", ("favoured if is_begun else NOBODY", "NOBODY")),
-    ),
-    "a request counts for what a learner is to have": (
-        "has lost its destination",
-        changed(plans, "_moves", ("None if share.is_fixed else ", "")),
-    ),
-    "what is fixed may be given away": (
-        "has lost its destination",
-        changed(Books, "_count", ("[] if piece.is_fixed else ", "")),
-    ),
-    "a member is asked for what it has": (
-        "two copies of one point",
-        changed(learning, "wanting", ("if kept.incarnation == move.target", "if False")),
-    ),
-    "slots are not counted": (
-        "more passes",
-        changed(learning._Slots, "is_free", ("len(own) < self.view.rules.copies_max", "True")),
-    ),
-    "copies of what nobody works on are ended": (
-        "the last ready copy",
-        row(learning, "ended", ("if cell.standing is not Standing.HELD:", "if False:")),
-    ),
-    "copies do not say who is to have what has no owner": (
-        "somebody has a ready copy",
-        changed(copies, "heir", ("if best is not None and best.is_ready:", "if False:")),
-    ),
-    "a move goes through whatever copies say": (
-        "it waits for a name",
-        changed(copies, "may_have", ("in (NOBODY, target)", "!= -1")),
-    ),
-    "no name is waited for": (
-        "it waits for a name",
-        changed(copies, "held_for", ("view.now_ms - since_ms < member.hold_ms", "False")),
-    ),
-    "who had it keeps no copy": (
-        "keeps no copy",
-        row(moves, "granted", ("demoted.append", "str")),
-    ),
-    "copies are kept for ever": (
-        "copies of",
-        changed(learning, "_is_used", ("kept.incarnation in keepers", "True")),
-    ),
-    "standbys are not asked for": (
-        "copies of",
-        row(learning, "asked", ("[] if decisions else _standbys_wanted(view, slots)", "[]")),
-    ),
-    "a standby stays on the host of its owner": (
-        "on the host of their owner",
-        changed(learning, "_standbys_wanted", ("if lacking <= 0:", "if False:")),
-    ),
-    "a hold has no end": (
-        "nobody works on",
-        changed(copies, "held_for", ("view.now_ms - since_ms < member.hold_ms", "True")),
-    ),
-}
-AT_REST = ("copies of", "on the host of their owner", "nobody works on")
-
-
-@pytest.mark.parametrize(("says", "put"), PLANTED.values(), ids=PLANTED.keys())
-def test_a_planted_defect_is_found(says: str, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of so many histories fails with it, as it should."""
-    put(Planting(monkeypatch))
-    with pytest.raises(AssertionError, match=says):
-        plays_all(range(SEEDS_PLANTED), heals=says in AT_REST)

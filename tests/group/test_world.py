@@ -1,0 +1,184 @@
+"""A group in which all goes wrong that can (world.py): each decision is safe, and at the end all have what they can."""
+
+from collections.abc import Iterable
+from random import Random
+
+import msgspec
+import pytest
+
+from keylanes.group import cells, copies, features, learning, members, moves, plans
+from keylanes.group.books import Books
+from keylanes.group.view import Batch, Seat
+from keylanes.offsets import control
+from keylanes.offsets.control import LOAD
+from keylanes.offsets.control_events import PlanMade
+
+from ..stage.planting import Planting, Put, changed
+from ..tiers.marks import tier
+from .finding import row
+from .world import World
+
+pytestmark = tier("check")
+
+STEPS = 50
+SEEDS = 40
+SEEDS_LONG = 300
+SEEDS_PLANTED = 300
+
+
+def plays(seed: int, *, heals: bool = True) -> None:
+    """A history, and how it ends."""
+    chance = Random(seed)
+    world = World(chance)
+    world.asks_anew(chance.choice("ac"), "h1")
+    world.run("pass 3s")
+    for _ in range(STEPS):
+        world.happens(chance)
+    if heals:
+        world.heals()
+        world.is_at_rest()
+
+
+def plays_all(seeds: Iterable[int], *, heals: bool) -> None:
+    """One after the other."""
+    for seed in seeds:
+        plays(seed, heals=heals)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_each_decision_is_safe_and_at_the_end_all_have_what_they_can(seed: int) -> None:
+    """What is granted is free and begins where the last owner ended, ranges with state move when there is a copy, and
+    each point stands as its own events say: while members die at each step, signals are lost, late and doubled, and
+    coordinators are replaced and know nothing. When faults end all is owned, and nothing more is decided.
+    """
+    plays(seed)
+
+
+@tier("test")
+def test_each_decision_is_safe_in_many_more_histories() -> None:
+    """The same for longer."""
+    plays_all(range(SEEDS, SEEDS_LONG), heals=True)
+
+
+def test_after_two_plans_for_load_within_a_minute_half_as_many_moves_may_begin() -> None:
+    """For ten minutes; a plan that comes later, or for another cause, halves nothing."""
+    plan = PlanMade(1, 1, 1, 1, LOAD, 0, 0, 1, ())
+    for gap_ms, cause, left in ((59_999, LOAD, 5), (60_000, LOAD, 9), (59_999, "change", 9)):
+        seat = Seat("app", "z1", 0)
+        seat.note(Batch([plan]), 1_000)
+        seat.note(Batch([msgspec.structs.replace(plan, cause=cause)]), 1_000 + gap_ms)
+        assert seat.left_of_budget(9, 1_000 + gap_ms) == left
+        assert seat.left_of_budget(9, 1_000 + gap_ms + 599_999) == left
+        assert seat.left_of_budget(9, 1_000 + gap_ms + 600_000) == 9
+
+
+PLANTED: dict[str, tuple[str, Put]] = {
+    "a release is asked for without a copy": (
+        "without a ready copy",
+        changed(moves, "_askable", ("if not has_state or is_near", "if not None or is_near")),
+    ),
+    "a copy that was begun counts as one that is near": (
+        "without a ready copy",
+        changed(moves, "is_near", (" and kept.is_ready", "")),
+    ),
+    "what a learner is to have is not fixed": (
+        "has lost its destination",
+        changed(learning, "_target", ("favoured if is_begun else NOBODY", "NOBODY")),
+    ),
+    "a request counts for what a learner is to have": (
+        "has lost its destination",
+        changed(plans, "_moves", ("None if share.is_fixed else ", "")),
+    ),
+    "what is fixed may be given away": (
+        "has lost its destination",
+        changed(Books, "_count", ("[] if piece.is_fixed else ", "")),
+    ),
+    "a member is asked for what it has": (
+        "two copies of one point",
+        changed(learning, "wanting", ("if kept.incarnation == move.target", "if False")),
+    ),
+    "slots are not counted": (
+        "more passes",
+        changed(learning._Slots, "is_free", ("len(own) < self.view.rules.copies_max", "True")),
+    ),
+    "copies of what nobody works on are ended": (
+        "the last ready copy",
+        row(learning, "ended", ("if cell.standing is not Standing.HELD:", "if False:")),
+    ),
+    "copies do not say who is to have what has no owner": (
+        "somebody has a ready copy",
+        changed(copies, "heir", ("if best is not None and best.is_ready:", "if False:")),
+    ),
+    "a move goes through whatever copies say": (
+        "it waits for a name",
+        changed(copies, "may_have", ("in (NOBODY, target)", "!= -1")),
+    ),
+    "no name is waited for": (
+        "it waits for a name",
+        changed(copies, "held_for", ("view.now_ms - since_ms < member.hold_ms", "False")),
+    ),
+    "who had it keeps no copy": (
+        "keeps no copy",
+        row(moves, "granted", ("demoted.append", "str")),
+    ),
+    "copies are kept for ever": (
+        "copies of",
+        changed(learning, "_is_used", ("kept.incarnation in keepers", "True")),
+    ),
+    "standbys are not asked for": (
+        "copies of",
+        row(learning, "asked", ("[] if decisions else _standbys_wanted(view, slots)", "[]")),
+    ),
+    "a standby stays on the host of its owner": (
+        "on the host of their owner",
+        changed(learning, "_standbys_wanted", ("if lacking <= 0:", "if False:")),
+    ),
+    "a hold has no end": (
+        "nobody works on",
+        changed(copies, "held_for", ("view.now_ms - since_ms < member.hold_ms", "True")),
+    ),
+    "who is expelled is taken for fenced": (
+        "stands otherwise",
+        changed(
+            cells, "_standing", ("if not control.is_fenced(owner):", "if control.is_fenced(owner) and not is_read:")
+        ),
+    ),
+    "what was never read is taken for read": (
+        "stands otherwise",
+        changed(cells, "_standing", ("if is_read", "if True")),
+    ),
+    "what is held is granted": (
+        "is not free",
+        row(moves, "granted", ("is Standing.FREE", "in (Standing.FREE, Standing.HELD)")),
+    ),
+    "FENCED for a fence that never was": (
+        "it was not fenced",
+        row(members, "fenced", ("in view.seat.fenced", "not in {0}")),
+    ),
+    "a move that is done is asked for again": (
+        "does not come to rest|no rest",
+        changed(control, "_grant", ("control.moves.planned.pop(move, None)", "pass")),
+    ),
+    "what was released behind its withdrawal is nobody's": (
+        "nobody works on",
+        changed(plans, "_has_orphans", ("return any(", "return False and any(")),
+    ),
+    "who leaves is given more": ("who leaves is given more", row(moves, "granted", ("view.staying", "view.living"))),
+    "two of one name": (
+        "is the name of",
+        changed(
+            features,
+            "_in_the_way",
+            ("if _is_namesake(member, asked):", "if member.expelled and _is_namesake(member, asked):"),
+        ),
+    ),
+}
+AT_REST = ("copies of", "on the host of their owner", "nobody works on", "does not come to rest|no rest")
+
+
+@pytest.mark.parametrize(("says", "put"), PLANTED.values(), ids=PLANTED.keys())
+def test_a_planted_defect_is_found(says: str, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of so many histories fails with it, as it should."""
+    put(Planting(monkeypatch))
+    with pytest.raises(AssertionError, match=says):
+        plays_all(range(SEEDS_PLANTED), heals=says in AT_REST)
