@@ -202,16 +202,10 @@ class Design:
     """the work there is"""
     recover: tuple[str, ...] = ("init", "declare", "look", "end 0", "read 0", "check")
     """what a member does after any failure of its producer"""
-    per_victim: tuple[str, ...] = ("expel *", "fence *", "fenced *")
-    """what a second coordinator does with each owner, whose name stands for the star"""
-    repeats_fence: bool = True
-    """whether a second coordinator fences those who were expelled by the first and not fenced"""
     by_own_offset: bool = False
     """whether a member reads to behind the offsets at which its Produces were acknowledged, not to own appends"""
     when_tired: tuple[str, ...] = ()
     """what a coordinator does when a release takes too long; nothing: it waits"""
-    expulsion_stops: bool = True
-    """whether a member that reads of its own expulsion stops"""
     merges_level: bool = True
     """whether only level neighbours merge"""
     merges_one_grant: bool = True

@@ -120,17 +120,12 @@ def step_take_over(design: Design, world: World, me: int, _: str) -> Next:
     """
     seen = world.processes[me].seen
     owners = {grant.member for point in range(len(design.log_of)) if (grant := seen.owner(point))}
-    again = seen.expelled - seen.fenced if design.repeats_fence else frozenset()
     steps: list[str] = []
-    for member in sorted(again):
-        steps += [step for step in _steps_for(design, member) if not step.startswith("expel ")]
-    for member in sorted(owners - seen.expelled):
-        steps += _steps_for(design, member)
+    for name in (design.names[member] for member in sorted(seen.expelled - seen.fenced)):
+        steps += [f"fence {name}", f"fenced {name}"]
+    for name in (design.names[member] for member in sorted(owners - seen.expelled)):
+        steps += [f"expel {name}", f"fence {name}", f"fenced {name}"]
     yield "", put(world, me, (*steps, *world.processes[me].todo[1:]), seen=Control(grants=seen.grants))
-
-
-def _steps_for(design: Design, victim: int) -> list[str]:
-    return [step.replace("*", design.names[victim]) for step in design.per_victim]
 
 
 def step_go_on(design: Design, world: World, me: int, about: str) -> Next:
@@ -282,7 +277,7 @@ def step_abort(design: Design, world: World, me: int, _: str) -> Next:
 def step_check(design: Design, world: World, me: int, _: str) -> Next:
     """After a failure: stop if I am expelled; else send again what is pending, unless I found it committed. Local."""
     process = world.processes[me]
-    if design.expulsion_stops and me in process.seen.expelled:
+    if me in process.seen.expelled:
         yield "", put(world, me, ())
     elif process.is_found or not process.pending:
         todo, pending = ("work",), ()

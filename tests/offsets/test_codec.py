@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from keylanes.offsets import control_events, event_values, older_events, signals
 from keylanes.offsets import events as offset_events
 from keylanes.offsets.codec import EVENT_BYTES_MAX, EventError, SignalError, decode, decode_signal, encode, prefix_of
-from keylanes.offsets.event_values import EVERYBODY, NUMBERLESS, Band, Edge, Tile, Writer
+from keylanes.offsets.event_values import EVERYBODY, NO_MOVE, NUMBERLESS, Band, Edge, Tile, Writer
 from keylanes.offsets.events import Committed, Event, RangesReleased, SnapshotTaken, StateChanged
 from keylanes.offsets.older_events import OlderEvent, SnapshotTaken1, SnapshotTaken2, as_of_today
 from keylanes.offsets.signals import JoinAsked, Signal
@@ -173,6 +173,19 @@ def test_a_snapshot_of_before_says_what_it_said(tag: str) -> None:
     ("tag", "today"),
     [
         ("coordinator_elected/1", control_events.CoordinatorElected(7, "5f0c2b", "5f0c2b", "")),
+        (
+            "member_joined/1",
+            control_events.MemberJoined(
+                *(7, NUMBERLESS, 3, "5f0c2b", "5f0c2b", ("flights-3-5f0c2b",)),
+                "",
+                "",
+                1.0,
+                0,
+                (),
+                (),
+                until_level=False,
+            ),
+        ),
         ("member_expelled/1", control_events.MemberExpelled(7, NUMBERLESS, 2, "", 0)),
         ("member_fenced/1", control_events.MemberFenced(7, NUMBERLESS, 2)),
         ("partition_started/1", control_events.PartitionStarted(7, NUMBERLESS, "flüge", 2, 0, "earliest", 0)),
@@ -180,30 +193,23 @@ def test_a_snapshot_of_before_says_what_it_said(tag: str) -> None:
             "partition_started/2",
             control_events.PartitionStarted(7, NUMBERLESS, "flüge", 2, 336_775, "group:flights", 4),
         ),
+        (
+            "ranges_granted/1",
+            control_events.RangesGranted(
+                *(7, NUMBERLESS, NO_MOVE, 3, 5, "flüge", 2),
+                (Band(0, 2**31, 336_775), Band(2**31, 2**32, 2**40)),
+                *((), ()),
+            ),
+        ),
         ("range_released/1", RangesReleased(3, 4, 5, "flüge", 2, 0, (Edge(0, 2**31, None),), ())),
         ("state_changed/1", StateChanged(3, 7, "flüge", 2, 70_000, (EVERYBODY,))),
     ],
 )
 def test_an_event_of_before_says_today_what_it_said(tag: str, today: Event) -> None:
-    """It has no number; what was not written down is unknown, and what stood for all of them stands for everybody."""
+    """It has no number, and belongs to no move; what was not written down is unknown, what a process was called was its
+    birth, and what stood for all of them stands for everybody.
+    """
     assert today_of(tag) == today
-
-
-def test_a_member_of_before_has_one_id_and_no_name_that_stays() -> None:
-    """What it was called was its birth."""
-    joined = today_of("member_joined/1")
-    assert isinstance(joined, control_events.MemberJoined)
-    assert (joined.number, joined.level, joined.until_level) == (NUMBERLESS, 0, False)
-    assert (joined.instance, joined.birth) == ("5f0c2b", "5f0c2b")
-    assert joined.transactional_ids == ("flights-3-5f0c2b",)
-
-
-def test_a_grant_of_before_belongs_to_no_move() -> None:
-    """It names no bounds, and no writers: whoever wrote it had seen all there was."""
-    grant = today_of("ranges_granted/1")
-    assert isinstance(grant, control_events.RangesGranted)
-    assert (grant.number, grant.move, grant.bounds, grant.writers) == (NUMBERLESS, 0, (), ())
-    assert grant.bands == (Band(0, 2**31, 336_775), Band(2**31, 2**32, 2**40))
 
 
 @every_block

@@ -145,20 +145,21 @@ _ALL: dict[str, Any] = {"deposes": True, "late_batches": True, "verifies": False
 """All that may happen on brokers below 3.6."""
 
 
+@LARGE
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_version_of_transactions_makes_no_difference(version: int) -> None:
     """No INIT repeats its own epoch, nothing is asked of another node, INIT aborts: the worlds are the same."""
     assert_right(group(**_ALL, version=version), 23_548, {V, N})
 
 
-@pytest.mark.parametrize(
-    ("rules", "worlds"),
-    [
-        pytest.param({"inits": (0, 0, 0), "edge_max": 2}, 51_459, id="no INIT"),
-        pytest.param({"inits": (0, 1, 0), "edge_max": 1}, 48_455, id="the first new owner inits"),
-        pytest.param({"inits": (1, 0, 0), "edge_max": 1, "deposes": False}, 223_911, id="the old owner inits"),
-    ],
-)
+_RULES: dict[str, tuple[dict[str, Any], int]] = {
+    "no INIT": ({"inits": (0, 0, 0), "edge_max": 2}, 51_459),
+    "the first new owner inits": ({"inits": (0, 1, 0), "edge_max": 1}, 48_455),
+    "the old owner inits": ({"inits": (1, 0, 0), "edge_max": 1, "deposes": False}, 223_911),
+}
+
+
+@pytest.mark.parametrize(("rules", "worlds"), params(_RULES))
 def test_a_successor_need_not_fence_anew_whatever_else_happens(rules: dict[str, Any], worlds: int) -> None:
     """Late batches that no broker verifies, a stranger's fence, a deposed node: an own append and a READ are enough."""
     assert_right(group(successor=SUCCESSOR, **{**_ALL, **rules}), worlds, {V, N, M})

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylanes.keyrange.steps import Steps
 from keylanes.offsets.control_events import (
     AppCreated,
     ControlEvent,
@@ -112,17 +111,6 @@ def commit(epoch: int, start: int, to: int, *, first: int = 0, end: int = END, b
     return Committed(by, n, 0, 1, epoch, TOPIC, PARTITION, (Tile(0, 1, first, end, start, to),), 0, 0, 0)
 
 
-def test_a_commit_of_an_epoch_that_is_not_known_waits_for_its_grant() -> None:
-    """Read before its grant it moves nothing; read after, it counts."""
-    early = started(commit(1, 0, 5))
-    assert early.frontier(PLACE) == 0
-    assert early.waiting() == [(PLACE, 1)]
-    late = evolve(early.copy(), grant(1, 0))
-    assert late.frontier(PLACE) == 5
-    assert not late.waiting()
-    assert not late.violations()
-
-
 def test_the_next_grant_ends_an_epoch_where_it_begins() -> None:
     """What was committed up to there counts, a tile beyond is a violation, also when it is read before the grant."""
     clean = started(grant(1, 0), commit(1, 0, 5), grant(2, 5), commit(2, 5, 9))
@@ -131,37 +119,6 @@ def test_the_next_grant_ends_an_epoch_where_it_begins() -> None:
     beyond = commit(1, 5, 7)
     assert started(grant(1, 0), commit(1, 0, 5), beyond, grant(2, 5)).violations() == [(PLACE, 1)]
     assert started(grant(1, 0), commit(1, 0, 5), grant(2, 5), beyond).violations() == [(PLACE, 1)]
-
-
-def test_only_the_next_grant_ends_an_epoch() -> None:
-    """A wrong later grant from further below takes nothing from an epoch that ended before it."""
-    events: list[ControlEvent | OffsetEvent] = [grant(1, 0), commit(1, 0, 10), grant(2, 10), grant(3, 5)]
-    assert (PLACE, 1) not in started(*events).violations()
-    assert (PLACE, 1) not in started(events[0], events[2], events[3], events[1]).violations()
-
-
-def test_a_grant_in_chunks_may_be_read_with_a_commit_between() -> None:
-    """Points whose chunk is still to come wait; the others count at once."""
-    middle = BOUNDS[2]
-    left, right = grant(1, 0, end=middle), grant(1, 0, first=middle)
-    between = started(left, commit(1, 0, 5))
-    assert between.partition(PLACE).edges(0).at(0) == 5
-    assert between.waiting() == [(PLACE, 1)]
-    assert evolve(between, right) == started(left, right, commit(1, 0, 5))
-
-
-def test_a_commit_over_points_that_its_epoch_never_held_is_a_violation() -> None:
-    """It waits while the grant may still be read in chunks, and is judged when a newer epoch is granted."""
-    middle = BOUNDS[2]
-    outside = started(grant(1, 0, end=middle), commit(1, 0, 5))
-    assert outside.waiting() == [(PLACE, 1)]
-    assert evolve(outside, grant(2, 5, end=middle)).violations() == [(PLACE, 1)]
-
-
-def test_a_stale_term_grants_nothing() -> None:
-    """Events of a term that was overtaken change nothing, wherever they stand."""
-    ledger = started(grant(1, 0), coordinator_elected(2, "b"), grant(2, 3, term=1))
-    assert ledger.partition(PLACE).epoch_next == 2
 
 
 @pytest.mark.parametrize(
@@ -200,20 +157,9 @@ def test_the_ledger_knows_every_worker_range() -> None:
 def test_the_highest_transaction_of_each_incarnation_is_known() -> None:
     """So a restarted producer finds out what became of its last commit."""
     ledger = started(LogOpened("app", "hash", 0, 1, 1, 1), grant(1, 0), commit(1, 0, 5, n=4), commit(1, 5, 6, n=3))
-    assert dict(ledger.transactions) == {1: 4}
-    assert ledger.opened == {0}
-
-
-def test_the_last_transaction_of_each_writer_that_changed_the_state_is_known() -> None:
-    """Of each partition by itself, whatever is granted and closed meanwhile; it counts as one that was seen."""
-    changed = StateChanged(1, 4, TOPIC, PARTITION, 3, ())
-    ledger = started(grant(1, 0), commit(1, 0, 5, n=4), changed, grant(2, 5), commit(2, 5, 6, n=5), grant(3, 6))
-    assert list(ledger.partition(PLACE).parts) == [3]
-    assert ledger.partition(PLACE).changed == {1: 4}
-    assert ledger.partition((TOPIC, PARTITION + 1)).changed == {}
     evolve(ledger, StateChanged(2, 1, TOPIC, PARTITION, 1, ()))
-    assert ledger.partition(PLACE).changed == {1: 4, 2: 1}
-    assert ledger.transactions == {1: 5, 2: 1}
+    assert dict(ledger.transactions) == {1: 4, 2: 1}
+    assert ledger.opened == {0}
 
 
 def test_a_store_keeps_the_number_that_it_was_given_first() -> None:
@@ -223,35 +169,6 @@ def test_a_store_keeps_the_number_that_it_was_given_first() -> None:
     stale = store_declared(1, 1, "other", TOPIC, "value", "", "int", "json")
     ledger = started(first, coordinator_elected(2, "b"), again, stale)
     assert dict(ledger.control.stores) == {"seen": first}
-
-
-def test_epochs_that_are_complete_take_no_memory() -> None:
-    """A hundred restarts leave one part; the next epoch is still one that was never used."""
-    ledger = started(grant(1, 0))
-    for epoch in range(1, 100):
-        evolve_all(ledger, [commit(epoch, epoch - 1, epoch, n=epoch), grant(epoch + 1, epoch)])
-    assert list(ledger.partition(PLACE).parts) == [100]
-    assert ledger.partition(PLACE).epoch_next == 101
-    assert ledger.frontier(PLACE) == 99
-
-
-def test_an_epoch_closes_whatever_became_of_those_before() -> None:
-    """One range is held while another moves on and on; nothing of these moves stays, and the held one goes on."""
-    middle = BOUNDS[2]
-    ledger = started(grant(1, 0))
-    moves = 1_000
-    for i in range(moves):
-        evolve_all(ledger, [commit(i + 1, i, i + 1, first=middle, n=i + 1), grant(i + 2, i + 1, first=middle)])
-    partition = ledger.partition(PLACE)
-    assert list(partition.parts) == [1, moves + 1]
-    assert (partition.epoch_next, partition.waiting, ledger.violations()) == (moves + 2, {}, [])
-    assert partition.edges(0) == Steps([(0, middle, 0), (middle, END, moves)])
-    few = started(
-        grant(1, 0), commit(1, 0, 1, first=middle), grant(2, 1, first=middle), commit(2, 1, moves, first=middle)
-    )
-    assert evolve(few, grant(moves + 1, moves, first=middle)).partition(PLACE) == partition
-    evolve(ledger, commit(1, 0, 7, end=middle, n=moves + 1))
-    assert ledger.frontier(PLACE) == 7
 
 
 def test_an_epoch_without_points_is_the_newest_until_a_newer_one_is_granted() -> None:

@@ -93,18 +93,6 @@ def commit(epoch: int, offset: int, to: int, first: int = 0) -> Committed:
     return Committed(1, to, 0, 1, epoch, *PLACE, (Tile(0, 1, first, SPACE_END, offset, to),), 0, 0, 0)
 
 
-def test_a_snapshot_has_the_epochs_that_are_not_closed() -> None:
-    """A thousand moves of a range beside one that is held leave no trace; it says the same as one without them."""
-    middle, moves = SPACE_END // 2, 1_000
-    ledger = evolve_all(Ledger(), [grant(1, 0)])
-    for i in range(moves):
-        evolve_all(ledger, [commit(i + 1, i, i + 1, middle), grant(i + 2, i + 1, middle)])
-    (part,) = through_the_log(take_snapshot(ledger, "app", 0, [PLACE], 5, 1, 9))
-    assert [epoch.epoch for epoch in part.epochs] == [1, moves + 1]
-    assert len(encode(part)) < 200
-    assert restore_snapshot([part]) == ledger.partitions
-
-
 def test_a_snapshot_of_before_is_restored_as_it_would_be_taken_today() -> None:
     """Epochs were closed in order then; those that lie behind one that is held are closed when it is restored."""
     ledger = evolve_all(Ledger(), [grant(1, 0), commit(1, 0, 5, 9), grant(2, 5, 9)])
