@@ -1,6 +1,6 @@
 """How defects are planted in this room, and whether a property finds one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import Phase, settings
@@ -22,6 +22,17 @@ def is_found(test: Callable[[], None]) -> None:
             test()
     finally:
         vars(test)[_SETTINGS] = before
+
+
+def each_is_found(planted: Mapping[str, tuple[Put, Callable[[], None]]]) -> Callable[..., None]:
+    """A test that finds each defect by the property that it breaks."""
+
+    @pytest.mark.parametrize(("put", "found_by"), planted.values(), ids=planted.keys())
+    def test(put: Put, found_by: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+        put(Planting(monkeypatch))
+        is_found(found_by)
+
+    return test
 
 
 def row(module: object, name: str, *pieces: tuple[str, str]) -> Put:

@@ -1,9 +1,8 @@
 """What was heard in the signals, against a twin that looks through all records each time it is asked."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,9 +29,9 @@ from keylanes.offsets.signals import (
     Signal,
 )
 
-from ..stage.planting import Planting, Put, changed
+from ..stage.planting import changed
 from ..tiers.marks import tier
-from .finding import is_found
+from .finding import each_is_found
 
 pytestmark = tier("check")
 
@@ -308,8 +307,4 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize(("put", "found_by"), PLANTED.values(), ids=PLANTED.keys())
-def test_a_planted_defect_is_found(put: Put, found_by: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the property that it breaks."""
-    put(Planting(monkeypatch))
-    is_found(found_by)
+test_a_planted_defect_is_found = each_is_found(PLANTED)

@@ -1,12 +1,11 @@
 """What ranges cost, against a twin that keeps for each point the report that it is known by."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +15,8 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.ledger import Place
 from keylanes.offsets.signals import BandLoad, Load
 
-from ..stage.planting import Planting, Put, changed
-from .finding import is_found
+from ..stage.planting import changed
+from .finding import each_is_found
 
 SPACE = 12
 PLACES: tuple[Place, ...] = (("t", 0), ("t", 1))
@@ -272,8 +271,4 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize(("put", "found_by"), PLANTED.values(), ids=PLANTED.keys())
-def test_a_planted_defect_is_found(put: Put, found_by: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the property that it breaks."""
-    put(Planting(monkeypatch))
-    is_found(found_by)
+test_a_planted_defect_is_found = each_is_found(PLANTED)

@@ -71,7 +71,7 @@ def test_it_takes_up_what_is_granted_to_it() -> None:
 
 def test_it_winds_up_what_is_asked_of_it_and_goes_on_when_that_is_withdrawn() -> None:
     """At the epoch that it holds; a request for another one is nobody's."""
-    log = [joins(1, "a"), grants(1, 3), asks(7, 3), asks(8, 2)]
+    log: list[ControlEvent] = [joins(1, "a"), grants(1, 3), asks(7, 3), asks(8, 2)]
     control = fold(*log)
     asked = control.moves.asked[7]
     assert range_of(asked) == KeyRange(0, HALF)
@@ -83,7 +83,7 @@ def test_it_winds_up_what_is_asked_of_it_and_goes_on_when_that_is_withdrawn() ->
 
 def test_it_is_out_when_it_is_expelled_also_when_that_is_forgotten() -> None:
     """The cause is told as long as the log knows it."""
-    log = [joins(1, "a"), member_expelled(1, 1)]
+    log: list[ControlEvent] = [joins(1, "a"), member_expelled(1, 1)]
     for known in (1, None):
         assert state_of(fold(*log), "a", known) == Out("superseded")
     control = fold(*log, member_fenced(1, 1))

@@ -1,7 +1,7 @@
 """What shall be: the properties that target.py promises, each against a plain twin."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import pairwise, product
 from random import Random
@@ -15,8 +15,8 @@ from keylanes.group.shares import NOBODY, READ_NS, UNIT_US, Share, Shift, Taker
 from keylanes.group.target import BANDS_MAX, GAIN_US, solve
 from keylanes.keyrange.hashing import SPACE_END
 
-from ..stage.planting import Planting, changed
-from .finding import is_found
+from ..stage.planting import changed
+from .finding import each_is_found
 
 TOPICS = ("t", "u", "v")
 ALL = frozenset(TOPICS)
@@ -411,90 +411,56 @@ def test_two_takers_of_one_incarnation_are_refused() -> None:
         solve([Taker(1, 1.0, ALL), Taker(1, 2.0, ALL)], [])
 
 
-PLANTED: dict[str, tuple[object, str, tuple[str, str], Callable[[], None]]] = {
+PLANTED = {
     "the plan with the first step": (
-        target,
-        "_level",
-        ("_do(books, terms, step)", "_do(books, terms, step)\n        return"),
+        changed(target, "_level", ("_do(books, terms, step)", "_do(books, terms, step)\n        return")),
         test_nothing_goes_on_moving,
     ),
     "all may take all": (
-        target._Pair,
-        "whole",
-        ("if not books.can(self.taker, topic):", "if False:"),
+        changed(target._Pair, "whole", ("if not books.can(self.taker, topic):", "if False:")),
         test_everything_that_somebody_can_handle_has_an_owner_who_can,
     ),
     "what has state may move first": (
-        target._Pair,
-        "whole",
-        ("1_000_000 // (piece.cost_us if piece.is_owned else 1)", "1_000_000"),
+        changed(target._Pair, "whole", ("1_000_000 // (piece.cost_us if piece.is_owned else 1)", "1_000_000")),
         test_shares_without_state_move_first,
     ),
     "any number of readers": (
-        books.Books,
-        "may_read",
-        ("if most is None or", "if True or most is None or"),
+        changed(books.Books, "may_read", ("if most is None or", "if True or most is None or")),
         test_no_more_read_a_partition_than_gain_by_it,
     ),
     "nothing is parted": (
-        target._Pair,
-        "part",
-        ("for piece in pieces:", "for piece in ():"),
+        changed(target._Pair, "part", ("for piece in pieces:", "for piece in ():")),
         test_at_the_end_all_are_level_or_hold_what_cannot_be_parted,
     ),
     "as much as there is": (
-        target._Pair,
-        "__post_init__",
-        ("self.wanted = min(", "self.wanted = max("),
+        changed(target._Pair, "__post_init__", ("self.wanted = min(", "self.wanted = max(")),
         test_a_skew_is_levelled_with_little_more_than_must_move,
     ),
     "any whole share first": (
-        target,
-        "_step_of",
-        ("2 * step.piece.weight < pair.wanted", "False"),
+        changed(target, "_step_of", ("2 * step.piece.weight < pair.wanted", "False")),
         test_light_partitions_do_not_move_for_a_hot_one,
     ),
     "idle shares go to nobody": (
-        target._Pair,
-        "_may_have",
-        ("books.load[self.taker] and books", "books"),
+        changed(target._Pair, "_may_have", ("books.load[self.taker] and books", "books")),
         test_who_has_nothing_gets_idle_points_at_least,
     ),
     "idle shares go where nothing else does": (
-        books.Books,
-        "is_idle",
-        ("return piece.weight", "return False and piece.weight"),
+        changed(books.Books, "is_idle", ("return piece.weight", "return False and piece.weight")),
         test_idle_points_stay_where_little_is_left_to_level,
     ),
     "idle ends go along": (
-        target,
-        "_without_idle_end",
-        ("if idle * IDLE_LEAST < len(weights):", "if True:"),
+        changed(target, "_without_idle_end", ("if idle * IDLE_LEAST < len(weights):", "if True:")),
         test_points_without_load_stay_where_they_are,
     ),
     "what comes first is first": (
-        target,
-        "solve",
-        ("ordered = sorted(shares, key=lambda share: share[:4])", "ordered = list(shares)"),
+        changed(target, "solve", ("ordered = sorted(shares, key=lambda share: share[:4])", "ordered = list(shares)")),
         test_the_order_of_the_problem_does_not_matter,
     ),
     "all is dealt out anew": (
-        target,
-        "solve",
-        ("if books.can(share.owner, share.topic)}", "if False}"),
+        changed(target, "solve", ("if books.can(share.owner, share.topic)}", "if False}")),
         test_a_join_or_a_leave_moves_no_more_than_must_move,
     ),
 }
 
 
-@pytest.mark.parametrize(("owner", "name", "pieces", "found_by"), PLANTED.values(), ids=PLANTED.keys())
-def test_a_planted_defect_is_found(
-    owner: object,
-    name: str,
-    pieces: tuple[str, str],
-    found_by: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By the property that it breaks."""
-    changed(owner, name, pieces)(Planting(monkeypatch))
-    is_found(found_by)
+test_a_planted_defect_is_found = each_is_found(PLANTED)

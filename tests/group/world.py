@@ -79,9 +79,9 @@ class World(Group):
     """The group. ``judge`` looks at each decision before it counts."""
 
     def __init__(self, chance: Random) -> None:
-        self.events, self.asked = chance.choice(
-            ((EVENTS, ("",)), (EVENTS + MORE, ("", "", "", " level 0", " factor 2")))
-        )
+        has_more = chance.choice((False, True))
+        self.events: tuple[str, ...] = EVENTS + MORE if has_more else EVENTS
+        self.asked: tuple[str, ...] = ("", "", "", " level 0", " factor 2") if has_more else ("",)
         self.factor = chance.choice((1, 8, 8, 8))
         self.leaving: dict[str, bool] = {}
         self.paused: set[str] = set()

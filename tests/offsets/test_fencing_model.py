@@ -198,25 +198,25 @@ def _program(text: str) -> Design:
     return starts(1, 1, program=steps(text))
 
 
-_WRONG_STARTS = {
-    "no look after the grant": (_program("init look elect look join expel_members end read grant append"), DOUBLE),
-    "no look after the election": (
-        _program("init look elect join expel_members end read grant look check append"),
-        DOUBLE,
-    ),
-    "goes on although another was first in its term": (replace(starts(1, 1), first_wins=False), DOUBLE),
-    "init after the last look": (
-        _program("look elect look join expel_members end read grant look check init append"),
-        DOUBLE,
-    ),
-    "joined after the grant": (
-        _program("init look elect look expel_members end read grant join look check append"),
-        DOUBLE,
-    ),
-    "read before the fences": (
-        _program("init look elect look join end read expel_members grant look check append"),
-        DOUBLE,
-    ),
+_DOUBLING_STARTS = {
+    "no look after the grant": _program("init look elect look join expel_members end read grant append"),
+    "no look after the election": _program("init look elect join expel_members end read grant look check append"),
+    "goes on although another was first in its term": replace(starts(1, 1), first_wins=False),
+    "init after the last look": _program("look elect look join expel_members end read grant look check init append"),
+    "joined after the grant": _program("init look elect look expel_members end read grant join look check append"),
+    "read before the fences": _program("init look elect look join end read expel_members grant look check append"),
+    "no fence": replace(starts(1, 1), per_victim=("expel", "fenced")),
+    "no expulsion": replace(starts(1, 1), per_victim=("fence", "fenced")),
+    "fence before the expulsion": replace(starts(1, 1), per_victim=("fence", "expel", "fenced")),
+    "FENCED appended before the fence": starts(0, 0, 0, per_victim=("expel", "fenced", "fence"), edge_max=1),
+    "an expelled process goes on": replace(starts(1, 1), expulsion_stops=False),
+    "a re-send without a look into any log": replace(starts(1, 1), recover=_recovery(("init",))),
+    "a re-send without the offset log": replace(starts(1, 1), recover=_recovery(("init", "control"))),
+    "a re-send without the control log": replace(starts(1, 1), recover=_recovery(("init", "offsets"))),
+    "control log read before the re-init": replace(starts(1, 1), recover=_recovery(("control", "init", "offsets"))),
+}
+"""What doubles a tile."""
+_WRONG_STARTS = {name: (design, DOUBLE) for name, design in _DOUBLING_STARTS.items()} | {
     "grant before the read": (
         _program("init look elect look join expel_members grant end read look check append"),
         OUTSIDE,
@@ -225,25 +225,10 @@ _WRONG_STARTS = {
         replace(starts(0, 0, program=START_REREADING), own_term=False),
         OUTSIDE,
     ),
-    "no fence": (replace(starts(1, 1), per_victim=("expel", "fenced")), DOUBLE),
-    "no expulsion": (replace(starts(1, 1), per_victim=("fence", "fenced")), DOUBLE),
-    "fence before the expulsion": (replace(starts(1, 1), per_victim=("fence", "expel", "fenced")), DOUBLE),
-    "FENCED appended before the fence": (
-        starts(0, 0, 0, per_victim=("expel", "fenced", "fence"), edge_max=1),
-        DOUBLE,
-    ),
-    "an expelled process goes on": (replace(starts(1, 1), expulsion_stops=False), DOUBLE),
     "a fold that counts events of a lower term": (replace(starts(0, 0), terms_rule=False), SHARED_EPOCH),
-    "a re-send without a look into any log": (replace(starts(1, 1), recover=_recovery(("init",))), DOUBLE),
-    "a re-send without the offset log": (replace(starts(1, 1), recover=_recovery(("init", "control"))), DOUBLE),
-    "a re-send without the control log": (replace(starts(1, 1), recover=_recovery(("init", "offsets"))), DOUBLE),
     "an unknown outcome taken for a commit": (
         replace(starts(1, 1), recover=_recovery(("init", "control")), unknown_is_done=True),
         GAP,
-    ),
-    "control log read before the re-init": (
-        replace(starts(1, 1), recover=_recovery(("control", "init", "offsets"))),
-        DOUBLE,
     ),
 }
 

@@ -151,24 +151,48 @@ def _goes_on(text: str) -> Design:
     return group(MOVE, text, v=_RELEASES, has_m=True)
 
 
-_WRONG = {
-    "a grant before the release's transaction is done": (
-        group("until_announced b; end 0; read 0; grant b N", v=_RELEASES),
-        DOUBLE,
+_DOUBLES = {
+    "a grant before the release's transaction is done": group(
+        "until_announced b; end 0; read 0; grant b N", v=_RELEASES
     ),
-    "a grant to oneself while the own release is in flight": (
-        group("end 0; read 0; until_announced b; grant b V", v=_RELEASES),
-        DOUBLE,
+    "a grant to oneself while the own release is in flight": group(
+        "end 0; read 0; until_announced b; grant b V", v=_RELEASES
     ),
-    "a grant from edges read before the release": (
-        group("end 0; read 0; until_released b; grant b N", v=budget(releases=1)),
-        DOUBLE,
+    "a grant from edges read before the release": group(
+        "end 0; read 0; until_released b; grant b N", v=budget(releases=1)
     ),
-    "a release that takes too long taken for done": (
-        group(MOVE, v=_RELEASES, when_tired=steps("end 0; read 0; grant b N")),
-        DOUBLE,
+    "a release that takes too long taken for done": group(
+        MOVE, v=_RELEASES, when_tired=steps("end 0; read 0; grant b N")
     ),
-    "a grant without a release": (group("end 0; read 0; grant b N"), DOUBLE),
+    "a grant without a release": group("end 0; read 0; grant b N"),
+    "a merge of workers that are not level, the left one behind": group(v=budget(1, 1), merges_level=False),
+    "a split with its parent's tile sent again without reading": group(v=budget(splits=1, inits=1), recover=_UNREAD),
+    "the coordinator reads to the last stable offset": neighbours(
+        "expel V; fence V; fenced V; read_stable 0; grant b N"
+    ),
+    "a member reads to the last stable offset": neighbours(
+        "", v=budget(inits=1), recover="init; declare; look; read_stable 0; check"
+    ),
+    "a release that is visible in one log, the other read as far as it is stable": group(
+        "until_released a; read_stable 0; read_stable 1; grant ab N", v=budget(releases=1), log_of=TWO_LOGS, leaves="ab"
+    ),
+    "the coordinator reads one log only": group(EXPEL, log_of=TWO_LOGS),
+    "a member reads one log only": group(v=budget(inits=1), log_of=TWO_LOGS, recover=steps(RECOVER)),
+    "FENCE while EXPELLED is not acknowledged": group(
+        "fence V; fenced V; end 0; read 0; grant ab N", v=budget(splits=1, inits=1), beside=task("expel V")
+    ),
+    "READ while FENCE is not acknowledged": group(
+        "expel V; end 0; read 0; grant ab N", v=budget(1, 1, 1), beside=task("fence V")
+    ),
+    "a move that goes on without waiting for the release": _goes_on(
+        "look; elect; look; go_on b; end 0; read 0; grant b M"
+    ),
+    "a move that goes on from edges read before the release": _goes_on(
+        "look; elect; look; go_on b; end 0; read 0; until_released b; grant b M"
+    ),
+}
+"""What doubles a tile."""
+_WRONG = {name: (design, DOUBLE) for name, design in _DOUBLES.items()} | {
     "two grants at once from one reading of the control log": (
         group(
             "until_released ab; read 0; grant a N",
@@ -179,10 +203,6 @@ _WRONG = {
         ),
         SHARED_EPOCH,
     ),
-    "a merge of workers that are not level, the left one behind": (
-        group(v=budget(1, 1), merges_level=False),
-        DOUBLE,
-    ),
     "a merge of workers that are not level, the left one ahead": (
         group(v=budget(1, 1), merges_level=False, edge_max=2),
         GAP,
@@ -191,10 +211,6 @@ _WRONG = {
     "a split of unknown outcome sent again without reading": (
         group(v=budget(splits=1, inits=1), edge_max=0, recover=_UNREAD),
         TILING,
-    ),
-    "a split with its parent's tile sent again without reading": (
-        group(v=budget(splits=1, inits=1), recover=_UNREAD),
-        DOUBLE,
     ),
     "a split of unknown outcome taken for committed": (
         group(v=budget(splits=1, inits=1), edge_max=0, recover=_UNREAD, unknown_is_done=True),
@@ -208,25 +224,6 @@ _WRONG = {
         group(v=budget(splits=1, inits=1), edge_max=2, recover=_UNREAD, unknown_is_done=True),
         GAP,
     ),
-    "the coordinator reads to the last stable offset": (
-        neighbours("expel V; fence V; fenced V; read_stable 0; grant b N"),
-        DOUBLE,
-    ),
-    "a member reads to the last stable offset": (
-        neighbours("", v=budget(inits=1), recover="init; declare; look; read_stable 0; check"),
-        DOUBLE,
-    ),
-    "a release that is visible in one log, the other read as far as it is stable": (
-        group(
-            "until_released a; read_stable 0; read_stable 1; grant ab N",
-            v=budget(releases=1),
-            log_of=TWO_LOGS,
-            leaves="ab",
-        ),
-        DOUBLE,
-    ),
-    "the coordinator reads one log only": (group(EXPEL, log_of=TWO_LOGS), DOUBLE),
-    "a member reads one log only": (group(v=budget(inits=1), log_of=TWO_LOGS, recover=steps(RECOVER)), DOUBLE),
     "the same producer after a commit of unknown outcome": (
         group(
             v=budget(inits=1),
@@ -236,25 +233,9 @@ _WRONG = {
         ),
         TORN,
     ),
-    "FENCE while EXPELLED is not acknowledged": (
-        group("fence V; fenced V; end 0; read 0; grant ab N", v=budget(splits=1, inits=1), beside=task("expel V")),
-        DOUBLE,
-    ),
-    "READ while FENCE is not acknowledged": (
-        group("expel V; end 0; read 0; grant ab N", v=budget(1, 1, 1), beside=task("fence V")),
-        DOUBLE,
-    ),
     "a move that goes on without a look after the election": (
         _goes_on("look; elect; go_on b; until_released b; read 0; grant b M"),
         SHARED_EPOCH,
-    ),
-    "a move that goes on without waiting for the release": (
-        _goes_on("look; elect; look; go_on b; end 0; read 0; grant b M"),
-        DOUBLE,
-    ),
-    "a move that goes on from edges read before the release": (
-        _goes_on("look; elect; look; go_on b; end 0; read 0; until_released b; grant b M"),
-        DOUBLE,
     ),
 }
 """Who may fence, take over and read what, and in which order, is in the tables of the model of fencing."""
