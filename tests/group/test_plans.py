@@ -20,7 +20,7 @@ LARGE = Rules(inline_max=0, measure_ms=0)
 """Every plan is worked out elsewhere."""
 
 
-OTHERWISE = ("features", "names", "standbys")
+OTHERWISE = ("features", "look", "names", "standbys")
 """A process joins before the plan is made: it answers more; a standby is asked for before it, under another number."""
 
 

@@ -111,11 +111,11 @@ PARTS: Final = (
         "group-model",
         "all worlds of small groups are right, and planted defects are found",
         ("group",),
-        3,
+        4.5,
         on_sources=True,
     ),
     *(of_plants(share) for share in ("1/3", "2/3", "3/3")),
-    of_tests("protocol-models", "all worlds of the protocol are right", ("offsets",), 2.5),
+    of_tests("protocol-models", "all worlds of the protocol are right", ("offsets",), 4),
     of_python("3.12"),
     of_python("3.13"),
 )
