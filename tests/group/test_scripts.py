@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.group import copies, learning, moves, plans
+from keylanes.group import copies, features, learning, moves, plans
 from keylanes.group.view import Seat
 
 from ..stage.planting import Planting, Put, changed
@@ -50,6 +50,15 @@ PLANTED: dict[str, tuple[str, Put]] = {
     "a standby takes the slot of a move that waits for its turn": (
         "turn_first",
         row(learning, "asked", ("    for move, _ in lacking:", "    for move, _ in ():")),
+    ),
+    "who leaves is given more": ("leave", row(moves, "granted", ("view.staying", "view.living"))),
+    "two of one name": (
+        "names",
+        changed(
+            features,
+            "_in_the_way",
+            ("if _is_namesake(member, asked):", "if member.expelled and _is_namesake(member, asked):"),
+        ),
     ),
     "any members halve": ("halves", changed(plans, "_halved", ("not question.halves or ", ""))),
     "the other part is the larger one": ("halves", changed(plans, "_halves", ("factor // 2", "factor // 2 - 1 or 1"))),

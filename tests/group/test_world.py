@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
-from keylanes.group import cells, copies, features, learning, members, moves, plans
+from keylanes.group import cells, copies, learning, members, moves, plans
 from keylanes.group.books import Books
 from keylanes.group.view import Batch, Seat
 from keylanes.offsets.control import LOAD
@@ -160,15 +160,6 @@ PLANTED: dict[str, tuple[str, Put]] = {
     "FENCED for a fence that never was": (
         "it was not fenced",
         row(members, "fenced", ("in view.seat.fenced", "not in {0}")),
-    ),
-    "who leaves is given more": ("who leaves is given more", row(moves, "granted", ("view.staying", "view.living"))),
-    "two of one name": (
-        "is the name of",
-        changed(
-            features,
-            "_in_the_way",
-            ("if _is_namesake(member, asked):", "if member.expelled and _is_namesake(member, asked):"),
-        ),
     ),
 }
 AT_REST = ("copies of", "on the host of their owner", "nobody works on")
