@@ -150,7 +150,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
         ),
     ),
     "what was never read is taken for read": (
-        "stands otherwise",
+        "is not free",
         changed(cells, "_standing", ("if is_read", "if True")),
     ),
     "what is held is granted": (
