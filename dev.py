@@ -54,6 +54,8 @@ FAST = ("--tier=check", "-m", "not (broker or spark)", "-n", "2", "--dist", "loa
 def main(arguments: list[str]) -> int:
     """Run one command; its exit code."""
     require_python(arguments)
+    # Without byte code every process that a test starts would compile all modules anew, and pytest all tests.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     parser = argparse.ArgumentParser(prog="dev.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("command", choices=sorted(COMMANDS), metavar="|".join(COMMANDS))
     has_help = arguments[:1] == ["soak"]  # and options of its own

@@ -16,7 +16,7 @@ from keylanes import IS_COMPILED
 from keylanes.devkafka.server import KafkaServer
 
 from .stage.notes import NOTES, note
-from .tiers.marks import TIERS, tier_of
+from .tiers.marks import CHECK, TIERS, tier_of
 from .tiers.parts import PARTS
 from .tiers.rooms import users_of
 
@@ -60,6 +60,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(text)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what the options rule out without a look inside: to import all tests takes as long as many of them."""
+    within = collection_path.relative_to(TESTS).parts if collection_path.is_relative_to(TESTS) else ()
+    room = config.getoption("room")
+    if room and within and within[0] not in users_of(room):
+        return True
+    is_fast = config.getoption("tier") == CHECK and collection_path.name.startswith("test_")
+    if is_fast and f'tier("{CHECK}")' not in collection_path.read_text(encoding="utf-8"):
+        return True
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse a test that uses a JVM and does not say so; choose by tier; leave out what the compiled package can't do;
@@ -89,10 +101,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def is_chosen(config: pytest.Config, item: pytest.Item) -> bool:
     """Whether the options let a test run."""
-    wanted, part, room = (config.getoption(name) for name in ("tier", "part", "room"))
+    wanted, part = (config.getoption(name) for name in ("tier", "part"))
     name, of_part = tier_of(item)
-    folder = item.path.relative_to(TESTS).parts[0]
-    return (not wanted or name in TIERS[wanted]) and part in (None, of_part) and (not room or folder in users_of(room))
+    return (not wanted or name in TIERS[wanted]) and part in (None, of_part)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ from keylanes.cli.group_watch import changes_shown, picture, watch
 from keylanes.group.loads import Cost
 
 from ..stage.engine import SOURCE
-from .test_group_logs import Group, now_ms, runs_with, virtual
+from ..stage.virtual import virtual
+from .test_group_logs import Group, now_ms, runs_with
 from .test_group_requests import asked, move, owners
 
 INTERVAL_MS = 500
@@ -50,98 +51,86 @@ class Watched:
         return self.seen[-1][1]
 
 
-def test_a_group_is_followed_as_it_changes() -> None:
+@virtual
+async def test_a_group_is_followed_as_it_changes() -> None:
     """Who joins and what moves is seen within a moment, and never more often than it was asked for."""
-
-    async def story() -> None:
-        group = Group()
-        first = await group.start("a")
-        async with Watched(group) as watched:
-            await watched.until(runs_with("a"))
-            second = await group.start("b")
-            await watched.until(runs_with("a", "b"))
-            await asyncio.sleep(5)
-            stands = watched.seen[-1][1]
-            assert stands.heard is not None
-            assert all(stands.now_ms - ms <= 2_000 for ms in stands.heard.last_ms.values())
-            times = [at for at, _ in watched.seen]
-            assert min(b - a for a, b in pairwise(times)) >= INTERVAL_MS / 1000 - 1e-6
-            assert times[-1] >= asyncio.get_running_loop().time() - 2
-            await second.stop()
-            await watched.until(runs_with("a"))
-        await first.stop()
-
-    virtual(story)
+    group = Group()
+    first = await group.start("a")
+    async with Watched(group) as watched:
+        await watched.until(runs_with("a"))
+        second = await group.start("b")
+        await watched.until(runs_with("a", "b"))
+        await asyncio.sleep(5)
+        stands = watched.seen[-1][1]
+        assert stands.heard is not None
+        assert all(stands.now_ms - ms <= 2_000 for ms in stands.heard.last_ms.values())
+        times = [at for at, _ in watched.seen]
+        assert min(b - a for a, b in pairwise(times)) >= INTERVAL_MS / 1000 - 1e-6
+        assert times[-1] >= asyncio.get_running_loop().time() - 2
+        await second.stop()
+        await watched.until(runs_with("a"))
+    await first.stop()
 
 
-def test_what_ranges_cost_is_shown() -> None:
+@virtual
+async def test_what_ranges_cost_is_shown() -> None:
     """Once there is somebody to share them with; when nobody watches, too."""
-
-    async def story() -> None:
-        group = Group()
-        first, second = await group.start("a"), await group.start("b")
-        await group.until(runs_with("a", "b"))
-        async with Watched(group) as watched:
-            stands = await watched.until(lambda stands: len(stands.costs) == 2)
-        assert stands.costs[1] == Cost(0, 0, 0, 0)
-        still = await group.stands()
-        assert still.costs.keys() == stands.costs.keys()
-        assert "0.00 cores)" in group_text("app", still)
-        told = json.loads(group_json("app", still))
-        assert told["members"][0]["load"] == Cost(0, 0, 0, 0)._asdict()
-        assert json.loads(group_json("app", still._replace(costs={})))["members"][0]["load"] is None
-        for engine in (second, first):
-            await engine.stop()
-
-    virtual(story)
+    group = Group()
+    first, second = await group.start("a"), await group.start("b")
+    await group.until(runs_with("a", "b"))
+    async with Watched(group) as watched:
+        stands = await watched.until(lambda stands: len(stands.costs) == 2)
+    assert stands.costs[1] == Cost(0, 0, 0, 0)
+    still = await group.stands()
+    assert still.costs.keys() == stands.costs.keys()
+    assert "0.00 cores)" in group_text("app", still)
+    told = json.loads(group_json("app", still))
+    assert told["members"][0]["load"] == Cost(0, 0, 0, 0)._asdict()
+    assert json.loads(group_json("app", still._replace(costs={})))["members"][0]["load"] is None
+    for engine in (second, first):
+        await engine.stop()
 
 
-def test_moves_are_shown_with_what_they_wait_for() -> None:
+@virtual
+async def test_moves_are_shown_with_what_they_wait_for() -> None:
     """An owner that is dead releases nothing; when it is expelled its range goes over."""
-
-    async def story() -> None:
-        group = Group()
-        first, second = await group.start("a"), await group.start("b")
-        await group.until(runs_with("a", "b"))
-        assert first.member.group.coordinating.is_coordinator
-        partition = next(p for p in range(4) if owners(group, p)[0][2] == 2)
-        await second.crash()
-        async with Watched(group) as watched:
-            asking = asyncio.create_task(asked(group, move(partition, "a")))
-            stands = await watched.until(lambda stands: bool(stands.group.moves))
-            (one,) = stands.group.moves
-            text = group_text("app", stands)
-            assert f"move {one.move}: {SOURCE}[{partition}] from 2 to 1 waits for incarnation 2 to release it" in text
-            assert "incarnation 2 to release it" in screen(stands)
-            told = json.loads(group_json("app", stands))
-            assert told["moves"][0]["waits_for"] == "incarnation 2 to release it"
-            await watched.until(runs_with("a"))
-            assert not watched.seen[-1][1].group.moves
-            await asking
-        await first.stop()
-
-    virtual(story)
+    group = Group()
+    first, second = await group.start("a"), await group.start("b")
+    await group.until(runs_with("a", "b"))
+    assert first.member.group.coordinating.is_coordinator
+    partition = next(p for p in range(4) if owners(group, p)[0][2] == 2)
+    await second.crash()
+    async with Watched(group) as watched:
+        asking = asyncio.create_task(asked(group, move(partition, "a")))
+        stands = await watched.until(lambda stands: bool(stands.group.moves))
+        (one,) = stands.group.moves
+        text = group_text("app", stands)
+        assert f"move {one.move}: {SOURCE}[{partition}] from 2 to 1 waits for incarnation 2 to release it" in text
+        assert "incarnation 2 to release it" in screen(stands)
+        told = json.loads(group_json("app", stands))
+        assert told["moves"][0]["waits_for"] == "incarnation 2 to release it"
+        await watched.until(runs_with("a"))
+        assert not watched.seen[-1][1].group.moves
+        await asking
+    await first.stop()
 
 
-def test_a_picture_has_all_of_it() -> None:
+@virtual
+async def test_a_picture_has_all_of_it() -> None:
     """Members and what waits for what, each in a row."""
-
-    async def story() -> None:
-        group = Group()
-        first, second = await group.start("a"), await group.start("b")
-        told = screen(await group.until(runs_with("a", "b")))
-        assert "app: RUNNING, term 1" in told
-        assert "1 a" in told
-        assert "2 b" in told
-        assert "coordinates" in told
-        assert told.count("50%") == 2
-        for engine in (second, first):
-            await engine.stop()
-        told = screen(await group.stands())
-        assert "no member" in told
-        assert f"{SOURCE}[3] waits for a capable member" in told
-
-    virtual(story)
+    group = Group()
+    first, second = await group.start("a"), await group.start("b")
+    told = screen(await group.until(runs_with("a", "b")))
+    assert "app: RUNNING, term 1" in told
+    assert "1 a" in told
+    assert "2 b" in told
+    assert "coordinates" in told
+    assert told.count("50%") == 2
+    for engine in (second, first):
+        await engine.stop()
+    told = screen(await group.stands())
+    assert "no member" in told
+    assert f"{SOURCE}[3] waits for a capable member" in told
 
 
 def screen(stands: Stands) -> str:
@@ -152,20 +141,17 @@ def screen(stands: Stands) -> str:
     return console.file.getvalue()
 
 
-def test_off_a_terminal_a_change_is_one_block() -> None:
+@virtual
+async def test_off_a_terminal_a_change_is_one_block() -> None:
     """Beats and loads alone are none."""
-
-    async def story() -> None:
-        group, blocks = Group(), list[str]()
-        first = await group.start("a")
-        one = await group.until(runs_with("a"))
-        second = await group.start("b")
-        both = await group.until(runs_with("a", "b"))
-        show = changes_shown("app", group_text, blocks.append)
-        for stands in (one, one._replace(now_ms=one.now_ms + 1), one._replace(costs={1: Cost(1, 1, 1, 1)}), both, one):
-            show(stands)
-        assert blocks == [group_text("app", stands) for stands in (one, both, one)]
-        for engine in (second, first):
-            await engine.stop()
-
-    virtual(story)
+    group, blocks = Group(), list[str]()
+    first = await group.start("a")
+    one = await group.until(runs_with("a"))
+    second = await group.start("b")
+    both = await group.until(runs_with("a", "b"))
+    show = changes_shown("app", group_text, blocks.append)
+    for stands in (one, one._replace(now_ms=one.now_ms + 1), one._replace(costs={1: Cost(1, 1, 1, 1)}), both, one):
+        show(stands)
+    assert blocks == [group_text("app", stands) for stands in (one, both, one)]
+    for engine in (second, first):
+        await engine.stop()
