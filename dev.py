@@ -289,7 +289,8 @@ def fetch(install: list[str], name: str) -> None:
     """Install one pinned file. The few that are built from source use the pinned setuptools of the small set."""
     isolation = [] if name == SMALL else ["--no-build-isolation"]
     began = time.monotonic()
-    execute([*install, "--require-hashes", *isolation, "-r", str(ROOT / "requirements" / name)])
+    needs = f"{name} needs a network, or what PIP_INDEX_URL or PIP_FIND_LINKS names, unless its packages are cached"
+    execute([*install, "--require-hashes", *isolation, "-r", str(ROOT / "requirements" / name)], needs)
     print(f"  {name} installed in {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -466,10 +467,12 @@ def require_python(arguments: list[str]) -> None:
     stop(f"keylanes needs Python 3.11 or newer, this is {seen}; uv would bring one along", "pip install uv")
 
 
-def execute(command: list[str]) -> None:
-    """Run one step of the set-up; stop with its exit code when it fails."""
+def execute(command: list[str], needs: str = "") -> None:
+    """Run one step of the set-up; stop with its exit code when it fails, and say what it needs."""
     if code := run(command, dict(os.environ)):
         print(f"dev.py: this failed with exit code {code}: {' '.join(command)}", file=sys.stderr)
+        if needs:
+            print(f"dev.py: {needs}", file=sys.stderr)
         raise SystemExit(code)
 
 

@@ -94,8 +94,8 @@ def _fetch(java: JavaHome, jars: Sequence[Jar], folder: Path, progress: Progress
         if damaged:
             names = ", ".join(jar.file_name for jar in damaged)
             raise KafkaServerError(
-                f"fetching Apache Kafka {KAFKA_VERSION}: missing, or other than their pinned SHA-256: {names}\n"
-                + "\n".join(output[-15:])
+                f"fetching Apache Kafka {KAFKA_VERSION}: missing, or other than their pinned SHA-256: {names}; it "
+                f"needs a network, or {folder} from a machine that has it\n" + "\n".join(output[-15:])
             )
         if folder.exists():
             os.replace(folder, work / "damaged")

@@ -504,10 +504,14 @@ def test_the_small_set_is_part_of_the_full_one() -> None:
     assert small == {name: full[name] for name in small}
 
 
-@pytest.mark.parametrize("name", ["check.txt", "full.txt", "java.txt"])
-def test_the_locks_name_hashes_and_no_host(name: str) -> None:
-    """Every pin carries hashes, and no file says where to download from."""
-    text = (ROOT / "requirements" / name).read_text()
+LOCKS = [*(ROOT / "requirements").glob("*.txt"), *(ROOT / "bench" / "peers" / "requirements").glob("*.txt")]
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_the_locks_name_hashes_and_no_host(lock: Path) -> None:
+    """Every pin carries hashes, and no file says where to download from: of ours, and of the bench's peers."""
+    assert len(LOCKS) == 6
+    text = lock.read_text()
     assert "://" not in text
     assert "--index" not in text
     blocks = [block for block in re.split(r"\n(?=\S)", text) if "==" in block]

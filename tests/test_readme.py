@@ -81,9 +81,3 @@ def test_no_command_of_the_readme_is_left_out() -> None:
     assert others == []
     assert len(lines_of_shell()) >= 4
     assert len(snippets("")) + len(snippets("python")) == README.count("\n```") / 2
-
-
-def test_every_page_that_the_readme_links_to_is_there() -> None:
-    """No link of the README ends nowhere."""
-    links = re.findall(r"\]\(([^)#h][^)]*)\)", README)
-    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -1,7 +1,6 @@
 """The bench's records and its witness: what is produced can be checked, and what is wrong is seen."""
 
 import random
-import re
 from array import array
 from pathlib import Path
 
@@ -193,14 +192,3 @@ def test_percentiles_are_latencies_that_were_seen() -> None:
     """Of a thousand values, the 500th, the 990th and the 999th."""
     found = percentiles_ms([n * 1_000_000 for n in range(1_000, 0, -1)])
     assert found == {"p50": 500.0, "p99": 990.0, "p99.9": 999.0}
-
-
-def test_the_peers_pins_name_hashes_and_no_host() -> None:
-    """Every pin carries hashes, and no file says where to download from."""
-    folder = Path(__file__).resolve().parents[2] / "bench" / "peers" / "requirements"
-    texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
-    assert len(texts) == 3
-    for text in texts:
-        assert "://" not in text
-        assert "--index" not in text
-        assert all("--hash=sha256:" in block for block in re.split(r"\n(?=\S)", text) if "==" in block)

@@ -6,9 +6,6 @@ records, partition by partition: offset, timestamp, key, value and headers, byte
 """
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -18,6 +15,8 @@ import pytest
 
 from keylanes.offsets.provenance import HEADER, decode_provenance
 from keylanes.state.topics import NewRecord, TopicStore
+
+from .test_commands import keylanes
 
 pytestmark = pytest.mark.spark
 
@@ -77,17 +76,6 @@ def outputs(folder: Path) -> Counter[bytes]:
     return found
 
 
-def keylanes(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command in a folder; it has to end with 0."""
-    code = "import sys; from keylanes.cli.entry import main; sys.exit(main())"
-    command = [sys.executable, "-P", "-c", code, *arguments]
-    ended = subprocess.run(
-        command, cwd=folder, env={**os.environ}, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ended.returncode == 0, ended.stderr + ended.stdout
-    return ended
-
-
 def test_an_upgraded_application_and_another_one_in_its_topic_are_proven(tmp_path: Path) -> None:
     """Outputs of both versions lie in one topic, beside another application's."""
     pytest.importorskip("pyspark")
@@ -97,7 +85,7 @@ def test_an_upgraded_application_and_another_one_in_its_topic_are_proven(tmp_pat
     written = outputs(folder)
     assert written.keys() == {b""}
     for name in ("app", "other"):
-        keylanes(tmp_path, "run", f"shop:{name}", "--until", "level")
+        assert keylanes(tmp_path, "run", f"shop:{name}", "--until", "level").returncode == 0
     seen = outputs(folder)
     assert seen[b""] == written[b""]
     records = 90 + MORE
@@ -105,6 +93,7 @@ def test_an_upgraded_application_and_another_one_in_its_topic_are_proven(tmp_pat
     assert len(seen) == 3
 
     ended = keylanes(tmp_path, "audit", "shop:app", "--outputs", "audited", "--level", "--json")
+    assert ended.returncode == 0, ended.stderr
     report: dict[str, Any] = json.loads(ended.stdout)
     assert report["figures"]["records"] == records
     assert report["figures"]["outputs"] + report["figures"]["dead_letters"] == seen.total() - seen[others]

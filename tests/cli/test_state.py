@@ -60,6 +60,11 @@ class Answer:
         self.errors = said.err
 
 
+def key_below(other: str) -> str:
+    """A key whose point lies below that of another one."""
+    return next(f"k{i}" for i in range(100) if point_of_key(b"k%d" % i) < point_of_key(other.encode()))
+
+
 @pytest.fixture
 def copies(tmp_path: Path) -> Path:
     """A folder of copies: two partitions of a topic, the second one restored for its upper half only."""
@@ -83,7 +88,7 @@ def copies(tmp_path: Path) -> Path:
         [(0, SPACE_END, Marker(9, 0))],
     )
     upper = point_of_key(b"both")
-    left_over = next(b"k%d" % i for i in range(100) if point_of_key(b"k%d" % i) < upper)
+    left_over = key_below("both").encode()
     opened.copy("orders", 1).write(
         [(at(0, b"both"), encode_stored(b"2")), (at(0, left_over), encode_stored(b"666"))],
         [(upper, SPACE_END, Marker(4, 0))],
@@ -152,29 +157,27 @@ def test_a_scan_prints_what_is_held(copies: Path, capsys: pytest.CaptureFixture[
         (("scan", "NONE", "seen"), 8, "does not exist or is not a folder"),
         (("scan", "NEWER", "seen"), 8, "has format 2; this version of keylanes reads format 1"),
         (("scan", "EMPTY", "seen"), 2, "no application keeps state here"),
+        (("scan", "YOUNG", "seen"), 2, "no application keeps state here"),
+        (("get", "STATE", "seen", "BELOW", "--partition", "1"), 2, "it is not restored"),
     ],
 )
 def test_what_can_not_be_read_is_told_in_words(
     copies: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, says: str
 ) -> None:
-    """No such store, key, partition or folder: a sentence that names what there is, and the code of errors.py."""
-    places = {name: copies.parent / name.lower() for name in ("FOREIGN", "NONE", "NEWER", "EMPTY")} | {"STATE": copies}
+    """No such store, key, partition or folder: a sentence that names what there is, and the code of errors.py. Where a
+    partition holds nothing of a point, it is not said that there is no value.
+    """
+    places = {name: copies.parent / name.lower() for name in ("FOREIGN", "NONE", "NEWER", "EMPTY", "YOUNG")}
     places["FOREIGN"].mkdir()
     (places["FOREIGN"] / "precious").touch()
     open_rocks(places["NEWER"], "state", 2).close()
     open_rocks(places["EMPTY"], "topics", 1).close()
-    answer = Answer(capsys, ("state", *(str(places.get(argument, argument)) for argument in arguments)))
+    claim(places["YOUNG"], "shop").lock.close()
+    words = {name: str(place) for name, place in places.items()} | {"STATE": str(copies), "BELOW": key_below("both")}
+    answer = Answer(capsys, ("state", *(words.get(argument, argument) for argument in arguments)))
     assert answer.code == code, answer.errors
     assert says in answer.errors
     assert answer.entries == []
-
-
-def test_a_key_that_is_not_restored_is_no_missing_key(copies: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where a partition holds nothing of a point, it is said; it is not said that there is no value."""
-    low = next(b"k%d" % i for i in range(100) if point_of_key(b"k%d" % i) < point_of_key(b"both"))
-    answer = Answer(capsys, ("state", "get", str(copies), "seen", low.decode(), "--partition", "1"))
-    assert answer.code == 2
-    assert "it is not restored" in answer.errors
 
 
 def test_what_is_no_state_is_told(copies: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +218,7 @@ def test_all_subfolders_are_looked_through(tmp_path: Path, capsys: pytest.Captur
     """Also while their processes live; each entry names its own, and one of them may be asked for alone."""
     state = tmp_path / "state"
     low, high = KeyRange(0, point_of_key(b"both")), KeyRange(point_of_key(b"both"), SPACE_END)
-    below = next(f"k{i}" for i in range(100) if point_of_key(b"k%d" % i) < low.end)
+    below = key_below("both")
     held = [
         one_of(state, "shop", None, {below: 1}, low),
         one_of(state, "shop", "a", {"both": 2}, high),
@@ -261,7 +264,7 @@ def test_what_a_process_left_behind_is_told_from_what_another_has(
 
 
 def test_one_of_several_applications_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where a state folder has several; one without any says so."""
+    """Where a state folder has several."""
     for app, value in (("shop", 1), ("other", 2)):
         one_of(tmp_path / "state", app, None, {"anna": value}).lock.close()
     get = ("state", "get", str(tmp_path / "state"), "seen", "anna")
@@ -272,9 +275,6 @@ def test_one_of_several_applications_is_named(tmp_path: Path, capsys: pytest.Cap
     assert Answer(capsys, (*get, "--app", "shop")).entries == [
         {"folder": "0", "partition": 0, "key": "anna", "value": 1}
     ]
-    claim(tmp_path / "young", "shop").lock.close()
-    answer = Answer(capsys, ("state", "scan", str(tmp_path / "young"), "seen"))
-    assert (answer.code, "no application keeps state here" in answer.errors) == (2, True)
 
 
 # The present owner
@@ -342,21 +342,30 @@ def test_the_folder_of_the_present_owner_answers(tmp_path: Path, capsys: pytest.
     assert alone.entries == [{**far, "value": 1}]
 
 
-def test_an_owner_that_is_not_at_work_yet_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was granted the range and restores it: what its folder holds is old."""
-    address = asyncio.run(logs_of(tmp_path / "data", [(1, WHOLE)], are_at_work=False))
+@pytest.mark.parametrize(
+    ("expelled", "are_at_work", "says"),
+    [
+        ([], False, "incarnation 1 (first) was granted it and has not taken it up; ask again"),
+        ([1], True, "nobody has it now"),
+    ],
+)
+def test_who_is_no_owner_or_not_at_work_yet_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], expelled: list[int], are_at_work: bool, says: str
+) -> None:
+    """It restores the range that it was granted, or was expelled: what its folder holds is old."""
+    address = asyncio.run(logs_of(tmp_path / "data", [(1, WHOLE)], expelled, are_at_work=are_at_work))
     one_of(tmp_path / "state", "shop", None, {"anna": 1}, birth="first").lock.close()
     get = ("state", "get", str(tmp_path / "state"), "seen", "anna", "--broker", address)
     answer = Answer(capsys, get)
     assert (answer.code, answer.entries) == (2, [])
-    assert "orders[0]: incarnation 1 (first) was granted it and has not taken it up; ask again" in answer.errors
+    assert f"orders[0]: {says}" in answer.errors
     assert [entry["value"] for entry in Answer(capsys, (*get, "--copy")).entries] == [1]
 
 
 def test_a_machine_without_state_of_the_application_says_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the broker and the application are named: there need be no folder."""
+    """Where the broker and the application are named: there need be no folder. One without logs there is told."""
     address = asyncio.run(logs_of(tmp_path / "data", [(2, WHOLE)]))
     one_of(tmp_path / "state", "other", None, {"anna": 1}).lock.close()
     (tmp_path / "empty").mkdir()
@@ -365,17 +374,7 @@ def test_a_machine_without_state_of_the_application_says_where_it_is(
         answer = Answer(capsys, (*get, "--app", "shop"))
         assert (answer.code, answer.entries) == (2, [])
         assert "orders[0]: incarnation 2 (second) on host-2 has it, ask it at http://two:80" in answer.errors
-
-
-def test_nobody_is_the_present_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Who was expelled is none, though its folder is here; an application that has no logs there is told."""
-    address = asyncio.run(logs_of(tmp_path / "data", [(1, WHOLE)], [1]))
-    one_of(tmp_path / "state", "shop", None, {"anna": 1}, birth="first").lock.close()
-    get = ("state", "get", str(tmp_path / "state"), "seen", "anna", "--broker")
-    answer = Answer(capsys, (*get, address))
-    assert (answer.code, "orders[0]: nobody has it now" in answer.errors) == (2, True), answer.errors
-    one_of(tmp_path / "other", "other", None, {"anna": 1}).lock.close()
-    answer = Answer(capsys, ("state", "get", str(tmp_path / "other"), "seen", "anna", "--broker", address))
+    answer = Answer(capsys, ("state", "get", str(tmp_path / "state"), "seen", "anna", "--broker", address))
     assert (answer.code, "there is no application 'other' on this broker" in answer.errors) == (2, True)
 
 

@@ -1,6 +1,7 @@
 """The course of a demo with several processes: how many there can be, who is killed, paused or added, and when."""
 
 import pytest
+from msgspec.structs import replace
 
 from keylanes.demo.course import (
     FLIGHTS_PER_S_OF_MANY,
@@ -96,26 +97,6 @@ def test_a_service_starts_its_processes_itself() -> None:
     assert KEPT.names() == KEPT_KILLED.names() == ["demo-1", "demo-2"]
 
 
-@pytest.mark.parametrize("processes", [2, 6])
-def test_of_a_service_the_coordinator_is_killed_once(processes: int) -> None:
-    """However many processes it keeps; nothing else happens to them."""
-    told = {f"demo-{number}": WORKING for number in range(1, processes + 1)}
-    course = Course(processes, is_kept=True)
-    act = next_act(looked(0.34, told, "demo-2"), course, places=PLACES)
-    assert act == Killed("demo-2", "coordinator", 0.34, 7)
-    after = Course(processes, (act,), is_kept=True)
-    assert next_act(looked(0.9, told, "demo-1"), after, places=PLACES) is None
-    assert not after.missed
-
-
-def test_the_coordinator_is_killed_at_a_third() -> None:
-    """Not before, not twice, and nobody of a demo with one process."""
-    assert next_act(looked(0.33), Course(3), places=PLACES) is None
-    assert next_act(looked(0.34), Course(3), places=PLACES) == Killed("demo-3", "coordinator", 0.34, 7)
-    assert next_act(looked(0.34), KILLED, places=PLACES) is None
-    assert next_act(looked(0.34, {"demo": WORKING}), Course(1), places=PLACES) is None
-
-
 def test_who_is_killed_has_something_to_lose() -> None:
     """A coordinator without ranges, or one that is not known, is spared: then it is who has most."""
     idle = {**THREE, "demo-3": Told()}
@@ -147,16 +128,6 @@ def test_nobody_is_killed_while_a_range_is_on_its_way() -> None:
     assert due(looked(0.45, moving), Course(3), places=PLACES) is not None
 
 
-def test_another_process_joins_at_half() -> None:
-    """Behind the kill, once; its name is a new one."""
-    assert next_act(looked(0.49), KILLED, places=PLACES) is None
-    joined = next_act(looked(0.5), KILLED, places=PLACES)
-    assert joined == Joined("demo-4", 0.5)
-    assert next_act(looked(0.6), BOTH, places=PLACES) is None
-    late = {**THREE, "demo-1": Told()}
-    assert next_act(looked(0.6, late), Course(3), places=PLACES) is None
-
-
 @pytest.mark.parametrize(
     ("share", "course", "quiet"),
     [
@@ -182,52 +153,72 @@ def test_the_unrest_lets_be_what_is_to_be_seen(share: float, course: Course, qui
     assert is_quiet(share, course) is quiet
 
 
-def test_many_are_paused_killed_and_joined_in_turn() -> None:
-    """Each step comes from its share of the way on, one after the other; somebody who is paused is waited for."""
-    course, seen = Course(6), list[Act]()
-    for percent in range(101):
-        told = {name: SIX.get(name, WORKING) for name in course.names()}
-        act = next_act(looked(percent / 100, told, coordinator="demo-3"), course, places=PLACES)
-        if act is not None:
-            seen.append(act)
-            course = Course(6, tuple(seen))
-    assert seen == [
-        Paused("demo-6", "member", 0.06, PAUSED_BELOW_S, 7),
-        Killed("demo-3", "coordinator", 0.14, 7),
-        Joined("demo-7", 0.28),
-        Paused("demo-6", "member", 0.38, PAUSED_BEYOND_S, 7),
-        Killed("demo-6", "member", 0.56, 7),
-        Joined("demo-8", 0.64),
-    ]
-    assert not course.missed
-    assert Course(6, tuple(seen[:4])).missed == OF_MANY[4:]
-    paused = Looked(0.9, SIX, "demo-3", is_paused=True)
-    assert next_act(paused, Course(6), places=PLACES) is None
+COURSES: dict[str, tuple[Course, list[Act], list[int]]] = {
+    "one": (Course(1), [], [1]),
+    "a few": (Course(3), [Killed("demo-3", "coordinator", 0.34, 7), Joined("demo-4", 0.5)], [3, 2, 3]),
+    "two of a service": (Course(2, is_kept=True), [Killed("demo-1", "coordinator", 0.34, 7)], [2, 2]),
+    "six of a service": (Course(6, is_kept=True), [Killed("demo-3", "coordinator", 0.34, 7)], [6, 6]),
+    "many": (
+        Course(6),
+        [
+            Paused("demo-6", "member", 0.06, PAUSED_BELOW_S, 7),
+            Killed("demo-3", "coordinator", 0.14, 7),
+            Joined("demo-7", 0.28),
+            Paused("demo-6", "member", 0.38, PAUSED_BEYOND_S, 7),
+            Killed("demo-6", "member", 0.56, 7),
+            Joined("demo-8", 0.64),
+        ],
+        [6, 6, 5, 6, 6, 5, 6],
+    ),
+    "scaled": (
+        Course(4),
+        [
+            Scaled(("demo-2",), True, 0.08, 7),
+            Scaled(("demo-3", "demo-4"), True, 0.24, 7),
+            Scaled(("demo-3", "demo-4"), False, 0.55, 7),
+            Scaled(("demo-2",), False, 0.78, 7),
+        ],
+        [1, 2, 4, 2, 1],
+    ),
+}
 
 
-def test_four_are_scaled_up_and_down() -> None:
-    """From one process to four and back, who came last first; each step when the one before has come to rest."""
-    course, seen = Course(4), list[Act]()
-    sizes = [len(course.names())]
+@pytest.mark.parametrize("name", COURSES)
+def test_each_step_comes_once_from_its_share_of_the_way_on(name: str) -> None:
+    """One after the other. The coordinator of a few is killed at a third, and another one joins at half; of a service
+    the coordinator alone is killed, and comes back; many are paused, killed and joined in turn; four are scaled up from
+    one process and down again, who came last first.
+    """
+    course, acts, sizes = COURSES[name]
+    played, seen = course, [len(course.names())]
     for percent in range(101):
-        told = dict.fromkeys(course.names(), WORKING)
-        act = next_act(looked(percent / 100, told), course, places=PLACES)
+        told = {name: SIX.get(name, WORKING) for name in played.names()}
+        coordinator = "demo-1" if name == "two of a service" else "demo-3"
+        act = next_act(looked(percent / 100, told, coordinator), played, places=PLACES)
         if act is not None:
-            seen.append(act)
-            course = Course(4, tuple(seen))
-            sizes.append(len(course.names()))
-    assert seen == [
-        Scaled(("demo-2",), True, 0.08, 7),
-        Scaled(("demo-3", "demo-4"), True, 0.24, 7),
-        Scaled(("demo-3", "demo-4"), False, 0.55, 7),
-        Scaled(("demo-2",), False, 0.78, 7),
+            played = replace(played, acts=(*played.acts, act))
+            seen.append(len(played.names()))
+    assert (list(played.acts), seen) == (acts, sizes)
+    assert not played.missed
+
+
+def test_what_was_not_reached_is_missed() -> None:
+    """With its label; and a course knows who was at work after so many steps."""
+    many, scaled = (replace(course, acts=tuple(acts)) for course, acts, _ in (COURSES["many"], COURSES["scaled"]))
+    assert replace(many, acts=many.acts[:4]).missed == OF_MANY[4:]
+    assert [step.label for step in replace(scaled, acts=scaled.acts[:2]).missed] == [
+        "2 processes fewer",
+        "a process fewer",
     ]
-    assert sizes == [1, 2, 4, 2, 1]
-    assert not course.missed
-    assert [step.label for step in Course(4, tuple(seen[:2])).missed] == ["2 processes fewer", "a process fewer"]
-    assert [course.names_after(number) for number in (0, 2)] == [["demo-1"], ["demo-1", "demo-2", "demo-3", "demo-4"]]
-    assert Course(4, tuple(seen[:3])).started() == ["demo-1", "demo-2"]
+    assert [scaled.names_after(number) for number in (0, 2)] == [["demo-1"], ["demo-1", "demo-2", "demo-3", "demo-4"]]
+    assert replace(scaled, acts=scaled.acts[:3]).started() == ["demo-1", "demo-2"]
     assert Course(4, is_kept=True).names() == ["demo-1", "demo-2", "demo-3", "demo-4"]
+
+
+def test_nothing_happens_while_somebody_is_paused_or_does_not_work_yet() -> None:
+    """However late it is."""
+    assert next_act(Looked(0.9, SIX, "demo-3", is_paused=True), Course(6), places=PLACES) is None
+    assert next_act(looked(0.6, {**THREE, "demo-1": Told()}), Course(3), places=PLACES) is None
 
 
 def test_a_group_is_scaled_at_rest() -> None:

@@ -100,10 +100,24 @@ def test_the_child_ends_with_its_guard(start: Start) -> None:
     wait_gone(child)
 
 
-@pytest.mark.parametrize("how", [b"stop\n", b"", signal.SIGTERM])
-def test_the_child_is_stopped_gently(start: Start, how: bytes | signal.Signals) -> None:
-    """``stop``, the end of input and SIGTERM each end the child by SIGTERM, and the guard with its code."""
-    guard, child = start(SLEEP)
+@pytest.mark.parametrize(
+    ("how", "alone", "number"),
+    [
+        (b"stop\n", "stop", signal.SIGTERM),
+        (b"", "stop", signal.SIGTERM),
+        (signal.SIGTERM, "stop", signal.SIGTERM),
+        (b"kill\n", "stop", signal.SIGKILL),
+        (b"", "kill", signal.SIGKILL),
+    ],
+)
+def test_the_child_is_ended_as_it_is_asked_for(
+    start: Start, how: bytes | signal.Signals, alone: str, number: signal.Signals
+) -> None:
+    """``stop``, the end of input and SIGTERM each end the child by SIGTERM, ``kill`` by SIGKILL at once, and the guard
+    with its code. Nodes of a cluster that is left alone end at once, and do not try to hand their leadership to each
+    other: ``alone``.
+    """
+    guard, child = start(SLEEP if number == signal.SIGTERM else DEAF, alone=alone)
     assert guard.stdin is not None
     if isinstance(how, signal.Signals):
         guard.send_signal(how)
@@ -111,7 +125,7 @@ def test_the_child_is_stopped_gently(start: Start, how: bytes | signal.Signals) 
         guard.stdin.write(how)
     else:
         guard.stdin.close()
-    assert guard.wait(20) == -signal.SIGTERM & 0xFF
+    assert guard.wait(20) == -number & 0xFF
     wait_gone(child)
 
 
@@ -126,22 +140,6 @@ def test_a_deaf_child_is_killed_after_the_time_limit(start: Start, tmp_path: Pat
     guard.stdin.write(b"stop\n")
     assert guard.wait(20) == -signal.SIGKILL & 0xFF
     wait_gone(child)
-
-
-def test_kill_kills(start: Start) -> None:
-    """``kill`` ends the child by SIGKILL at once."""
-    guard, _child = start(SLEEP)
-    assert guard.stdin is not None
-    guard.stdin.write(b"kill\n")
-    assert guard.wait(20) == -signal.SIGKILL & 0xFF
-
-
-def test_the_child_is_killed_when_that_is_what_the_end_of_the_program_means(start: Start) -> None:
-    """Nodes of a cluster that is left alone end at once, and do not try to hand their leadership to each other."""
-    guard, _child = start(DEAF, alone="kill")
-    assert guard.stdin is not None
-    guard.stdin.close()
-    assert guard.wait(20) == -signal.SIGKILL & 0xFF
 
 
 def test_a_child_that_ends_by_itself_ends_the_guard(start: Start) -> None:
