@@ -262,7 +262,8 @@ def fit_to_compile(files: Files) -> Iterator[str]:
     What waits inside ``except`` or ``finally`` leaves its exception to whoever runs meanwhile, as the one that is
     being handled there. And ``raise … from`` drops the cause.
     """
-    for path, node in nodes({path: source for path, source in files.items() if path in compiled_modules()}):
+    compiled = compiled_modules()
+    for path, node in nodes({path: source for path, source in files.items() if path in compiled}):
         if isinstance(node, ast.ClassDef) and node.keywords:
             yield f"{path}:{node.lineno} {node.name} has keywords, which are lost when it is compiled"
         if isinstance(node, ast.Module):

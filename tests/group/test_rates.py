@@ -286,6 +286,7 @@ PLANTED: dict[str, Put] = {
 }
 
 
+@tier("test")
 @pytest.mark.parametrize("put", PLANTED.values(), ids=PLANTED.keys())
 def test_a_planted_defect_is_found(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of so many histories fails with it."""

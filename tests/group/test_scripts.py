@@ -71,6 +71,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
 }
 
 
+@tier("test")
 @pytest.mark.parametrize(("name", "put"), PLANTED.values(), ids=PLANTED.keys())
 def test_a_planted_defect_is_found(name: str, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script comes to something else with it."""
