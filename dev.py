@@ -3,7 +3,7 @@
 
     demo    the main job on real input; BROKER=kafka: on a real Kafka; MEMBERS=6: in six processes; PROCESSES=2: in two
             that one service keeps; RESET=1: afresh
-    check   style, types and fast tests, on the sources; ROOM=group: those of a room, and of the rooms that use it;
+    check   style, types and fast tests, on the sources; ROOM=group: those of a room, and of modules that use it;
             --python 3.13 takes another Python
     test    what a change has to pass, on the compiled package, with a real Kafka and Spark
     proof   everything else, in parts; it goes on where the last one ended; --help names the options

@@ -18,7 +18,7 @@ from keylanes.devkafka.server import KafkaServer
 from .stage.notes import NOTES, note
 from .tiers.marks import CHECK, TIERS, tier_of
 from .tiers.parts import PARTS
-from .tiers.rooms import users_of
+from .tiers.rooms import ROOMS, concerns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers")
     group.addoption("--tier", choices=TIERS, help="only tests that this command runs: check, test or proof")
     group.addoption("--part", help="only tests of this part of the proof")
-    group.addoption("--room", help="only tests of this room and of the rooms that use it")
+    group.addoption("--room", choices=sorted(ROOMS), help="only tests of this room and of modules that use it")
     group.addoption("--plants", default="due", help="planted defects to look for: due, all, or a share such as 1/3")
 
 
@@ -61,15 +61,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what the options rule out without a look inside: to import all tests takes as long as many of them."""
-    within = collection_path.relative_to(TESTS).parts if collection_path.is_relative_to(TESTS) else ()
-    room = config.getoption("room")
-    if room and within and within[0] not in users_of(room):
-        return True
-    is_fast = config.getoption("tier") == CHECK and collection_path.name.startswith("test_")
-    if is_fast and f'tier("{CHECK}")' not in collection_path.read_text(encoding="utf-8"):
-        return True
-    return None
+    """Leave out files that the options rule out: to import all tests takes as long as to run many of them."""
+    if not collection_path.name.startswith("test_") or not collection_path.is_file():
+        return None
+    is_fast, room = config.getoption("tier") == CHECK, config.getoption("room")
+    has_none = is_fast and f'tier("{CHECK}")' not in collection_path.read_text(encoding="utf-8")
+    return True if has_none or (room and not concerns(collection_path, room)) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks

@@ -5,7 +5,10 @@ full size.
 from comparison.bars import BARS, against, best, judge, own_failures, ratios, worst
 from comparison.workloads import WORKLOADS, chosen
 
+from ..tiers.marks import tier
 from .books import W5, book, run, thrice
+
+pytestmark = tier("check")
 
 W5_ONLY = chosen(["W5"])
 

@@ -6,6 +6,10 @@ from compare import plan
 from comparison.workloads import WORKLOADS
 from rig.book import Book
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 SETTINGS = {"size": "quick"}
 
 

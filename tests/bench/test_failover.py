@@ -5,6 +5,10 @@ import pytest
 from failing_over.notes import NOTE, Note, again, notes_in, owners, stops
 from rig.gaps import gaps, percentile
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 
 def test_notes_are_read_back() -> None:
     """The half note of a killed process is none."""

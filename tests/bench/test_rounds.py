@@ -4,6 +4,10 @@ import pytest
 
 from rig.rounds import rate_said, run_rounds
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 ARMS = ("fast", "slow")
 
 

@@ -10,7 +10,10 @@ from rig.reader import Turns
 from steadiness.slopes import BOUNDS, Verdict, Written, fitted, judge, of_intervals
 from steady import exit_code, table
 
+from ..tiers.marks import tier
 from .books import output
+
+pytestmark = tier("check")
 
 LEVEL = {bound.name: 1_000.0 * bound.scale for bound in BOUNDS}
 MORE = {"per_second": 2.0, "cpu_us_per_record": 3.0, "workers": 4.0}

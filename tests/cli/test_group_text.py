@@ -7,6 +7,10 @@ from keylanes.group.history import History
 from keylanes.group.shown import GroupShown, GroupState, Held, MemberShown
 from keylanes.keyrange.hashing import SPACE_END
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 MEMBERS, CELLS = 8, 64
 CELL = SPACE_END // CELLS
 

@@ -5,6 +5,10 @@ import pytest
 from keylanes import SettingsError
 from keylanes.cli.moments import moment_ms, optional_ms, seconds, written
 
+from ..tiers.marks import tier
+
+pytestmark = tier("check")
+
 NOW_MS = 1_800_000_000_000
 
 

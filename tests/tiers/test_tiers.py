@@ -13,7 +13,7 @@ from .marks import tier
 from .parts import ALL, MINUTES_MAX, PARTS, Part
 from .processes import END_S_MAX
 from .proof import FAILED, NOT_RUN, PASSED, Book, Result, in_order, main, room_of, run_part, run_parts
-from .rooms import users_of
+from .rooms import ROOMS, TESTS, concerns
 
 pytestmark = tier("check")
 
@@ -38,7 +38,7 @@ def test_the_parts_have_names_of_their_own_and_rooms_that_exist() -> None:
     for part in PARTS:
         assert 0 < part.minutes <= MINUTES_MAX
         assert part.proves
-        assert part.rooms == ALL or all(users_of(room) for room in part.rooms)
+        assert part.rooms == ALL or ROOMS.issuperset(part.rooms)
 
 
 def test_a_slice_takes_what_changed_first() -> None:
@@ -79,12 +79,20 @@ def test_a_file_belongs_to_a_room(path: str, room: str) -> None:
     assert room_of(path) == room
 
 
-def test_rooms_that_use_a_room_are_found() -> None:
-    """By what they import; the tests of whole applications belong to the runtime."""
-    assert users_of("group") >= {"group", "runtime", "cli", "simulation"}
-    assert "offsets" not in users_of("group")
-    with pytest.raises(ValueError, match="no room is named 'grup'"):
-        users_of("grup")
+@pytest.mark.parametrize(
+    ("name", "rooms"),
+    [
+        ("state/test_keys.py", {"state"}),
+        ("simulation/test_seeds.py", {"runtime"}),
+        ("runtime/partition/test_cut.py", {"keyrange", "runtime"}),
+        ("test_offset_log.py", {"offsets", "state"}),
+    ],
+)
+def test_a_test_concerns_its_room_and_those_that_it_uses(name: str, rooms: set[str]) -> None:
+    """By what it imports, and what that imports; the tests of whole applications belong to the runtime."""
+    found = {room for room in ROOMS if concerns(TESTS / name, room)}
+    assert found >= rooms
+    assert "demo" not in found
 
 
 def test_results_are_kept(tmp_path: Path) -> None:
