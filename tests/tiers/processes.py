@@ -10,8 +10,25 @@ from types import FrameType
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+MEMORY_MIN: Final = 6 * 2**30
 END_S_MAX: Final = 20
 """So long a process may take to end when it is told to."""
+
+
+def machine() -> tuple[int, int]:
+    """Cores and bytes of memory that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with contextlib.suppress(OSError, ValueError):  # it is not in a container, or "max"
+        memory.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return cores, min(memory)
+
+
+def too_small(cores: int, memory_bytes: int) -> str:
+    """Why a machine can't run several test processes with brokers and Spark beside each other; "" where it can."""
+    if memory_bytes < MEMORY_MIN:
+        return f"{memory_bytes / 2**30:.1f} GiB of memory are less than {MEMORY_MIN // 2**30}"
+    return "there is one core" if cores < 2 else ""
 
 
 @contextlib.contextmanager

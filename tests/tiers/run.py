@@ -12,7 +12,7 @@ from subprocess import PIPE
 from typing import Final
 
 from .marks import TEST
-from .processes import ROOT, environment, started, stoppable
+from .processes import ROOT, environment, machine, started, stoppable, too_small
 
 ON_SOURCES: Final = "spark or interpreted"
 RESULTS: Final = ROOT / ".keylanes"
@@ -25,17 +25,22 @@ NO_TESTS: Final = 5
 def main(rest: Sequence[str]) -> int:
     """Run both; the first exit code that is not 0. ``rest``: more options for pytest."""
     RESULTS.mkdir(exist_ok=True)
-    spread = ["-n", str(PROCESSES), "--dist", "loadfile"]
+    if small := too_small(*machine()):
+        sys.stdout.write(f"{small}: one test process after the other, which takes longer\n")
+    spread = ["-n", "1" if small else str(PROCESSES), "--dist", "loadfile"]
     compiled, sources = environment(on_sources=False), environment(on_sources=True)
     one, two = pytest("compiled", f"not ({ON_SOURCES})", *spread, *rest), pytest("sources", ON_SOURCES, *rest)
     with stoppable(), tempfile.TemporaryFile("w+") as said:
-        with started(two, sources, stdout=said, stderr=said) as beside, started(one, compiled, stdout=PIPE) as first:
-            closing = ""
-            for line in first.stdout or ():
-                sys.stdout.write(closing)
-                sys.stdout.flush()
-                closing = line
-            codes = [first.wait(), beside.wait()]
+        with started(two, sources, stdout=said, stderr=said) as beside:
+            if small:
+                beside.wait()
+            with started(one, compiled, stdout=PIPE) as first:
+                closing = ""
+                for line in first.stdout or ():
+                    sys.stdout.write(closing)
+                    sys.stdout.flush()
+                    closing = line
+                codes = [first.wait(), beside.wait()]
         said.seek(0)
         sys.stdout.write(f"\n== on the sources\n{said.read()}\n== on the compiled package\n{closing}")
     ran = [code for code in codes if code != NO_TESTS]

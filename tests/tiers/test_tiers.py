@@ -11,7 +11,7 @@ from rich.console import Console
 
 from .marks import tier
 from .parts import ALL, MINUTES_MAX, PARTS, Part
-from .processes import END_S_MAX
+from .processes import END_S_MAX, machine, too_small
 from .proof import FAILED, NOT_RUN, PASSED, Book, Result, in_order, main, room_of, run_part, run_parts
 from .rooms import ROOMS, TESTS, concerns
 
@@ -112,6 +112,17 @@ def test_the_exit_code_says_what_became_of_a_part(code: int, outcome: str) -> No
     """77 is that of a part that can't run on this machine."""
     part = Part("x", "", ALL, 1, ("-c", f"raise SystemExit({code})"), on_sources=True)
     assert run_part(part, "one").outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("cores", "gib", "says"),
+    [(2, 6, ""), (2, 3.75, "3.8 GiB of memory are less than 6"), (1, 8, "there is one core"), (1, 2, "2.0 GiB of")],
+)
+def test_on_a_small_machine_one_test_process_runs_after_the_other(cores: int, gib: float, says: str) -> None:
+    """In a sentence; this machine has something of both."""
+    assert too_small(cores, int(gib * 2**30)).startswith(says)
+    assert bool(too_small(cores, int(gib * 2**30))) is bool(says)
+    assert min(machine()) > 0
 
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
