@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import gc
 import os
 import re
 import shutil
@@ -330,6 +331,14 @@ BELOW = (
     ),
 )
 _RULES = list(dict.fromkeys(rule for rule, _, _ in _PLANTED))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def syntax() -> Iterator[None]:
+    """It stays: to look through millions of nodes for what can go takes longer than to parse them."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.parametrize("rule", _RULES, ids=lambda rule: rule.__name__)
