@@ -165,6 +165,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
 AT_REST = ("copies of", "on the host of their owner", "nobody works on")
 
 
+@tier("test")
 @pytest.mark.parametrize(("says", "put"), PLANTED.values(), ids=PLANTED.keys())
 def test_a_planted_defect_is_found(says: str, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of so many histories fails with it, as it should."""
