@@ -38,6 +38,8 @@ PLAIN = "PLAIN"
 EXPIRED, OTHER_HOST, OTHER_CA = "EXPIRED", "OTHERHOST", "OTHERCA"
 BAD = (EXPIRED, OTHER_HOST, OTHER_CA)
 """More listeners: each shows a certificate that a client has to refuse."""
+MUTUAL = "MUTUAL"
+"""One more: it asks for the certificate of a client and for no password."""
 CHANGE_SECONDS_MAX = 20.0
 _USER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LOGIN = "org.apache.kafka.common.security"
@@ -48,8 +50,8 @@ class ClusterSecurity:
     """What the nodes ask of clients. ``sasl``: mechanisms, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
 
     ``mutual``: clients show a certificate; without ``sasl`` it says who they are. ``acl``: nobody may do anything that
-    the access list does not allow. ``users`` exist from the start. ``bad_certificates``: also listen as ``BAD`` names
-    it, for tests.
+    the access list does not allow. ``users`` exist from the start. ``by_certificate``, ``bad_certificates``: also
+    listen as ``MUTUAL`` and ``BAD`` name it, for tests.
     Raises ValueError for what does not go together.
     """
 
@@ -58,6 +60,7 @@ class ClusterSecurity:
     mutual: bool = False
     acl: bool = False
     users: Sequence[str] = ("app",)
+    by_certificate: bool = False
     bad_certificates: bool = False
 
     def __post_init__(self) -> None:
@@ -66,7 +69,7 @@ class ClusterSecurity:
         unknown = [name for name in self.sasl if name not in (PLAIN, *MECHANISMS)]
         if unknown:
             raise ValueError(f"sasl: seen {unknown[0]!r}; allowed are {', '.join((PLAIN, *MECHANISMS))}")
-        if (self.mutual or self.bad_certificates) and not self.tls:
+        if (self.mutual or self.by_certificate or self.bad_certificates) and not self.tls:
             raise ValueError("certificates are shown over TLS only: say tls, too")
         if self.acl and not (self.sasl or self.mutual):
             raise ValueError("an access list needs users who say who they are: say sasl or mutual, too")
@@ -105,15 +108,20 @@ class Access:
 
     # --- for the cluster ---------------------------------------------------------------------------------------------
 
+    def join(self) -> None:
+        """Know the users of a cluster, also of one that another program runs."""
+        self._passwords = self._read_passwords()
+        if self.security.tls:
+            self._authority = Authority(self.folder)
+
     def prepare(self) -> None:
         """Make passwords and certificates that are not there yet."""
         make_private(self.folder)
-        self._passwords = self._read_passwords()
+        self.join()
         for user in (ADMIN, *self.security.users):
             self._passwords.setdefault(user, secrets.token_urlsafe(18))
         self._write_passwords()
-        if self.security.tls:
-            self._authority = Authority(self.folder)
+        if self._authority is not None:
             self._authority.sign("server", "server")
             if self.security.bad_certificates:
                 self._authority.sign(EXPIRED, "server", is_expired=True)
@@ -123,7 +131,8 @@ class Access:
     def listeners(self) -> dict[str, str]:
         """More listeners than clients and controllers use, and their protocols."""
         bad = BAD if self.security.bad_certificates else ()
-        return {INTERNAL: "SASL_PLAINTEXT", **dict.fromkeys(bad, self.security.protocol)}
+        mutual = {MUTUAL: "SSL"} if self.security.by_certificate else {}
+        return {INTERNAL: "SASL_PLAINTEXT", **mutual, **dict.fromkeys(bad, self.security.protocol)}
 
     def settings(self, names: Collection[str]) -> dict[str, str]:
         """Settings of a node whose listeners for clients have these names."""
@@ -141,7 +150,7 @@ class Access:
             found |= self._sasl(name, {PLAIN: own})
         users = " ".join(f'user_{user}="{password}"' for user, password in self._passwords.items())
         for name in names:
-            if self.security.sasl:
+            if self.security.sasl and name != MUTUAL:
                 found |= self._sasl(name, {one: users if one == PLAIN else "" for one in self.security.sasl})
             if self.security.tls:
                 found |= self._tls(name)
@@ -235,7 +244,7 @@ class Access:
             f"{prefix}.keystore.location": str(self.folder / f"{name if name in BAD else 'server'}.pem"),
             f"{prefix}.truststore.type": "PEM",
             f"{prefix}.truststore.location": str(self.ca),
-            f"{prefix}.client.auth": "required" if self.security.mutual else "none",
+            f"{prefix}.client.auth": "required" if self.security.mutual or name == MUTUAL else "none",
         }
 
     def _set_password(self, user: str) -> None:
@@ -280,4 +289,4 @@ def _named_soundly(user: str) -> None:
         raise ValueError(f"a user's name has letters, digits and underscores, a letter first; seen {user!r}")
 
 
-__all__ = ["ADMIN", "BAD", "CLIENTS", "EXPIRED", "OTHER_CA", "OTHER_HOST", "Access", "Acl", "ClusterSecurity"]
+__all__ = ["ADMIN", "BAD", "CLIENTS", "EXPIRED", "MUTUAL", "OTHER_CA", "OTHER_HOST", "Access", "Acl", "ClusterSecurity"]

@@ -4,7 +4,6 @@ set in ``pyproject.toml``.
 
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from keylanes import IS_COMPILED
-from keylanes.devkafka.server import KafkaServer
 
 from .stage.notes import NOTES, note
+from .tiers.brokers import KEEPER, OPEN, SECURED, Keeper, SharedKafka, shared
 from .tiers.marks import CHECK, TIERS, tier_of
 from .tiers.parts import PARTS
 from .tiers.rooms import ROOMS, concerns
@@ -34,7 +33,7 @@ settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
 
 TESTS = Path(__file__).parent
 PART_NAMES = {part.name for part in PARTS}
-MARK_OF = {"spark": "spark", "kafka_server": "broker", "guarded": "broker", "mutual": "broker"}
+MARK_OF = {"spark": "spark", "kafka_server": "broker", "guarded": "broker"}
 """What a test that uses a fixture must be marked with, or `check` would start a JVM for it."""
 
 
@@ -45,6 +44,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--part", help="only tests of this part of the proof")
     group.addoption("--room", choices=sorted(ROOMS), help="only tests of this room and of modules that use it")
     group.addoption("--plants", default="due", help="planted defects to look for: due, all, or a share such as 1/3")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the brokers of this run, unless somebody does who has called this process."""
+    if KEEPER not in os.environ:
+        keeper = Keeper()
+        os.environ[KEEPER] = keeper.address
+        config.add_cleanup(keeper.close)
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist need not be there
@@ -104,16 +111,18 @@ def is_chosen(config: pytest.Config, item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="session")
-def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    """One Apache Kafka for the whole session, on a free port; its address is ``.bootstrap``.
+def kafka_server() -> SharedKafka:
+    """The Kafka of this run, whose address is ``.bootstrap``.
 
     It also serves clients that come through a proxy at ``.proxied_port`` (nobody listens there until a test does).
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        proxied_port = probe.getsockname()[1]
-    with KafkaServer(tmp_path_factory.mktemp("kafka"), proxied_port=proxied_port) as server:
-        yield server
+    return shared(OPEN)
+
+
+@pytest.fixture(scope="session")
+def guarded() -> SharedKafka:
+    """The Kafka of this run that asks who is there; it also listens with certificates that are to be refused."""
+    return shared(SECURED)
 
 
 @pytest.fixture(scope="session")

@@ -40,13 +40,13 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..stage.appending import append
 from ..stage.fencing import fence
+from ..tiers.names import fresh
 
 SEEDS = range(6)
 PATIENCE_S = 30.0
 TIMEOUT_MS = 10_000
 AT_ONCE_S = 1.5
 OVERSIZE = random.Random(1).randbytes(5000)  # Kafka's limit is on what compression leaves: zeros would pass
-numbers = itertools.count(1)
 
 
 Join = Callable[[str, Mapping[TopicPartition, int]], AbstractAsyncContextManager[None]]
@@ -84,7 +84,7 @@ class World:
 
     def unique(self, name: str) -> str:
         """A name that no other case uses."""
-        return f"{name}-{next(numbers)}"
+        return fresh(name)
 
     async def topic(self, partitions: int = 1, **config: str) -> str:
         """A new topic; underscores in names of settings stand for dots."""

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,23 +16,26 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from keylanes import Secret, Security
 from keylanes.cli.audit import client_settings
 from keylanes.devkafka.asking import Acl
-from keylanes.devkafka.cluster import KafkaCluster
-from keylanes.devkafka.security import ADMIN, OTHER_CA, ClusterSecurity
+from keylanes.devkafka.security import ADMIN, OTHER_CA
 from keylanes.errors import SettingsError
 from keylanes.spark.access import Access
 from keylanes.spark.brokers import AuditError
+
+from ..tiers.brokers import SharedKafka
+from ..tiers.names import fresh
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
 RECORDS = 200
 LIMIT_S, LOOK_S = 300.0, 0.2
-APPLICATION = """
+APP, ORDERS, PACKED, DEAD = (fresh(name) for name in ("shop", "orders", "packed", "dead"))
+APPLICATION = f"""
     from keylanes import App, DeadLetter, Settings, State
 
-    app = App("shop", settings=Settings.from_env())
+    app = App("{APP}", settings=Settings.from_env())
 
-    @app.handler("orders", to="packed", on_failure=DeadLetter("orders.dead"))
+    @app.handler("{ORDERS}", to="{PACKED}", on_failure=DeadLetter("{DEAD}"))
     async def pack(value: int, seen: State[int]) -> int | None:
         if value % 17 == 3:
             raise ValueError(value)
@@ -41,51 +43,43 @@ APPLICATION = """
         return value if value % 3 else None
 """
 RIGHTS_OF_APP = (
-    ("read", "topic", "orders", "literal"),
-    ("describe_configs", "topic", "orders", "literal"),
+    ("read", "topic", ORDERS, "literal"),
+    ("describe_configs", "topic", ORDERS, "literal"),
+    *((operation, "topic", name, "literal") for name in (PACKED, DEAD) for operation in ("write", "describe_configs")),
     *(
-        (operation, "topic", name, "literal")
-        for name in ("packed", "orders.dead")
-        for operation in ("write", "describe_configs")
-    ),
-    *(
-        (operation, "topic", "shop.", "prefixed")
+        (operation, "topic", f"{APP}.", "prefixed")
         for operation in ("read", "write", "create", "delete", "describe_configs")
     ),
-    ("write", "transactional_id", "shop.", "prefixed"),
+    ("write", "transactional_id", f"{APP}.", "prefixed"),
 )
 RIGHTS_OF_AUDITOR = (
-    *(("read", "topic", name, "literal") for name in ("orders", "packed", "orders.dead")),
-    ("read", "topic", "shop.", "prefixed"),
+    *(("read", "topic", name, "literal") for name in (ORDERS, PACKED, DEAD)),
+    ("read", "topic", f"{APP}.", "prefixed"),
 )
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One node that asks for a password over TLS, and allows no more than what is listed."""
-    security = ClusterSecurity(
-        tls=True, sasl=MECHANISMS, acl=True, users=("app", "auditor", "nobody"), bad_certificates=True
-    )
-    with KafkaCluster(tmp_path_factory.mktemp("secured") / "kafka", 1, security=security) as cluster:
-        settings = {**cluster.access.librdkafka(ADMIN), "bootstrap.servers": cluster.bootstrap}
-        admin = AdminClient(settings)
-        for made in admin.create_topics([NewTopic(name, 2) for name in ("orders", "packed", "orders.dead")]).values():
-            made.result(60)
-        orders = Producer(settings)
-        for n in range(RECORDS):
-            orders.produce("orders", b"%d" % n, b"key %d" % (n % 8), n % 2)
-        assert orders.flush(60) == 0
-        for user, rights in (("app", RIGHTS_OF_APP), ("auditor", RIGHTS_OF_AUDITOR)):
-            cluster.access.allow(*(Acl(user, *right) for right in rights))
-        yield cluster
+def cluster(guarded: SharedKafka) -> SharedKafka:
+    """A Kafka that asks for a password over TLS, and allows no more than what is listed; with orders."""
+    settings = {**guarded.access.librdkafka(ADMIN), "bootstrap.servers": guarded.bootstrap}
+    admin = AdminClient(settings)
+    for made in admin.create_topics([NewTopic(name, 2) for name in (ORDERS, PACKED, DEAD)]).values():
+        made.result(60)
+    orders = Producer(settings)
+    for n in range(RECORDS):
+        orders.produce(ORDERS, b"%d" % n, b"key %d" % (n % 8), n % 2)
+    assert orders.flush(60) == 0
+    for user, rights in (("app", RIGHTS_OF_APP), ("auditor", RIGHTS_OF_AUDITOR)):
+        guarded.access.allow(*(Acl(user, *right) for right in rights))
+    return guarded
 
 
-def settings_of(cluster: KafkaCluster, user: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
+def settings_of(cluster: SharedKafka, user: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
     """What librdkafka is given for a user, as ``audit MODULE:APP`` does it."""
     return client_settings(Security(**cluster.access.client(user, mechanism)))  # type: ignore[arg-type]  # checked by it
 
 
-def told(folder: Path, cluster: KafkaCluster, user: str, *arguments: str) -> tuple[str, list[str]]:
+def told(folder: Path, cluster: SharedKafka, user: str, *arguments: str) -> tuple[str, list[str]]:
     """What the command says, run with a user's settings in its environment; and where the password was seen: in a
     command line, or in a file that others may read.
     """
@@ -128,7 +122,7 @@ def seen_by_others(text: str, scratch: Path) -> list[str]:
 
 
 def test_the_audit_uses_the_settings_of_the_application_and_needs_to_read_only(
-    cluster: KafkaCluster, tmp_path: Path
+    cluster: SharedKafka, tmp_path: Path
 ) -> None:
     """A user that may read the sources, the declared topics and the logs proves a run; no secret shows itself."""
     (tmp_path / "shop.py").write_text(textwrap.dedent(APPLICATION))
@@ -139,21 +133,21 @@ def test_the_audit_uses_the_settings_of_the_application_and_needs_to_read_only(
     assert report["figures"]["records_done"] == RECORDS
     assert 0 < report["figures"]["dead_letters"] < RECORDS // 4
     assert report["figures"]["state_keys"] > 0
-    assert report["destinations"].keys() == {"packed", "orders.dead"}
+    assert report["destinations"].keys() == {PACKED, DEAD}
     assert shown == []
     assert cluster.access.password("auditor") not in said
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_questions_and_records_need_no_right_but_to_read(cluster: KafkaCluster, mechanism: str) -> None:
+def test_questions_and_records_need_no_right_but_to_read(cluster: SharedKafka, mechanism: str) -> None:
     """No group is joined, so none has to be allowed."""
     witness = Access(f"kafka://{cluster.bootstrap}", settings_of(cluster, "auditor", mechanism)).open()
-    spans = witness.spans([("orders", 0), ("orders", 1)])
+    spans = witness.spans([(ORDERS, 0), (ORDERS, 1)])
     assert [span.end for span in spans.values()] == [RECORDS // 2] * 2
-    assert sum(len(chunk.offsets) for chunk in witness.read(("orders", 0), 0, RECORDS // 2)) == RECORDS // 2
+    assert sum(len(chunk.offsets) for chunk in witness.read((ORDERS, 0), 0, RECORDS // 2)) == RECORDS // 2
 
 
-def test_what_is_refused_is_said_at_once_and_with_its_cause(cluster: KafkaCluster) -> None:
+def test_what_is_refused_is_said_at_once_and_with_its_cause(cluster: SharedKafka) -> None:
     """Not when all patience is used up: another attempt does not help."""
     url, good = f"kafka://{cluster.bootstrap}", settings_of(cluster, "auditor")
     other_ca = f"kafka://{cluster.bootstrap_at(OTHER_CA)}"
@@ -164,15 +158,15 @@ def test_what_is_refused_is_said_at_once_and_with_its_cause(cluster: KafkaCluste
         Access(other_ca, good, 300_000).open().topics()
     with pytest.raises(AuditError, match=r"ssl.ca.location: no such file on this machine: /no/ca.pem"):
         Access(url, {**good, "ssl.ca.location": "/no/ca.pem"}, 300_000).open()
-    cluster.access.allow(Acl("nobody", "describe", "topic", "orders"))
+    cluster.access.allow(Acl("nobody", "describe", "topic", ORDERS))
     witness = Access(url, settings_of(cluster, "nobody"), 300_000).open()
-    assert witness.topics().keys() == {"orders"}
-    with pytest.raises(AuditError, match=r"orders\[0\] from offset 0: .*Topic authorization failed"):
-        list(witness.read(("orders", 0), 0, 1))
+    assert witness.topics().keys() == {ORDERS}
+    with pytest.raises(AuditError, match=rf"{ORDERS}\[0\] from offset 0: .*Topic authorization failed"):
+        list(witness.read((ORDERS, 0), 0, 1))
     assert time.monotonic() - began < 150
 
 
-def test_settings_are_put_in_librdkafkas_words(cluster: KafkaCluster) -> None:
+def test_settings_are_put_in_librdkafkas_words(cluster: SharedKafka) -> None:
     """A file that holds a certificate and its key is named twice; a provider of tokens can't be handed on."""
     assert client_settings(Security()) == {}
     shown = str(cluster.access.certificate("app", password="hush"))

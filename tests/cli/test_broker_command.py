@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ..tiers.marks import tier
+
 pytestmark = [pytest.mark.timeout(300)]
 
 APPLICATION = """
@@ -34,6 +36,7 @@ def keylanes(folder: Path, *arguments: str, **environment: str) -> "subprocess.C
 
 
 @pytest.mark.broker
+@tier("proof", "starting-brokers")
 def test_an_application_runs_on_a_cluster_with_passwords(tmp_path: Path) -> None:
     """Three nodes with TLS, SCRAM and an access list: what is printed is all that an application needs."""
     (tmp_path / "shop.py").write_text(APPLICATION)

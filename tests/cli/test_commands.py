@@ -22,6 +22,7 @@ from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 
 from ..stage.appending import append
+from ..tiers.marks import tier
 
 APPLICATION = """
     import sys
@@ -352,6 +353,7 @@ def test_an_application_says_what_its_audit_needs() -> None:
 
 
 @pytest.mark.broker
+@tier("proof", "starting-brokers")
 def test_broker_serves_until_told_to_stop(tmp_path: Path) -> None:
     """A real Kafka answers at the address that is printed; SIGTERM stops it, and no process of it is left."""
     with started(tmp_path, "broker", "kafka", "--json") as process:

@@ -20,6 +20,7 @@ from keylanes.state.changelog import decode_stored, is_beacon_key
 from keylanes.state.keys import parse_key
 from keylanes.state.topics import TopicStore
 
+from ..tiers.marks import tier
 from .conftest import Start
 
 ROWS = 12_000
@@ -176,6 +177,7 @@ def test_several_processes_need_a_kafka(demo: Start, tmp_path: Path, option: str
 
 
 @pytest.mark.broker
+@tier("proof", "demo-kills")
 def test_a_small_demo_on_a_real_kafka(demo: Start, tmp_path: Path) -> None:
     """Killed while it processes, it leaves no Kafka behind; the next one goes on with the data, and stops its own."""
     killed = demo("--broker", "kafka", "--rows", "6000", "--no-audit", "--handler-ms", "100", kill_at=12)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from keylanes.devkafka.java import JavaHome, cache_folder, find_java, find_system_java, find_wheel_java, java_key_store
-from keylanes.devkafka.server import KafkaServer
 
 from ..tiers.marks import tier
 
@@ -157,14 +156,6 @@ def test_the_wheel_trusts_whom_python_trusts(real_wheel: JavaHome) -> None:
     command = [str(keytool), "-list", "-keystore", str(store), "-storepass", "changeit"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert listed.count("trustedCertEntry") == len(set(expected.get_ca_certs(binary_form=True)))
-
-
-@pytest.mark.broker
-def test_a_real_broker_runs_on_the_wheel(tmp_path: Path, real_wheel: JavaHome) -> None:
-    """Apache Kafka starts, serves and stops on the wheel's JDK."""
-    with KafkaServer(tmp_path / "kafka", java=real_wheel) as server:
-        assert server.is_running()
-    assert not server.is_running()
 
 
 @pytest.mark.spark

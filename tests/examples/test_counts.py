@@ -19,8 +19,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from keylanes.devkafka.server import KafkaServer
-
+from ..tiers.brokers import SharedKafka
 from .test_examples import EXAMPLES
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -114,7 +113,7 @@ async def write(bootstrap: str, words: list[str]) -> None:
             await producer.send_and_wait("words", b"", key=word.encode())
 
 
-async def test_any_process_leads_to_the_answer(kafka_server: KafkaServer, tmp_path: Path) -> None:
+async def test_any_process_leads_to_the_answer(kafka_server: SharedKafka, tmp_path: Path) -> None:
     """One of two answers for a key, the other one redirects to it; a key that was never counted is 404 there, too. When
     one has stopped, the other one answers for all.
     """

@@ -21,10 +21,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from keylanes.devkafka.server import KafkaServer
 from keylanes.state.subfolders import Lock
 
 from ..stage.groups import group_of
+from ..tiers.brokers import SharedKafka
 from .test_examples import EXAMPLES
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -145,7 +145,7 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(folder: Path, server: KafkaServer, **more: str) -> AsyncIterator[Service]:
+async def serving(folder: Path, server: SharedKafka, **more: str) -> AsyncIterator[Service]:
     """The service, while it is looked at."""
     service = Service(folder, server.bootstrap, **more)
     try:
@@ -209,7 +209,7 @@ def in_use(folder: Path) -> list[str]:
     return found
 
 
-async def test_workers_share_the_partitions_with_their_state(kafka_server: KafkaServer, tmp_path: Path) -> None:
+async def test_workers_share_the_partitions_with_their_state(kafka_server: SharedKafka, tmp_path: Path) -> None:
     """Two processes from one command. Both are killed in turn, and replaced: nothing is lost or doubled, the state goes
     along, and each question is answered by the worker that has the customer; the other one says that it has not.
     """
@@ -261,7 +261,7 @@ async def check_pieces(service: Service, sent: Iterable[Sent]) -> None:
     assert (status, "held here" in answer["error"]) == (421, True)
 
 
-async def test_workers_of_one_server_can_not_have_a_name(kafka_server: KafkaServer, tmp_path: Path) -> None:
+async def test_workers_of_one_server_can_not_have_a_name(kafka_server: SharedKafka, tmp_path: Path) -> None:
     """They have one environment, so a name in it is that of all: the second is refused and says why, and the server
     ends.
     """

@@ -1,53 +1,23 @@
 """A real Kafka, straight (``broker``) and through a proxy that breaks things on demand (``through``, ``proxy``)."""
 
-import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import TopicPartition, TopicSpec
-from keylanes.devkafka.cluster import KafkaCluster
-from keylanes.devkafka.security import CLIENTS, ClusterSecurity
-from keylanes.devkafka.server import KafkaServer
 
 from ..stage.ground import Ground
 from ..stage.proxy import Proxy
+from ..tiers.brokers import SharedKafka
+from ..tiers.names import fresh
 
-MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
-_LISTENER = f"listener.name.{CLIENTS.lower()}"
-UNSECURED_TOKENS = {
-    f"{_LISTENER}.sasl.enabled.mechanisms": ",".join([*MECHANISMS, "OAUTHBEARER"]),
-    f"{_LISTENER}.oauthbearer.sasl.jaas.config": (
-        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
-        'unsecuredLoginStringClaim_sub="broker";'
-    ),
-}
-"""Have a listener take tokens that nobody signed, beside passwords."""
 REQUEST_TIMEOUT_MS = 5_000
-_numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A Kafka with TLS, passwords and access lists; it also listens with certificates that are to be refused."""
-    security = ClusterSecurity(tls=True, sasl=MECHANISMS, acl=True, users=("shop", "other"), bad_certificates=True)
-    folder = tmp_path_factory.mktemp("guarded") / "kafka"
-    with KafkaCluster(folder, 1, security=security, properties=UNSECURED_TOKENS) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
-def mutual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A Kafka that knows its clients by their certificates."""
-    security = ClusterSecurity(tls=True, mutual=True, users=("shop",))
-    with KafkaCluster(tmp_path_factory.mktemp("mutual") / "kafka", 1, security=security) as cluster:
-        yield cluster
 
 
 @pytest.fixture
-async def broker(kafka_server: KafkaServer) -> AsyncIterator[KafkaBroker]:
+async def broker(kafka_server: SharedKafka) -> AsyncIterator[KafkaBroker]:
     """A connection straight to the broker."""
     broker = KafkaBroker(kafka_server.bootstrap)
     await broker.open()
@@ -56,7 +26,7 @@ async def broker(kafka_server: KafkaServer) -> AsyncIterator[KafkaBroker]:
 
 
 @pytest.fixture
-async def proxy(kafka_server: KafkaServer) -> AsyncIterator[Proxy]:
+async def proxy(kafka_server: SharedKafka) -> AsyncIterator[Proxy]:
     """The proxy in front of the broker."""
     proxy = Proxy(kafka_server.proxied_port, kafka_server.proxied_listener_port)
     await proxy.start()
@@ -65,7 +35,7 @@ async def proxy(kafka_server: KafkaServer) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def through(proxy: Proxy, kafka_server: KafkaServer) -> AsyncIterator[KafkaBroker]:
+async def through(proxy: Proxy, kafka_server: SharedKafka) -> AsyncIterator[KafkaBroker]:
     """A connection through the proxy; whatever it makes goes that way, too."""
     broker = KafkaBroker(
         f"127.0.0.1:{kafka_server.proxied_port}",
@@ -80,7 +50,7 @@ async def through(proxy: Proxy, kafka_server: KafkaServer) -> AsyncIterator[Kafk
 @pytest.fixture
 def name() -> str:
     """A name that no other test uses, for a transactional id or a topic."""
-    return f"trap-{next(_numbers)}"
+    return fresh("trap")
 
 
 @pytest.fixture
@@ -91,7 +61,7 @@ async def place(broker: KafkaBroker, name: str) -> TopicPartition:
 
 
 @pytest.fixture
-def kafka(kafka_server: KafkaServer, tmp_path: Path) -> Ground:
+def kafka(kafka_server: SharedKafka, tmp_path: Path) -> Ground:
     """A real Kafka, a folder for the state, and a name: one that ended with an error is waited for but two beats."""
     return Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state", "one")
 
@@ -103,3 +73,9 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
         return Ground(f"embedded:{tmp_path / 'data'}")
     found: Ground = request.getfixturevalue("kafka")
     return found
+
+
+@pytest.fixture
+def ground(either: Ground) -> Ground:
+    """The same without a folder and a name."""
+    return Ground(either.address)

@@ -32,6 +32,8 @@ from keylanes.runtime.settings import Settings
 
 from ..stage.appending import append
 from ..stage.ground import Ground
+from ..tiers.brokers import SharedKafka
+from ..tiers.marks import tier
 
 
 class Flight(msgspec.Struct):
@@ -41,15 +43,6 @@ class Flight(msgspec.Struct):
 
 
 GOOD = b'{"delay":20.0}'
-
-
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    """Both brokers, one after the other."""
-    if request.param == "embedded":
-        return Ground(f"embedded:{tmp_path / 'data'}")
-    server: KafkaServer = request.getfixturevalue("kafka_server")
-    return Ground(f"kafka://{server.bootstrap}")
 
 
 def with_letters(ground: Ground, app: App, attempts: int = 2) -> None:
@@ -313,7 +306,7 @@ def test_missing_output_topic(ground: Ground) -> None:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_source(kafka_server: KafkaServer, codec: str) -> None:
+def test_compressed_source(kafka_server: SharedKafka, codec: str) -> None:
     """Every codec that Kafka knows is read."""
     ground = Ground(f"kafka://{kafka_server.bootstrap}")
     ground.fill([(b"k%d" % i, GOOD) for i in range(100)], codec=codec)
@@ -333,6 +326,7 @@ def test_broker_away_at_start() -> None:
 
 
 @pytest.mark.broker
+@tier("proof", "starting-brokers")
 def test_broker_away_in_the_middle(tmp_path: Path) -> None:
     """The application waits while the broker is away, which it says, and goes on: all is there once."""
     server = KafkaServer(tmp_path / "kafka")
@@ -487,7 +481,7 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
-def test_two_processes_of_one_application(kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_processes_of_one_application(kafka_server: SharedKafka, caplog: pytest.LogCaptureFixture) -> None:
     """The second joins and has its share; when the first leaves it has all; nothing doubles, nothing is lost."""
     caplog.set_level(logging.INFO, "keylanes")
     ground = Ground(f"kafka://{kafka_server.bootstrap}")

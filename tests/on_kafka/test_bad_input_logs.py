@@ -1,8 +1,12 @@
-"""What does not belong in our own logs, on a real Kafka: refused, or passed over by rule. Rows of docs/bad-input.md."""
+"""What does not belong in our own logs: refused, or passed over by rule. Rows of docs/bad-input.md.
+
+The proof runs all of it on a real Kafka, too.
+"""
 
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,9 +44,12 @@ from ..stage.log_events import (
     source_identified,
 )
 from ..stage.stateful import administer, delete_topics
+from ..tiers.marks import tier
 
-pytestmark = pytest.mark.broker
+ON_KAFKA = [pytest.mark.broker, tier("proof", "bad-input-logs")]
 
+ON_KAFKA_ALONE = pytest.mark.parametrize("ground", [pytest.param("kafka", marks=ON_KAFKA)], indirect=True)
+"""The embedded broker has no topics that can be deleted or get more partitions."""
 LIMIT_S = 60.0
 SHORT_SESSION = {
     "session_timeout_ms": 3_000, "heartbeat_interval_ms": 300, "transaction_timeout_ms": 3_000,
@@ -60,12 +67,21 @@ def numbers(ground: Ground) -> list[int]:
     return sorted(int(value or b"") for value in ground.values(ground.late))
 
 
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    """Both brokers, one after the other, with a folder for the state."""
+    if request.param == "embedded":
+        return Ground(f"embedded:{tmp_path / 'data'}")
+    found: Ground = request.getfixturevalue("kafka")
+    return found
+
+
 @pytest.fixture
-def ran(kafka: Ground) -> Ground:
+def ran(ground: Ground) -> Ground:
     """An application that ran once, as incarnation 1 in term 1 at epoch 1, and processed 0 to 3."""
-    fill(kafka, 0, 1, 2, 3)
-    passing_on(kafka).run(until="level")
-    return kafka
+    fill(ground, 0, 1, 2, 3)
+    passing_on(ground).run(until="level")
+    return ground
 
 
 def put(ground: Ground, log: str, *events: Event | bytes | None) -> None:
@@ -211,20 +227,20 @@ def test_a_commit_while_it_runs(ran: Ground) -> None:
     assert numbers(ran) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_worker_of_the_whole_space(kafka: Ground) -> None:
+def test_a_worker_of_the_whole_space(ground: Ground) -> None:
     """One worker for all points: its commits are tiles of the full range, and they count."""
-    fill(kafka, *range(50))
+    fill(ground, *range(50))
     for _ in range(2):
-        app = kafka.app()
+        app = ground.app()
 
-        @app.handler(kafka.source, to=kafka.late, parallelising_factor=1)
+        @app.handler(ground.source, to=ground.late, parallelising_factor=1)
         async def publish(value: int) -> int:
             return value
 
         app.run(until="level")
-    tiles = [tile for event in read_events(kafka, "offsets") if isinstance(event, Committed) for tile in event.tiles]
+    tiles = [tile for event in read_events(ground, "offsets") if isinstance(event, Committed) for tile in event.tiles]
     assert {(tile.first, tile.end) for tile in tiles} == {(0, SPACE_END)}
-    assert numbers(kafka) == list(range(50))
+    assert numbers(ground) == list(range(50))
 
 
 # --- events that are passed over by rule -----------------------------------------------------------------------------
@@ -383,26 +399,27 @@ def test_somebody_else_is_elected(ran: Ground) -> None:
 # --- logs that are gone, or are not ours -----------------------------------------------------------------------------
 
 
-def test_a_control_log_of_another_application(kafka: Ground) -> None:
+def test_a_control_log_of_another_application(ground: Ground) -> None:
     """Refused at the start, with both names; nothing is written."""
-    fill(kafka, 0)
-    kafka.create(f"{kafka.name}.control", retention_ms="-1")
-    put(kafka, "control", AppCreated("other", HASH_NAME, 1))
-    says = f"{kafka.name}.control holds the events of application 'other'; this is application '{kafka.name}'"
-    stops_with(LogError, passing_on(kafka), says)
-    assert len(read_events(kafka, "control")) == 1
+    fill(ground, 0)
+    ground.create(f"{ground.name}.control", retention_ms="-1")
+    put(ground, "control", AppCreated("other", HASH_NAME, 1))
+    says = f"{ground.name}.control holds the events of application 'other'; this is application '{ground.name}'"
+    stops_with(LogError, passing_on(ground), says)
+    assert len(read_events(ground, "control")) == 1
 
 
-def test_logs_of_another_hash_function(kafka: Ground) -> None:
+def test_logs_of_another_hash_function(ground: Ground) -> None:
     """Refused at the start: points would mean something else."""
-    fill(kafka, 0)
-    kafka.create(f"{kafka.name}.control", retention_ms="-1")
-    put(kafka, "control", AppCreated(kafka.name, "md5", 1))
+    fill(ground, 0)
+    ground.create(f"{ground.name}.control", retention_ms="-1")
+    put(ground, "control", AppCreated(ground.name, "md5", 1))
     stops_with(
-        LogError, passing_on(kafka), f"was written with the hash function 'md5'; this version uses '{HASH_NAME}'"
+        LogError, passing_on(ground), f"was written with the hash function 'md5'; this version uses '{HASH_NAME}'"
     )
 
 
+@ON_KAFKA_ALONE
 def test_a_control_log_that_was_deleted(ran: Ground) -> None:
     """Refused at the start, again and again: an empty one is not taken for a new application's."""
     delete_topics(ran, f"{ran.name}.control")
@@ -410,6 +427,7 @@ def test_a_control_log_that_was_deleted(ran: Ground) -> None:
         stops_with(LogError, passing_on(ran), f"{ran.name}.control is empty, but {ran.name}.offsets is not")
 
 
+@ON_KAFKA_ALONE
 def test_an_offset_log_that_was_deleted(ran: Ground) -> None:
     """Refused at the start, again and again: progress that is lost is not taken for none."""
     delete_topics(ran, f"{ran.name}.offsets")
@@ -417,6 +435,7 @@ def test_an_offset_log_that_was_deleted(ran: Ground) -> None:
         stops_with(LogError, passing_on(ran), f"{ran.name}.offsets[0] is empty although the application has run before")
 
 
+@ON_KAFKA_ALONE
 def test_both_logs_deleted(ran: Ground) -> None:
     """Without any log it is a new application: the source is processed from its start, and outputs are there twice."""
     delete_topics(ran, f"{ran.name}.offsets", f"{ran.name}.control")
@@ -436,6 +455,7 @@ def test_an_offset_log_without_its_head(ran: Ground) -> None:
     stops_with(LogError, passing_on(ran), f"{ran.name}.offsets[0] starts at position 1 and holds no snapshot")
 
 
+@ON_KAFKA_ALONE
 def test_partitions_added_to_an_offset_log(ran: Ground) -> None:
     """Refused at the start, with both numbers."""
 
@@ -455,28 +475,28 @@ def test_partitions_added_to_an_offset_log(ran: Ground) -> None:
     ],
     ids=["expires", "compacted", "partitions"],
 )
-def test_a_control_log_with_other_settings(kafka: Ground, config: dict[str, str], partitions: int, says: str) -> None:
+def test_a_control_log_with_other_settings(ground: Ground, config: dict[str, str], partitions: int, says: str) -> None:
     """Refused at the start, with what it has and what it must have."""
-    fill(kafka, 0)
-    kafka.create(f"{kafka.name}.control", partitions, **config)
-    stops_with(SettingsError, passing_on(kafka), f"{kafka.name}.control {says}")
+    fill(ground, 0)
+    ground.create(f"{ground.name}.control", partitions, **config)
+    stops_with(SettingsError, passing_on(ground), f"{ground.name}.control {says}")
 
 
-def test_a_handler_that_writes_to_our_logs(kafka: Ground) -> None:
+def test_a_handler_that_writes_to_our_logs(ground: Ground) -> None:
     """By ``to=`` refused at the start; by ``ctx.send`` its record is dead-lettered. The log stays as it is."""
-    fill(kafka, 0)
-    app = kafka.app()
+    fill(ground, 0)
+    app = ground.app()
 
-    @app.handler(kafka.source, to=f"{kafka.name}.control")
+    @app.handler(ground.source, to=f"{ground.name}.control")
     async def publish(value: int) -> int:
         return value
 
-    stops_with(SettingsError, app, f"topic '{kafka.name}.control' is a log of application '{kafka.name}'")
-    app = sending(kafka, f"{kafka.name}.offsets")
+    stops_with(SettingsError, app, f"topic '{ground.name}.control' is a log of application '{ground.name}'")
+    app = sending(ground, f"{ground.name}.offsets")
     app.run(until="level")
-    (letter,) = kafka.read(kafka.dead)
+    (letter,) = ground.read(ground.dead)
     assert b"is a log of this application" in (dict(letter.headers)["kl-error"] or b"")
-    assert read_events(kafka, "offsets")
+    assert read_events(ground, "offsets")
 
 
 def sending(ground: Ground, topic: str) -> App:

@@ -12,7 +12,6 @@ from confluent_kafka import Producer
 
 from keylanes import App, DeadLetter, Retry, State
 from keylanes.brokers.protocol import Headers
-from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import HandlerFailed, SourceError
 from keylanes.offsets.provenance import Provenance, decode_provenance, encode_provenance
 from keylanes.state.changelog import decode_stored
@@ -21,6 +20,7 @@ from ..stage.feeding import FAIL, FOR_EVER, KEPT, feed, own_headers, passing_on,
 from ..stage.ground import Ground
 from ..stage.raw import Raw, batch, flip_byte, log_file, old_message, send
 from ..stage.stateful import administer
+from ..tiers.brokers import SharedKafka
 
 pytestmark = pytest.mark.broker
 
@@ -311,7 +311,7 @@ def test_every_codec_in_one_partition(kafka: Ground) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_messages_of_an_old_format(kafka: Ground, kafka_server: KafkaServer, magic: int) -> None:
+def test_messages_of_an_old_format(kafka: Ground, kafka_server: SharedKafka, magic: int) -> None:
     """A broker of today takes no new ones; those that an upgraded one still holds are read. Format 0 has no time."""
     kafka.create(kafka.source, **FOR_EVER)
     assert send(kafka, old_message(magic, b"k", b"v", 5)) == 87  # INVALID_RECORD
@@ -330,7 +330,7 @@ def test_messages_of_an_old_format(kafka: Ground, kafka_server: KafkaServer, mag
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def two_batches(ground: Ground, server: KafkaServer) -> int:
+def two_batches(ground: Ground, server: SharedKafka) -> int:
     """A batch of three records and one of one; where the second one begins in the file."""
     feed(ground, *(Raw(value=b"%d" % i) for i in range(3)))
     feed(ground, Raw(value=b"3"))
@@ -339,7 +339,7 @@ def two_batches(ground: Ground, server: KafkaServer) -> int:
 
 
 @pytest.mark.parametrize("at", [65, 40, 25], ids=["record", "timestamp", "attributes"])
-def test_a_flipped_byte_in_a_batch(kafka: Ground, kafka_server: KafkaServer, at: int) -> None:
+def test_a_flipped_byte_in_a_batch(kafka: Ground, kafka_server: SharedKafka, at: int) -> None:
     """Stopped, naming the place; put right, it goes on there: nothing is skipped, nothing doubled."""
     damaged = two_batches(kafka, kafka_server) + at
     flip_byte(log_file(kafka_server.folder, kafka.source), damaged)
@@ -351,7 +351,7 @@ def test_a_flipped_byte_in_a_batch(kafka: Ground, kafka_server: KafkaServer, at:
     assert kafka.values(kafka.late) == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_flipped_byte_in_the_length_of_a_batch(kafka: Ground, kafka_server: KafkaServer) -> None:
+def test_a_flipped_byte_in_the_length_of_a_batch(kafka: Ground, kafka_server: SharedKafka) -> None:
     """The broker itself can't read it and says nothing: that it gives nothing is noticed, and stops the application."""
     damaged = two_batches(kafka, kafka_server) + 9
     flip_byte(log_file(kafka_server.folder, kafka.source), damaged)

@@ -4,7 +4,6 @@ A script that differs is printed with its first difference, and as small as it c
 """
 
 import asyncio
-import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,10 +13,11 @@ import pytest
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.log import ClusterState, PartitionLog, Transaction
-from keylanes.devkafka.server import KafkaServer
 
 from ..stage.proxy import Proxy
+from ..tiers.brokers import SharedKafka
 from ..tiers.marks import tier
+from ..tiers.names import fresh
 from .honest_runs import KafkaRun, Seen, simulate
 from .honest_scripts import Script, draw_script, past_scripts
 
@@ -28,20 +28,19 @@ SHRINKING_SECONDS_MAX = 60.0
 
 logger = logging.getLogger("tests.honest")
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(420), tier("proof", "honest-simulation")]
-_runs = itertools.count(1)
 
 
 class Real:
     """A real Kafka that plays many scripts at once; those that break connections one by one, through a proxy."""
 
-    def __init__(self, server: KafkaServer) -> None:
+    def __init__(self, server: SharedKafka) -> None:
         self._server = server
         self._places = asyncio.Semaphore(AT_ONCE)
         self._alone = asyncio.Lock()
 
     async def play(self, script: Script, expected: Sequence[Seen]) -> list[Seen]:
         """What the script shows."""
-        prefix = f"honest-{next(_runs)}-"
+        prefix = fresh("honest") + "-"
         if not script.breaks:
             async with self._places:
                 return await KafkaRun(prefix, self._server.bootstrap, None).play(script, expected)
@@ -109,7 +108,7 @@ def simulated(scripts: list[Script]) -> list[list[Seen]]:
 
 
 @pytest.fixture(scope="module")
-def real(scripts: list[Script], simulated: list[list[Seen]], kafka_server: KafkaServer) -> list[list[Seen]]:
+def real(scripts: list[Script], simulated: list[list[Seen]], kafka_server: SharedKafka) -> list[list[Seen]]:
     """What each of them shows on a real Kafka."""
 
     async def play() -> list[list[Seen]]:
@@ -120,7 +119,7 @@ def real(scripts: list[Script], simulated: list[list[Seen]], kafka_server: Kafka
 
 
 def test_scripts_show_the_same_on_the_simulated_and_on_a_real_kafka(
-    scripts: list[Script], simulated: list[list[Seen]], real: list[list[Seen]], kafka_server: KafkaServer
+    scripts: list[Script], simulated: list[list[Seen]], real: list[list[Seen]], kafka_server: SharedKafka
 ) -> None:
     """Outcomes, offsets, records, positions, watermarks, states and epochs of transactional ids: all are equal.
 
@@ -139,7 +138,7 @@ def test_scripts_show_the_same_on_the_simulated_and_on_a_real_kafka(
 
 
 async def still_differing(
-    differing: Sequence[tuple[Script, list[Seen], list[Seen]]], server: KafkaServer
+    differing: Sequence[tuple[Script, list[Seen], list[Seen]]], server: SharedKafka
 ) -> list[tuple[Script, str]]:
     """The scripts that differ when they are played again one by one, and how."""
     kafka, wrong = Real(server), list[tuple[Script, str]]()
@@ -151,7 +150,7 @@ async def still_differing(
     return wrong
 
 
-async def shrink(script: Script, server: KafkaServer) -> tuple[Script, str]:
+async def shrink(script: Script, server: SharedKafka) -> tuple[Script, str]:
     """See ``shrunk``."""
     return await shrunk(script, Real(server))
 

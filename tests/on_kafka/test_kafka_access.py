@@ -3,7 +3,6 @@
 import shutil
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,30 +15,30 @@ from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.jars import KafkaServerError
 from keylanes.devkafka.security import ADMIN, BAD, Access, ClusterSecurity
 
+from ..tiers.brokers import MECHANISMS, SharedKafka
 from ..tiers.marks import tier
+from ..tiers.names import fresh
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300), tier("proof", "refusals")]
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+ORDERS = fresh("orders")
 ANSWER_S, REFUSED_S = 60.0, 4.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One node with everything but certificates of clients."""
-    security = ClusterSecurity(tls=True, sasl=MECHANISMS, acl=True, users=("app", "other"), bad_certificates=True)
-    with KafkaCluster(tmp_path_factory.mktemp("access") / "kafka", 1, security=security) as cluster:
-        create(cluster)
-        yield cluster
+def cluster(guarded: SharedKafka) -> SharedKafka:
+    """The one of this run, with a topic."""
+    create(guarded)
+    return guarded
 
 
-def create(cluster: KafkaCluster) -> None:
-    """Make the topic ``orders``."""
+def create(cluster: KafkaCluster | SharedKafka) -> None:
+    """Make the topic of these tests."""
     admin = client(cluster, ADMIN)  # it must live until the answer is there
-    admin.create_topics([NewTopic("orders", 1)])["orders"].result(ANSWER_S)
+    admin.create_topics([NewTopic(ORDERS, 1)])[ORDERS].result(ANSWER_S)
 
 
-def client(cluster: KafkaCluster, user: str, mechanism: str = "", **changed: str) -> AdminClient:
+def client(cluster: KafkaCluster | SharedKafka, user: str, mechanism: str = "", **changed: str) -> AdminClient:
     """A client of a user; names of changed settings have underscores for dots."""
     settings = cluster.access.librdkafka(user, mechanism) | {"bootstrap.servers": cluster.bootstrap, "log_level": "0"}
     return AdminClient(settings | {name.replace("_", "."): value for name, value in changed.items()})
@@ -54,23 +53,23 @@ def is_let_in(admin: AdminClient) -> bool:
     return True
 
 
-def write(cluster: KafkaCluster, user: str) -> KafkaError | None:
-    """Write a record to ``orders``; the error."""
+def write(cluster: KafkaCluster | SharedKafka, user: str) -> KafkaError | None:
+    """Write a record to the topic; the error."""
     heard: list[KafkaError | None] = []
     producer = Producer(cluster.access.librdkafka(user) | {"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    producer.produce("orders", b"x", on_delivery=lambda error, _: heard.append(error))
+    producer.produce(ORDERS, b"x", on_delivery=lambda error, _: heard.append(error))
     producer.flush(ANSWER_S)
     return heard[0]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_passwords(cluster: KafkaCluster, mechanism: str) -> None:
+def test_passwords(cluster: SharedKafka, mechanism: str) -> None:
     """Each mechanism lets a user in by the password, and nobody by another."""
     client(cluster, "app", mechanism).list_topics(timeout=ANSWER_S)
     assert not is_let_in(client(cluster, "app", mechanism, sasl_password="nope"))
 
 
-def test_the_settings_are_those_of_an_application(cluster: KafkaCluster) -> None:
+def test_the_settings_are_those_of_an_application(cluster: SharedKafka) -> None:
     """What a user needs is what ``Security`` takes."""
     security = Security(**cluster.access.client("app", "SCRAM-SHA-256"))  # type: ignore[arg-type]  # checked by it
     assert (security.security_protocol, security.sasl_mechanism) == ("SASL_SSL", "SCRAM-SHA-256")
@@ -79,12 +78,12 @@ def test_the_settings_are_those_of_an_application(cluster: KafkaCluster) -> None
 
 
 @pytest.mark.parametrize("listener", BAD)
-def test_certificates_that_must_be_refused(cluster: KafkaCluster, listener: str) -> None:
+def test_certificates_that_must_be_refused(cluster: SharedKafka, listener: str) -> None:
     """Expired, for another host, of another authority: a client that looks at them does not go on."""
     assert not is_let_in(client(cluster, "app", bootstrap_servers=cluster.bootstrap_at(listener)))
 
 
-def test_another_password_while_it_runs(cluster: KafkaCluster) -> None:
+def test_another_password_while_it_runs(cluster: SharedKafka) -> None:
     """A user of SCRAM is made, and gets another password; the old one is of no use then."""
     first = cluster.access.set_password("late")
     client(cluster, "late", "SCRAM-SHA-512").list_topics(timeout=ANSWER_S)
@@ -93,9 +92,9 @@ def test_another_password_while_it_runs(cluster: KafkaCluster) -> None:
     assert not is_let_in(client(cluster, "late", "SCRAM-SHA-512", sasl_password=first))
 
 
-def test_rights_are_given_and_taken(cluster: KafkaCluster) -> None:
+def test_rights_are_given_and_taken(cluster: SharedKafka) -> None:
     """What is not on the list is refused, what is put there works at once, and no longer when it is taken away."""
-    right = Acl("app", "write", "topic", "ord", "prefixed")
+    right = Acl("app", "write", "topic", ORDERS[:-1], "prefixed")
     refused = write(cluster, "app")
     assert refused is not None
     assert refused.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -105,30 +104,18 @@ def test_rights_are_given_and_taken(cluster: KafkaCluster) -> None:
     cluster.access.remove(right)
     assert write(cluster, "app") is not None
     with pytest.raises(ValueError, match="operation is one of all, read, write"):
-        cluster.access.allow(Acl("app", "look", "topic", "orders"))
-
-
-def test_secrets_are_private_and_stay(cluster: KafkaCluster) -> None:
-    """Only the owner may look at keys, passwords and the settings of nodes; a new start knows the same users."""
-    private = {*cluster.access.folder.glob("*.key"), cluster.access.passwords, cluster.folder / "server.properties"}
-    assert len(private) >= 4
-    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
-    assert stat.S_IMODE(cluster.access.folder.stat().st_mode) == 0o700
-    before = cluster.access.client("app")
-    cluster.access.allow(Acl("app", "write", "topic", "orders"))
-    cluster.stop()
-    cluster.start()
-    assert cluster.access.client("app") == before
-    assert write(cluster, "app") is None
+        cluster.access.allow(Acl("app", "look", "topic", ORDERS))
 
 
 def test_certificates_of_clients(tmp_path: Path) -> None:
-    """With mutual TLS the certificate says who it is; none, an expired one and one of others are refused."""
+    """With mutual TLS the certificate says who it is; none, an expired one and one of others are refused. Only the
+    owner may look at keys, passwords and the settings of nodes; a new start knows the same users.
+    """
     security = ClusterSecurity(tls=True, mutual=True, acl=True)
     with KafkaCluster(tmp_path / "kafka", 1, security=security) as cluster:
         access = cluster.access
         create(cluster)
-        cluster.access.allow(Acl("app", "write", "topic", "orders"))
+        access.allow(Acl("app", "write", "topic", ORDERS))
         assert write(cluster, "app") is None
         locked = access.certificate("app", password="secret")
         assert is_let_in(
@@ -140,6 +127,15 @@ def test_certificates_of_clients(tmp_path: Path) -> None:
             assert not is_let_in(client(cluster, "app", **shown))
         assert not is_let_in(AdminClient({"bootstrap.servers": cluster.bootstrap, "security.protocol": "SSL",
                                           "ssl.ca.location": str(access.ca), "log_level": 0}))  # fmt: skip
+        private = {*access.folder.glob("*.key"), access.passwords, cluster.folder / "server.properties"}
+        assert len(private) >= 3
+        assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
+        assert stat.S_IMODE(access.folder.stat().st_mode) == 0o700
+        before = access.client("app"), access.password(ADMIN)
+        cluster.stop()
+        cluster.start()
+        assert (access.client("app"), access.password(ADMIN)) == before
+        assert write(cluster, "app") is None
 
 
 def test_three_nodes_ask_who_is_there(tmp_path: Path) -> None:
@@ -147,7 +143,7 @@ def test_three_nodes_ask_who_is_there(tmp_path: Path) -> None:
     security = ClusterSecurity(tls=True, sasl=("SCRAM-SHA-512",), acl=True)
     with KafkaCluster(tmp_path / "kafka", 3, security=security) as cluster:
         create(cluster)
-        cluster.access.allow(Acl("app", "write", "topic", "orders"))
+        cluster.access.allow(Acl("app", "write", "topic", ORDERS))
         cluster.nodes[0].kill()
         began = time.monotonic()
         assert write(cluster, "app") is None

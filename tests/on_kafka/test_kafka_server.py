@@ -35,8 +35,10 @@ from keylanes.errors import StoreError
 
 from ..stage.appending import append
 from ..stage.proxy import END_TXN, Fault, Proxy, Weather
+from ..tiers.marks import tier
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+proof = tier("proof", "starting-brokers")
 
 MEMORY_PARTITIONS = 4  # the more, the longer a commit's markers take: a kill finds them unwritten
 COMMITS = 80  # at once: so some are always under way
@@ -143,6 +145,7 @@ def test_it_ends_with_its_program_and_the_next_start_goes_on(folder: Path) -> No
         assert (server.port, server.pid == pid) == (port, False)
 
 
+@proof
 def test_serve_runs_until_it_is_told_to_stop(folder: Path) -> None:
     """``serve`` says when it is ready, ends on SIGTERM, and has stopped the broker by then."""
     program = run(SERVE, folder)
@@ -152,6 +155,7 @@ def test_serve_runs_until_it_is_told_to_stop(folder: Path) -> None:
     assert (output.strip(), program.returncode, process_start(pid)) == ("stopped", 0, "")
 
 
+@proof
 def test_serve_says_when_the_broker_ends_by_itself(folder: Path) -> None:
     """A broker that dies under ``serve`` ends the program with an error."""
     program = run(SERVE, folder)
@@ -161,6 +165,7 @@ def test_serve_says_when_the_broker_ends_by_itself(folder: Path) -> None:
     assert program.returncode == 1
 
 
+@proof
 def test_a_wrong_property_is_shown_from_the_log(folder: Path) -> None:
     """A broker that ends while it starts raises at once, with what it said."""
     with pytest.raises(KafkaServerError, match=r"num\.network\.threads"):
@@ -205,6 +210,7 @@ def test_only_pinned_jars_are_loaded(folder: Path) -> None:
     assert names == [jar.file_name for jar in pinned_jars()]
 
 
+@proof
 def test_the_wheels_java_runs_the_broker(folder: Path) -> None:
     """A machine without a Java of its own runs the broker on the JDK of the wheel."""
     java = find_wheel_java(os.environ, cache_folder(os.environ))
@@ -214,6 +220,7 @@ def test_the_wheels_java_runs_the_broker(folder: Path) -> None:
         assert asyncio.run(remember(server, b"one")) == [b"one"]
 
 
+@proof
 async def test_asking_for_a_topic_does_not_create_it(folder: Path) -> None:
     """On a broker that creates topics on demand, looking for one, reading it or writing to it creates none."""
     server = KafkaServer(folder, properties={"auto.create.topics.enable": "true"})
@@ -237,6 +244,7 @@ async def test_asking_for_a_topic_does_not_create_it(folder: Path) -> None:
         await asyncio.to_thread(server.stop)
 
 
+@proof
 async def test_exactly_once_across_a_crash_of_the_broker(folder: Path) -> None:
     """Transactions go on across a kill of the broker: each is visible once, whatever became of its commit."""
     server, count = KafkaServer(folder), 150
@@ -256,6 +264,7 @@ async def test_exactly_once_across_a_crash_of_the_broker(folder: Path) -> None:
         await asyncio.to_thread(server.stop)
 
 
+@proof
 async def test_a_commit_during_an_orderly_stop_stays(folder: Path) -> None:
     """What is being committed when the broker is stopped in order is visible after its start, and hides nothing else.
 

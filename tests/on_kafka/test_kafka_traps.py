@@ -29,11 +29,11 @@ from keylanes.brokers.protocol import (
     TransactionUnknown,
     UnknownTopic,
 )
-from keylanes.devkafka.server import KafkaServer
 
 from ..stage.appending import append
 from ..stage.fencing import fence
 from ..stage.proxy import END_TXN, PRODUCE, Fault, Proxy
+from ..tiers.brokers import SharedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(90)]
 
@@ -112,7 +112,7 @@ async def test_small_records_are_never_refused_together(broker: KafkaBroker, nam
 
 
 async def test_a_lowered_limit_is_learnt_from_a_refusal(
-    broker: KafkaBroker, kafka_server: KafkaServer, name: str
+    broker: KafkaBroker, kafka_server: SharedKafka, name: str
 ) -> None:
     """Batches cut to an outdated limit are refused once; the next producer cuts them to the new one."""
     place = TopicPartition(name, 0)
@@ -129,7 +129,7 @@ async def test_a_lowered_limit_is_learnt_from_a_refusal(
     assert await visible(broker, place) == list(range(-1, 400))
 
 
-async def lower_limit(server: KafkaServer, topic: str, limit: int) -> None:
+async def lower_limit(server: SharedKafka, topic: str, limit: int) -> None:
     """Set ``max.message.bytes`` of a topic, as an operator would."""
     from aiokafka.admin import AIOKafkaAdminClient
     from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -402,7 +402,7 @@ async def test_a_lost_append_is_written_once_and_in_order(
 
 
 async def test_a_silent_broker_is_an_error_everywhere(
-    proxy: Proxy, kafka_server: KafkaServer, broker: KafkaBroker, name: str, place: TopicPartition
+    proxy: Proxy, kafka_server: SharedKafka, broker: KafkaBroker, name: str, place: TopicPartition
 ) -> None:
     """When nothing is answered any more every call ends, within its limits, with the error that the protocol names."""
     limits: dict[str, Any] = dict.fromkeys(("request_timeout_ms", "default_api_timeout_ms"), SHORT_MS)
@@ -457,7 +457,7 @@ async def test_retention_that_passes_a_reader_is_an_error(broker: KafkaBroker, p
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", None])
 async def test_every_codec_is_written_and_read(
-    kafka_server: KafkaServer, broker: KafkaBroker, name: str, place: TopicPartition, codec: str | None
+    kafka_server: SharedKafka, broker: KafkaBroker, name: str, place: TopicPartition, codec: str | None
 ) -> None:
     """Records written with each codec, in appends and in transactions, are read as they were."""
     writer = KafkaBroker(kafka_server.bootstrap, compression_type=codec)
@@ -472,7 +472,7 @@ async def test_every_codec_is_written_and_read(
 
 
 async def test_a_damaged_batch_is_an_error_and_loses_no_neighbour(
-    kafka_server: KafkaServer, broker: KafkaBroker, name: str
+    kafka_server: SharedKafka, broker: KafkaBroker, name: str
 ) -> None:
     """A flipped byte on disk raises CorruptRecord each time, and other partitions' records are still handed out."""
     sound, damaged = [TopicPartition(name, index) for index in range(7)], TopicPartition(name, 7)
@@ -517,7 +517,7 @@ async def test_records_are_never_logged(
 
 
 async def test_damage_that_passed_is_left_behind(
-    kafka_server: KafkaServer, broker: KafkaBroker, place: TopicPartition, caplog: pytest.LogCaptureFixture
+    kafka_server: SharedKafka, broker: KafkaBroker, place: TopicPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where damage was met records come one by one, which is logged; after enough good ones many come again."""
     await append(broker, numbers(place, *range(20)))
@@ -537,7 +537,7 @@ async def test_damage_that_passed_is_left_behind(
 
 
 async def test_a_process_that_stood_still_calls_nothing_damaged(
-    kafka_server: KafkaServer, broker: KafkaBroker, place: TopicPartition
+    kafka_server: SharedKafka, broker: KafkaBroker, place: TopicPartition
 ) -> None:
     """While this process stands still no broker answers it: that calls for a new reader, not for a mended source."""
     for value in range(2):  # batches of their own
@@ -558,7 +558,7 @@ async def test_a_process_that_stood_still_calls_nothing_damaged(
 
 
 async def test_a_new_reader_knows_the_topic_that_the_old_one_read(
-    kafka_server: KafkaServer, broker: KafkaBroker, place: TopicPartition
+    kafka_server: SharedKafka, broker: KafkaBroker, place: TopicPartition
 ) -> None:
     """A topic that was created anew between two readers is no more the one that was read than within one."""
     await append(broker, numbers(place, 1, 2))
@@ -573,7 +573,7 @@ async def test_a_new_reader_knows_the_topic_that_the_old_one_read(
         await reader.fetch([place], records_max=10, wait_ms=500)
 
 
-async def delete_topic(server: KafkaServer, topic: str) -> None:
+async def delete_topic(server: SharedKafka, topic: str) -> None:
     """Delete it, as an operator would; returns when it is gone."""
     from aiokafka.admin import AIOKafkaAdminClient
 

@@ -12,7 +12,7 @@ from keylanes.devkafka.server import KafkaServer
 from ..stage.ground import Ground
 from ..tiers.marks import tier
 
-pytestmark = [pytest.mark.broker, tier("proof", "brokers")]
+pytestmark = [pytest.mark.broker, tier("proof", "starting-brokers")]
 
 LATE_S, CALL_MS = 5.0, 1_000
 

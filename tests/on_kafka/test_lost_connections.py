@@ -16,7 +16,8 @@ from keylanes.brokers.kafka.client import is_lost
 from keylanes.brokers.kafka.link import KafkaLink, LinkSettings
 from keylanes.brokers.protocol import BrokerTimeout
 from keylanes.brokers.security import Security
-from keylanes.devkafka.server import KafkaServer
+
+from ..tiers.brokers import SharedKafka
 
 UvLoop: Any = pytest.importorskip("uvloop").Loop
 
@@ -58,7 +59,7 @@ def link_to(address: str) -> KafkaLink:
 
 
 @pytest.mark.broker
-def test_a_reset_connection_is_not_written_to(kafka_server: KafkaServer) -> None:
+def test_a_reset_connection_is_not_written_to(kafka_server: SharedKafka) -> None:
     """Another one is made for the request, without a try that fails; and so again and again."""
 
     async def ask_after_resets() -> int:

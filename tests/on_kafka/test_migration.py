@@ -12,10 +12,10 @@ from aiokafka.structs import TopicPartition as TheirPartition
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from keylanes import App, SettingsError, SourceError
-from keylanes.devkafka.server import KafkaServer
 
 from ..stage.feeding import stops_with, trim
 from ..stage.ground import Ground
+from ..tiers.brokers import SharedKafka
 
 pytestmark = pytest.mark.broker
 
@@ -48,7 +48,7 @@ def passed_on(ground: Ground) -> list[bytes | None]:
     return [record.value for partition in range(PARTITIONS) for record in ground.read(ground.late, partition)]
 
 
-async def test_a_service_moves_without_a_loss_and_without_a_double(kafka: Ground, kafka_server: KafkaServer) -> None:
+async def test_a_service_moves_without_a_loss_and_without_a_double(kafka: Ground, kafka_server: SharedKafka) -> None:
     """Handled there, refused while it is there, handled here from its offsets on; then the group does not matter."""
     everything = await asyncio.to_thread(fill, kafka)
     group, old = f"billing-{kafka.name}", []
@@ -80,7 +80,7 @@ async def test_a_service_moves_without_a_loss_and_without_a_double(kafka: Ground
     assert len(await asyncio.to_thread(passed_on, kafka)) == RECORDS - HANDLED
 
 
-async def consumer_again(kafka: Ground, kafka_server: KafkaServer, group: str) -> None:
+async def consumer_again(kafka: Ground, kafka_server: SharedKafka, group: str) -> None:
     """The group commits something else afterwards."""
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka_server.bootstrap, group_id=group, enable_auto_commit=False)
     await consumer.start()
@@ -113,7 +113,7 @@ def subscribed(bootstrap: str, group: str, topic: str, **settings: Any) -> Itera
     consumer.close()
 
 
-def test_a_group_of_the_newer_protocol(kafka: Ground, kafka_server: KafkaServer) -> None:
+def test_a_group_of_the_newer_protocol(kafka: Ground, kafka_server: SharedKafka) -> None:
     """The broker does not describe it to those who ask in the old way; its members are seen all the same."""
     fill(kafka)
     group = f"newer-{kafka.name}"
@@ -126,7 +126,7 @@ def test_a_group_of_the_newer_protocol(kafka: Ground, kafka_server: KafkaServer)
     assert sorted(int(value or b"") for value in passed_on(kafka)) == list(range(30, 40))
 
 
-def test_offsets_that_a_transaction_is_about_to_commit_are_waited_for(kafka: Ground, kafka_server: KafkaServer) -> None:
+def test_offsets_that_a_transaction_is_about_to_commit_are_waited_for(kafka: Ground, kafka_server: SharedKafka) -> None:
     """As Kafka Streams and other exactly-once services commit them: not the older ones are taken."""
     fill(kafka)
     group = f"exact-{kafka.name}"
@@ -144,7 +144,7 @@ def test_offsets_that_a_transaction_is_about_to_commit_are_waited_for(kafka: Gro
     assert sorted(int(value or b"") for value in passed_on(kafka)) == list(range(36, 40))
 
 
-def test_groups_that_can_not_be_gone_on_from(kafka: Ground, kafka_server: KafkaServer) -> None:
+def test_groups_that_can_not_be_gone_on_from(kafka: Ground, kafka_server: SharedKafka) -> None:
     """No such group, and one that stands below what the topic holds."""
     fill(kafka)
     group = f"late-{kafka.name}"

@@ -5,14 +5,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from keylanes import App, Context, Settings
 from keylanes.brokers.protocol import TopicPartition, Watermarks
-from keylanes.devkafka.server import KafkaServer
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets import snapshots
@@ -22,17 +20,9 @@ from keylanes.runtime.logs import trimming
 
 from ..stage.counting import Counting
 from ..stage.ground import Ground
+from ..tiers.brokers import SharedKafka
 
 WAIT_S = 60.0
-
-
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    """Both brokers, one after the other."""
-    if request.param == "embedded":
-        return Ground(f"embedded:{tmp_path / 'data'}")
-    server: KafkaServer = request.getfixturevalue("kafka_server")
-    return Ground(f"kafka://{server.bootstrap}")
 
 
 def has_done(work: "Work", count: int) -> bool:
@@ -403,7 +393,7 @@ async def test_own_log_is_trimmed_and_restarts_work(
 
 @pytest.mark.broker
 @pytest.mark.parametrize("tail", ["markers", "aborted", "both"])
-def test_level_behind_a_tail_without_records(kafka_server: KafkaServer, tail: str) -> None:
+def test_level_behind_a_tail_without_records(kafka_server: SharedKafka, tail: str) -> None:
     """A source that ends in transaction markers or aborted records is level when what stands before them is done."""
     ground = Ground(f"kafka://{kafka_server.bootstrap}")
     fill(ground, 20, 5)

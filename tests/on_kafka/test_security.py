@@ -21,12 +21,13 @@ import pytest
 
 from keylanes import Security
 from keylanes.brokers.security import TokenProvider
-from keylanes.devkafka.cluster import KafkaCluster
-from keylanes.devkafka.security import EXPIRED, INTERNAL, OTHER_CA, OTHER_HOST
+from keylanes.devkafka.properties import CLIENTS
+from keylanes.devkafka.security import EXPIRED, INTERNAL, MUTUAL, OTHER_CA, OTHER_HOST
 from keylanes.errors import AccessRefused, BrokerUnavailable
 
 from ..stage.guarded import LIMITS, Ended, Place, everything_said, run, security_of
-from .conftest import MECHANISMS
+from ..tiers.brokers import MECHANISMS, SharedKafka
+from ..tiers.names import PROCESS
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
@@ -50,11 +51,21 @@ def everything_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 @pytest.fixture
-def place(guarded: KafkaCluster, tmp_path: Path) -> Place:
-    """An application with its rights and three records, on the Kafka with passwords."""
-    place = Place(guarded, folder=tmp_path / "state")
+def place(guarded: SharedKafka, tmp_path: Path) -> Place:
+    """An application with its rights and three records, which says by a password who it is."""
+    return prepared(Place(guarded, tmp_path / "state"))
+
+
+@pytest.fixture
+def certified(guarded: SharedKafka, tmp_path: Path) -> Place:
+    """The same by a certificate."""
+    return prepared(Place(guarded, tmp_path / "state", by_certificate=True))
+
+
+def prepared(place: Place) -> Place:
+    """With records and rights."""
     place.fill([b"1", b"2", b"3"])
-    guarded.access.allow(*place.rights())
+    place.cluster.access.allow(*place.rights())
     return place
 
 
@@ -96,20 +107,20 @@ class Gate:
 
 
 @pytest.fixture
-def gate(guarded: KafkaCluster) -> Iterator[Gate]:
-    """Before the Kafka with passwords."""
-    gate = Gate(guarded.nodes[0].port)
+def gate(guarded: SharedKafka) -> Iterator[Gate]:
+    """Before the listener that asks for passwords."""
+    gate = Gate(guarded.ports[CLIENTS])
     yield gate
     gate.close()
 
 
-def secrets_of(cluster: KafkaCluster) -> list[str]:
+def secrets_of(cluster: SharedKafka) -> list[str]:
     """All that may be written nowhere."""
     passwords: dict[str, str] = json.loads(cluster.access.passwords.read_text(encoding="utf-8"))
     return [WRONG, PASSPHRASE, *passwords.values()]
 
 
-def check_silent(caplog: pytest.LogCaptureFixture, ended: Ended, cluster: KafkaCluster, *more: str) -> None:
+def check_silent(caplog: pytest.LogCaptureFixture, ended: Ended, cluster: SharedKafka, *more: str) -> None:
     """No secret shows, as it is or encoded."""
     said = everything_said(caplog, ended)
     assert said
@@ -132,34 +143,30 @@ def test_passwords_let_in(place: Place, mechanism: str, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("is_locked", [False, True], ids=["open", "locked"])
-def test_certificates_let_in(
-    mutual: KafkaCluster, tmp_path: Path, is_locked: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_certificates_let_in(certified: Place, is_locked: bool, caplog: pytest.LogCaptureFixture) -> None:
     """A client's certificate, its key as it is or encrypted."""
-    place = Place(mutual, folder=tmp_path / "state")
-    place.fill([b"1"])
     changed: dict[str, str] = {}
     if is_locked:
         changed = {
-            "ssl_certfile": str(mutual.access.certificate("shop", password=PASSPHRASE)),
+            "ssl_certfile": str(certified.cluster.access.certificate("shop", password=PASSPHRASE)),
             "ssl_password": PASSPHRASE,
         }
-    ended = run(place.app(security_of(place.given, **changed)), caplog)
+    ended = run(certified.app(security_of(certified.given, **changed)), caplog)
     assert ended.code == 0, ended.last
-    assert place.read(place.out) == [b"1"]
-    check_silent(caplog, ended, mutual)
+    assert certified.read(certified.out) == [b"1", b"2", b"3"]
+    check_silent(caplog, ended, certified.cluster)
 
 
 def test_a_password_that_is_changed_is_taken_at_the_next_start(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """The old one is refused from then on; what is connected stays connected."""
-    access = place.cluster.access
-    access.set_password("rotated")
-    given = access.client("rotated", "SCRAM-SHA-512")
-    access.allow(*(acl._replace(user="rotated") for acl in place.rights()))
+    access, user = place.cluster.access, f"rotated_{PROCESS}"
+    access.set_password(user)
+    given = access.client(user, "SCRAM-SHA-512")
+    access.allow(*(acl._replace(user=user) for acl in place.rights()))
     assert run(place.app(security_of(given)), caplog).code == 0
-    access.set_password("rotated")
+    access.set_password(user)
     assert run(place.app(security_of(given)), caplog).code == 2
-    assert run(place.app(security_of(access.client("rotated", "SCRAM-SHA-512"))), caplog).code == 0
+    assert run(place.app(security_of(access.client(user, "SCRAM-SHA-512"))), caplog).code == 0
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -182,6 +189,33 @@ def test_a_wrong_password_ends_it_at_once(
     check_silent(caplog, ended, place.cluster)
 
 
+def test_two_addresses_are_one_log_in_each_at_most(
+    place: Place, gate: Gate, guarded: SharedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers are tried side by side; what one refuses is not tried at the others again and again."""
+    other = Gate(guarded.ports[CLIENTS])
+    security = security_of(place.given, sasl_plain_password=WRONG)
+    ended = run(place.app(security, f"{gate.address},{other.address}"), caplog)
+    other.close()
+    assert (ended.code, max(gate.came, other.came)) == (2, 1), ended
+
+
+def test_a_mechanism_that_the_broker_does_not_offer(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """That is said at once."""
+    security = security_of(place.given, security_protocol="SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-512")
+    ended = run(place.app(security, place.cluster.bootstrap_at(INTERNAL)), caplog)
+    assert ended.code == 2, ended
+    assert "does not offer this sasl_mechanism" in ended.last
+
+
+def test_a_log_in_to_a_port_without(place: Place, kafka_server: SharedKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that takes no log-in says so, and is not asked again."""
+    security = security_of(place.given, security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN")
+    ended = run(place.app(security, kafka_server.bootstrap), caplog)
+    assert ended.code == 2, ended
+    assert "takes no log-in" in ended.last
+
+
 @pytest.mark.parametrize(
     ("listener", "says"),
     [
@@ -194,7 +228,7 @@ def test_a_certificate_that_is_not_trusted_ends_it_at_once(
     place: Place, listener: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Exit code 2; the last line names the address and the reason."""
-    gate = Gate(place.cluster.nodes[0].ports[listener])
+    gate = Gate(place.cluster.ports[listener])
     ended = run(place.app(bootstrap=gate.address), caplog)
     gate.close()
     assert (ended.code, gate.came) == (2, 1), ended
@@ -212,15 +246,14 @@ def test_without_the_ca_the_broker_is_not_trusted(place: Place, caplog: pytest.L
 
 @pytest.mark.parametrize("is_other", [None, True, False], ids=["none", "of another CA", "expired"])
 def test_a_client_without_a_good_certificate_is_refused(
-    mutual: KafkaCluster, is_other: bool | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    certified: Place, is_other: bool | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Exit code 2, at once."""
-    place = Place(mutual, folder=tmp_path / "state")
-    certfile = None
+    cluster, certfile = certified.cluster, None
     if is_other is not None:
-        certfile = str(mutual.access.certificate("shop", is_other=is_other, is_expired=not is_other))
-    gate = Gate(mutual.nodes[0].port)
-    ended = run(place.app(security_of(place.given, ssl_certfile=certfile), gate.address), caplog)
+        certfile = str(cluster.access.certificate("shop", is_other=is_other, is_expired=not is_other))
+    gate = Gate(cluster.ports[MUTUAL])
+    ended = run(certified.app(security_of(certified.given, ssl_certfile=certfile), gate.address), caplog)
     gate.close()
     assert ended.code == 2, ended
     assert f"{gate.address} refuses this client's certificate" in ended.last
@@ -232,18 +265,16 @@ def test_a_client_without_a_good_certificate_is_refused(
     ("protocol", "listener", "hint"),
     [
         ("SASL_SSL", INTERNAL, "is this port one without TLS?"),
-        ("SASL_PLAINTEXT", "", "is this port one with TLS or SASL?"),
-        ("PLAINTEXT", "", "is this port one with TLS or SASL?"),
+        ("SASL_PLAINTEXT", CLIENTS, "is this port one with TLS or SASL?"),
+        ("PLAINTEXT", CLIENTS, "is this port one with TLS or SASL?"),
     ],
 )
 def test_another_protocol_than_the_port_s_is_named(
     place: Place, protocol: str, listener: str, hint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Exit code 6, as it may be a broker that is just starting; the last line says what it looks like."""
-    node = place.cluster.nodes[0]
-    port = node.ports[listener] if listener else node.port
     security = security_of(place.given, security_protocol=protocol)
-    ended = run(place.app(security, f"127.0.0.1:{port}", **SHORT), caplog)
+    ended = run(place.app(security, place.cluster.bootstrap_at(listener), **SHORT), caplog)
     assert ended.code == 6, ended
     assert isinstance(ended.cause, BrokerUnavailable)
     assert hint in ended.last

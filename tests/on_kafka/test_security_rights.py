@@ -10,12 +10,12 @@ import pytest
 
 from keylanes import App
 from keylanes.devkafka.asking import Acl
-from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.errors import AccessRefused
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import SnapshotTaken
 
 from ..stage.guarded import Ended, Place, run
+from ..tiers.brokers import SharedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
@@ -23,9 +23,9 @@ RESOURCES = {"topic": "topic", "transactional_id": "transactional id"}
 
 
 @pytest.fixture
-def place(guarded: KafkaCluster, tmp_path: Path) -> Place:
+def place(guarded: SharedKafka, tmp_path: Path) -> Place:
     """An application that has no rights yet."""
-    return Place(guarded, folder=tmp_path / "state")
+    return Place(guarded, tmp_path / "state")
 
 
 def names(acl: Acl) -> str:

@@ -8,17 +8,17 @@ from keylanes import App, SendUnknown, Settings
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.partitioner import partition_of_key
 from keylanes.brokers.protocol import TopicPartition, TopicSpec
-from keylanes.devkafka.server import KafkaServer
 
 from ..stage.ground import Ground
 from ..stage.proxy import PRODUCE, Fault, Proxy
+from ..tiers.brokers import SharedKafka
 
 pytestmark = pytest.mark.broker
 
 TIMEOUT_MS = 2_500
 
 
-def through(kafka_server: KafkaServer, name: str) -> App:
+def through(kafka_server: SharedKafka, name: str) -> App:
     """An application that reaches the broker by the proxy."""
     settings = Settings(request_timeout_ms=TIMEOUT_MS, default_api_timeout_ms=TIMEOUT_MS, close_timeout_ms=1_000)
     app = App(f"sender-{name}", broker=f"kafka://127.0.0.1:{kafka_server.proxied_port}", settings=settings)
@@ -36,7 +36,7 @@ async def high(broker: KafkaBroker, place: TopicPartition) -> int:
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY, Fault.CUT_REPLY])
 async def test_a_lost_connection_does_not_double_what_is_sent(
-    broker: KafkaBroker, proxy: Proxy, kafka_server: KafkaServer, name: str, place: TopicPartition, fault: Fault
+    broker: KafkaBroker, proxy: Proxy, kafka_server: SharedKafka, name: str, place: TopicPartition, fault: Fault
 ) -> None:
     """The session's sequence numbers make it safe to send the batch again: it is acknowledged, and there once."""
     app = through(kafka_server, name)
@@ -47,7 +47,7 @@ async def test_a_lost_connection_does_not_double_what_is_sent(
 
 
 async def test_a_lost_session_is_said_and_the_next_one_is_its_own(
-    broker: KafkaBroker, proxy: Proxy, kafka_server: KafkaServer, name: str, place: TopicPartition
+    broker: KafkaBroker, proxy: Proxy, kafka_server: SharedKafka, name: str, place: TopicPartition
 ) -> None:
     """The request stays in the network: SendUnknown. It comes late, and is there; what is sent meanwhile is, too."""
     app = through(kafka_server, name)

@@ -13,7 +13,6 @@ import pytest
 
 from keylanes import App, Settings
 from keylanes.brokers.protocol import TopicPartition
-from keylanes.devkafka.server import KafkaServer
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.state.changelog import changelog_topic, encode_stored
 from keylanes.state.copies import open_copies
@@ -23,6 +22,7 @@ from keylanes.state.restore import BEACON_STEP
 from ..stage import dying
 from ..stage.counting import Counting
 from ..stage.ground import Ground
+from ..tiers.brokers import SharedKafka
 
 RECORDS, KEYS, PARTITIONS = 600, 31, 2
 WAIT_S = 60.0
@@ -209,7 +209,7 @@ IN_THE_CYCLE = {
 
 @pytest.mark.broker
 @pytest.mark.parametrize("where", IN_THE_CYCLE)
-async def test_killed_in_the_cycle(kafka_server: KafkaServer, tmp_path: Path, where: str) -> None:
+async def test_killed_in_the_cycle(kafka_server: SharedKafka, tmp_path: Path, where: str) -> None:
     """At each step on a real Kafka, with the folder kept, deleted, or put back as it was before the process began."""
     ground = Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state", "one")
     await check_kills(ground, IN_THE_CYCLE[where], tmp_path / "older")
@@ -225,7 +225,7 @@ async def test_killed_in_the_cycle_of_the_embedded_broker(tmp_path: Path) -> Non
 
 
 @pytest.mark.broker
-async def test_killed_in_a_restore(kafka_server: KafkaServer, tmp_path: Path) -> None:
+async def test_killed_in_a_restore(kafka_server: SharedKafka, tmp_path: Path) -> None:
     """A restore goes on behind the batches that were written; one that had written none begins anew; from an older
     folder the tail alone is read.
     """

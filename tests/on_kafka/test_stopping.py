@@ -15,6 +15,7 @@ from keylanes.errors import BrokerUnavailable
 from ..stage import stoppable
 from ..stage.ground import Ground
 from ..stage.spoken import Spoken
+from ..tiers.marks import tier
 
 ABORTED = 130
 WAIT_S = 60.0
@@ -54,15 +55,6 @@ class Running:
             self._spoken.end(WAIT_S)
         assert time.monotonic() - started < seconds_max
         return code
-
-
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    """Both brokers, one after the other."""
-    if request.param == "embedded":
-        return Ground(f"embedded:{tmp_path / 'data'}")
-    server: KafkaServer = request.getfixturevalue("kafka_server")
-    return Ground(f"kafka://{server.bootstrap}")
 
 
 @pytest.fixture
@@ -194,6 +186,7 @@ def test_sigterm_while_it_starts() -> None:
 
 
 @pytest.mark.broker
+@tier("proof", "starting-brokers")
 def test_sigterm_when_the_broker_is_gone(tmp_path: Path) -> None:
     """All steps have one limit together: the process ends within that, its exit code says that the last commit is
     missing, and when the broker is back nothing was lost or doubled.

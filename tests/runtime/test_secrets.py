@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from keylanes import App, Secret, Security, Settings, SettingsError
-from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import AccessRefused, BrokerUnavailable
+
+from ..tiers.brokers import SharedKafka
 
 PASSWORD = "open-sesame-4711"
 
@@ -110,7 +111,7 @@ def test_password_shows_nowhere_when_nobody_answers(everything_logged: pytest.Lo
 
 @pytest.mark.broker
 def test_password_shows_nowhere_when_it_is_refused(
-    kafka_server: KafkaServer, everything_logged: pytest.LogCaptureFixture, tmp_path: Path
+    kafka_server: SharedKafka, everything_logged: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """Logs and tracebacks of a broker that does not want to hear it."""
     error = run_with_password(f"kafka://{kafka_server.bootstrap}", AccessRefused)

@@ -9,12 +9,12 @@ import pytest
 from keylanes.offsets.codec import encode
 from keylanes.offsets.provenance import HEADER, encode_provenance
 
+from ..tiers.brokers import SharedKafka
 from .honest import APP, APP_ID, AUDITED, DEAD, LATE, SOURCE, Planner, Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from keylanes.devkafka.server import KafkaServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -52,7 +52,7 @@ def send(into: Any, run: Run, *, sources: bool = True, outputs: bool = True) -> 
         into.produce(record.topic, record.value, record.key, record.partition, headers=list(record.headers))
 
 
-def test_an_honest_run_on_kafka_is_proven(spark: "SparkSession", kafka_server: "KafkaServer", tmp_path: Path) -> None:
+def test_an_honest_run_on_kafka_is_proven(spark: "SparkSession", kafka_server: SharedKafka, tmp_path: Path) -> None:
     """Between its records lie aborted ones, at both ends too, and a transaction is still open when the audit begins."""
     from keylanes.spark.audit import AuditSpec, audit
 
@@ -101,7 +101,7 @@ def test_a_broker_that_does_not_answer_is_an_error_in_words() -> None:
             Access("kafka://127.0.0.1:1", security, 2_000).open().topics()
 
 
-def test_a_head_that_goes_while_it_is_read(kafka_server: "KafkaServer") -> None:
+def test_a_head_that_goes_while_it_is_read(kafka_server: SharedKafka) -> None:
     """Retention of somebody else's topic ends no audit; where every record counts it is an error."""
     from confluent_kafka import Producer, TopicPartition
     from confluent_kafka.admin import AdminClient

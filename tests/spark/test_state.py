@@ -19,13 +19,13 @@ from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
 
 from ..stage.log_events import member_joined, store_declared
+from ..tiers.brokers import SharedKafka
 from .honest import APP, DEAD, SOURCE, Planner, Run
 from .test_kafka import create, producer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from keylanes.devkafka.server import KafkaServer
     from keylanes.spark.report import Report
 
 pytestmark = pytest.mark.spark
@@ -424,7 +424,7 @@ def test_a_changelog_with_other_partitions_is_an_error(spark: "SparkSession", tm
 
 
 @pytest.mark.broker
-def test_a_changelog_on_kafka(spark: "SparkSession", kafka_server: "KafkaServer") -> None:
+def test_a_changelog_on_kafka(spark: "SparkSession", kafka_server: SharedKafka) -> None:
     """The newest committed version of each key counts; aborted ones, tombstones and the beacon are not there."""
     from keylanes.spark.state import state_frame
 

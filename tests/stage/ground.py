@@ -1,7 +1,6 @@
 """A broker to stand on, embedded or real, for tests that run an application as its users do: by ``app.run()``."""
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.copies import open_copies
 from keylanes.state.topics import TopicStore
 
+from ..tiers.names import fresh
 from .appending import append
-
-_numbers = itertools.count(1)
 
 BEAT_MS = 200
 READ_SECONDS_MAX = 60
@@ -33,9 +31,8 @@ class Ground:
         self.address, self.instance = address, instance
         self.is_embedded = address.startswith("embedded:")
         self.state_folder = None if self.is_embedded else state_folder
-        self.source = f"src-{next(_numbers)}"
-        self.name = f"app-{next(_numbers)}"
-        self.late, self.dead = f"late-{next(_numbers)}", f"dead-{next(_numbers)}"
+        self.source, self.name = fresh("src"), fresh("app")
+        self.late, self.dead = fresh("late"), fresh("dead")
 
     def app(self, name: str | None = None, /, **settings: object) -> App:
         """An application with short limits."""

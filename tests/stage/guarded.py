@@ -1,7 +1,6 @@
 """Applications on a Kafka that asks who they are: how they end, and what they say."""
 
 import asyncio
-import itertools
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -14,12 +13,13 @@ from keylanes import App, DeadLetter, Retry, Security, Settings, State
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 from keylanes.devkafka.asking import Acl
-from keylanes.devkafka.cluster import KafkaCluster
-from keylanes.devkafka.security import ADMIN
+from keylanes.devkafka.properties import CLIENTS
+from keylanes.devkafka.security import ADMIN, MUTUAL
 
+from ..tiers.brokers import SharedKafka
+from ..tiers.names import fresh
 from .appending import append
 
-_numbers = itertools.count(1)
 LIMITS = {
     "request_timeout_ms": 2_500,
     "default_api_timeout_ms": 8_000,
@@ -60,21 +60,31 @@ def run(app: App, caplog: pytest.LogCaptureFixture) -> Ended:
 
 
 class Place:
-    """One application's names, which nobody else uses, on a cluster with users."""
+    """One application's names, which nobody else uses, for the user ``shop`` of the Kafka that asks who is there.
 
-    def __init__(self, cluster: KafkaCluster, user: str = "shop", *, mechanism: str = "", folder: Path | None = None):
-        number = next(_numbers)
-        self.cluster, self.user, self.folder = cluster, user, folder
-        self.name, self.source = f"app{number}", f"in{number}"
-        self.out, self.dead = f"out{number}", f"dead{number}"
-        self.given = cluster.access.client(user, mechanism)
+    ``folder``: for the state. ``by_certificate``: a certificate says who it is, and no password.
+    """
+
+    def __init__(self, cluster: SharedKafka, folder: Path, *, by_certificate: bool = False) -> None:
+        self.cluster, self.folder, self.user = cluster, folder, "shop"
+        self.name, self.source, self.out, self.dead = fresh("app"), fresh("in"), fresh("out"), fresh("dead")
+        self.listener, self.given = CLIENTS, cluster.access.client(self.user)
+        if by_certificate:
+            certificate = str(cluster.access.certificate(self.user))
+            self.listener, self.given = (
+                MUTUAL,
+                {
+                    "security_protocol": "SSL",
+                    "ssl_cafile": str(cluster.access.ca),
+                    "ssl_certfile": certificate,
+                },
+            )
 
     def app(self, security: Security | None = None, bootstrap: str = "", **more: object) -> App:
         """It counts by key, and what it can't read is a dead letter."""
-        if self.folder is not None:
-            more["state_folder"] = str(self.folder)
-        settings = settings_of(security or security_of(self.given), **more)
-        app = App(self.name, broker=f"kafka://{bootstrap or self.cluster.bootstrap}", settings=settings)
+        settings = settings_of(security or security_of(self.given), state_folder=str(self.folder), **more)
+        address = bootstrap or self.cluster.bootstrap_at(self.listener)
+        app = App(self.name, broker=f"kafka://{address}", settings=settings)
 
         @app.handler(self.source, to=self.out, on_failure=DeadLetter(self.dead), retry=Retry(attempts=1))
         async def count(value: int, seen: State[int]) -> int:

@@ -7,6 +7,7 @@ and came there only because all was let go is not counted.
 
 import asyncio
 import contextlib
+import errno
 import random
 import struct
 from collections import Counter
@@ -17,6 +18,8 @@ from typing import Any
 PRODUCE, FETCH, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 0, 1, 22, 24, 26
 TRANSACTIONAL = frozenset({PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN})
 """The kinds that a transaction consists of: where a fault matters most."""
+PORT_S_MAX = 60.0
+"""So long the test of another process may have the port."""
 
 
 class Fault(Enum):
@@ -85,8 +88,15 @@ class Proxy:
         """Requests by kind."""
 
     async def start(self) -> None:
-        """Listen."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        """Listen, as soon as no other process does: a broker names one port for its proxy."""
+        async with asyncio.timeout(PORT_S_MAX):
+            while self._server is None:
+                try:
+                    self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        raise
+                    await asyncio.sleep(0.05)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:

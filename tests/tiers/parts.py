@@ -105,6 +105,15 @@ PARTS: Final = (
     of_tests(
         "brokers", "keylanes goes on with late, full, restarted and forgetful brokers", ("brokers", "devkafka"), 6
     ),
+    of_tests(
+        "starting-brokers",
+        "a broker starts, keeps its data and ends with its program; who uses it waits while it is away",
+        ("brokers", "cli", "devkafka", "runtime"),
+        4,
+    ),
+    of_tests(
+        "bad-input-logs", "what does not belong in our logs is refused on a real Kafka", ("offsets", "runtime"), 3
+    ),
     of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 2.5),
     of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 4.5),
     of_tests(

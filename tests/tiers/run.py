@@ -1,8 +1,8 @@
 """``make test``: two runs of pytest beside each other, by dev.py.
 
 One has the compiled package, as users have it, in two test processes. The other one has the sources: tests that change
-or read the source of what is compiled, and all that need Spark, whose session is shared. The last line is the closing
-line of the first run; what the second one said stands in front of it.
+or read the source of what is compiled, and all that need Spark, whose session is shared. Both use the same brokers
+(brokers.py). The last line is the closing line of the first run; what the second one said stands in front of it.
 """
 
 import sys
@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from subprocess import PIPE
 from typing import Final
 
+from .brokers import KEEPER, Keeper
 from .marks import TEST
+from .names import RUN
 from .processes import ROOT, environment, machine, started, stoppable, too_small
 
 ON_SOURCES: Final = "spark or interpreted"
@@ -28,9 +30,10 @@ def main(rest: Sequence[str]) -> int:
     if small := too_small(*machine()):
         sys.stdout.write(f"{small}: one test process after the other, which takes longer\n")
     spread = ["-n", "1" if small else str(PROCESSES), "--dist", "loadfile"]
-    compiled, sources = environment(on_sources=False), environment(on_sources=True)
     one, two = pytest("compiled", f"not ({ON_SOURCES})", *spread, *rest), pytest("sources", ON_SOURCES, *rest)
-    with stoppable(), tempfile.TemporaryFile("w+") as said:
+    with stoppable(), Keeper() as keeper, tempfile.TemporaryFile("w+") as said:
+        compiled = environment(on_sources=False) | {KEEPER: keeper.address}
+        sources = environment(on_sources=True) | {KEEPER: keeper.address, RUN: "s"}
         with started(two, sources, stdout=said, stderr=said) as beside:
             if small:
                 beside.wait()
