@@ -109,8 +109,8 @@ KINDS: Final[Mapping[str, Kind]] = {OPEN: open_kafka, SECURED: secured_kafka}
 
 
 class Keeper:
-    """Starts a Kafka when it is asked for one, and ends all when it is closed. ``address``: where to ask; ``kinds``: how
-    each is made, by what it is asked for.
+    """Starts a Kafka when it is asked for one, and ends all when it is closed. ``address``: where to ask. ``kinds``:
+    how each is made.
     """
 
     def __init__(self, kinds: Mapping[str, Kind] = KINDS) -> None:

@@ -28,9 +28,7 @@ def test_what_can_not_be_started_is_told_and_not_tried_again(tmp_path: Path, mon
     with Keeper({OPEN: in_a_file, SECURED: in_a_file}) as keeper:
         monkeypatch.setenv(KEEPER, keeper.address)
         for kind in (OPEN, OPEN, SECURED):
-            with pytest.raises(
-                pytest.fail.Exception, match=f"this run has no {kind} Kafka: can't use the broker's fold"
-            ):
+            with pytest.raises(pytest.fail.Exception, match=f"has no {kind} Kafka: can't use the broker's folder"):
                 shared(kind)
     assert wanted == [OPEN, SECURED]
 
