@@ -14,6 +14,7 @@ from ..tiers.brokers import SharedKafka
 from ..tiers.names import fresh
 
 REQUEST_TIMEOUT_MS = 5_000
+BOTH = ("embedded", pytest.param("kafka", marks=pytest.mark.broker))
 
 
 @pytest.fixture
@@ -66,16 +67,20 @@ def kafka(kafka_server: SharedKafka, tmp_path: Path) -> Ground:
     return Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state", "one")
 
 
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
-def either(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    """Both brokers, one after the other, with a folder for the state."""
-    if request.param == "embedded":
-        return Ground(f"embedded:{tmp_path / 'data'}")
-    found: Ground = request.getfixturevalue("kafka")
+def ground_of(request: pytest.FixtureRequest) -> Ground:
+    """What a fixture stands on whose parameter is ``embedded`` or ``kafka``, with a folder for the state."""
+    tmp_path, param = request.getfixturevalue("tmp_path"), request.param
+    found: Ground = Ground(f"embedded:{tmp_path / 'data'}") if param == "embedded" else request.getfixturevalue(param)
     return found
 
 
-@pytest.fixture
-def ground(either: Ground) -> Ground:
+@pytest.fixture(params=BOTH)
+def either(request: pytest.FixtureRequest) -> Ground:
+    """Both brokers, one after the other, with a folder for the state."""
+    return ground_of(request)
+
+
+@pytest.fixture(params=BOTH)
+def ground(request: pytest.FixtureRequest) -> Ground:
     """The same without a folder and a name."""
-    return Ground(either.address)
+    return Ground(ground_of(request).address)

@@ -6,7 +6,6 @@ The proof runs all of it on a real Kafka, too.
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,6 +44,7 @@ from ..stage.log_events import (
 )
 from ..stage.stateful import administer, delete_topics
 from ..tiers.marks import tier
+from .conftest import ground_of
 
 ON_KAFKA = [pytest.mark.broker, tier("proof", "bad-input-logs")]
 
@@ -68,12 +68,9 @@ def numbers(ground: Ground) -> list[int]:
 
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+def ground(request: pytest.FixtureRequest) -> Ground:
     """Both brokers, one after the other, with a folder for the state."""
-    if request.param == "embedded":
-        return Ground(f"embedded:{tmp_path / 'data'}")
-    found: Ground = request.getfixturevalue("kafka")
-    return found
+    return ground_of(request)
 
 
 @pytest.fixture
