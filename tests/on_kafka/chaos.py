@@ -7,41 +7,19 @@ proves from the logs that nothing was lost, doubled, out of order or torn, and t
 What happens is in chaos_plan.py, how it is done in chaos_world.py, what is found in chaos_audit.py.
 """
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from .chaos_audit import Figures, judge
+from .chaos_audit import Figures
 from .chaos_plan import Round
 from .chaos_process import ChaosError
+from .chaos_stage import Hear
 from .chaos_world import World
 
 __all__ = ["ChaosError", "Figures", "Round", "run_round"]
 
 
-def run_round(
-    round_: Round, folder: Path, tell: Callable[[str], None], hear_found: Callable[[dict[str, int]], object] = dict
-) -> Figures:
-    """Run a round in a folder of its own, which is deleted when it went well; raises ChaosError with what happened.
-
-    ``tell`` hears one line about each thing that happens; ``hear_found`` what the audit of a round that failed has
-    found. Broker and processes are ended in any case.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+def run_round(round_: Round, folder: Path, tell: Callable[[str], None], hear_found: Hear = dict) -> Figures:
+    """Run a round in a folder of its own: see ``ChaosStage.play``. ``tell`` hears one line about each thing."""
     world = World(round_, folder, tell)
-    try:
-        world.begin()
-        for number, happening in enumerate(world.plan):
-            world.say(f"{number + 1} of {len(world.plan)}: {happening.told()}")
-            world.happen(happening)
-        code = world.heal()
-        judge(world, is_level=code == 0)
-    except BaseException as error:
-        hear_found(world.figures.found)
-        for line in (f"{round_}", *world.story[-12:], world.tails()):
-            error.add_note(line)
-        raise
-    finally:
-        world.end()
-    shutil.rmtree(folder, ignore_errors=True)
-    return world.figures
+    return world.play(round_, world.figures, world.judge, hear_found)

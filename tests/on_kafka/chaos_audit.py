@@ -45,6 +45,8 @@ CHANGES = {
 class Audited(msgspec.Struct, kw_only=True):
     """What the audit counted and found: ``found`` is all 0, or the round has raised."""
 
+    seed: int
+    seconds: float = 0.0
     records: int = 0
     outputs: int = 0
     dead_letters: int = 0
@@ -54,6 +56,10 @@ class Audited(msgspec.Struct, kw_only=True):
     """Violations: lost, doubled, out of order, torn, state differences; anything else is wrong."""
     violated: list[str] = msgspec.field(default_factory=list)
     """The names of the audit's statements that do not hold."""
+
+    def all_found(self) -> dict[str, int]:
+        """What a round that failed tells."""
+        return self.found
 
     def take(self, report: dict[str, Any]) -> None:
         """What a report says; raises ChaosError for what is not proven."""
@@ -73,8 +79,6 @@ class Audited(msgspec.Struct, kw_only=True):
 class Figures(Audited, kw_only=True):
     """What was done in a round, and what the audit found."""
 
-    seed: int
-    seconds: float = 0.0
     kills: int = 0
     """SIGKILLs of the application, without those of the broker; as ``stops``, the SIGSTOPs."""
     kills_in_transaction: int = 0
@@ -98,7 +102,9 @@ class Figures(Audited, kw_only=True):
 def judge(world: "World", *, is_level: bool) -> None:
     """Fill in the figures; raises ChaosError when something does not hold. ``is_level``: nothing may be left to do."""
     from .chaos_app import PARTITIONS
-    from .chaos_world import DEAD, LATE, NAME
+    from .chaos_stage import NAME
+    from .chaos_world import LATE
+    from .cluster_check import DEAD
 
     figures = world.figures
     figures.faults = {fault.name.lower(): count for fault, count in sorted(world.proxy.met.items(), key=str)}

@@ -1,7 +1,7 @@
 """What shall happen in a round of chaos: drawn from its seed, the same each time."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -233,6 +233,6 @@ def one_more(round_: Round, met: Mapping[Fault, int]) -> Pass | None:
     return Pass(transactions=5, armed=rarest.name)
 
 
-def seconds_of(plan: list[Planned]) -> float:
+def seconds_of(plan: Sequence[Planned]) -> float:
     """About how long a plan takes."""
     return sum(happening.SECONDS for happening in plan)

@@ -25,6 +25,12 @@ class ChaosError(AssertionError):
     """Something is not as it was promised, or does not come."""
 
 
+def say(line: str) -> None:
+    """What happens, for whoever looks on (pytest -s)."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 class Process:
     """One process. ``told`` is complete but for the notes; ``slot`` is the number of its folder of state."""
 

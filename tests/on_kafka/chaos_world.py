@@ -1,30 +1,27 @@
 """The world of a round of chaos: broker, network, loader, processes, and how each thing is done to them."""
 
 import asyncio
-import os
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from keylanes.devkafka.node import KafkaNode
 
-from keylanes.devkafka.server import KafkaServer
-
-from ..stage.ground import Ground
 from ..stage.proxy import END_TXN, INIT_PRODUCER_ID, Fault, Proxy, Weather
+from . import chaos_app
 from . import chaos_plan as plan
-from .chaos_app import PARTITIONS, Told
-from .chaos_audit import Figures
+from .chaos_audit import Figures, judge
 from .chaos_loader import Loader
 from .chaos_plan import Planned, Round
 from .chaos_process import FENCED, INVARIANT_BROKEN, LOG_REFUSED, UNAVAILABLE, ChaosError, Process
+from .chaos_stage import ChaosStage
+from .cluster_check import DEAD, SOURCE
 
-NAME, SOURCE, LATE, DEAD = "chaos", "source", "late", "dead"
+LATE = "late"
 TRANSACTION_MS = 3_000
 SETTINGS = {
     "commit_interval_ms": 40,
@@ -43,7 +40,6 @@ SETTINGS = {
 }
 TRIES = 6
 """So often a process may give up for lack of an answer (exit code 6) while one thing happens."""
-LOOK_S = 0.005
 
 
 class Network:
@@ -75,47 +71,36 @@ class Network:
         self._loop.close()
 
 
-class World:
+class World(ChaosStage[Planned]):
     """Everything of one round. ``current`` is the process that shall be at work."""
 
     def __init__(self, round_: Round, folder: Path, tell: Callable[[str], None]) -> None:
-        self.round, self.figures, self.plan = round_, Figures(seed=round_.seed), plan.draw(round_)
-        self.folder, self._tell = folder, tell
-        self.story: list[str] = []
-        self.kafka = KafkaServer(folder / "kafka", proxied_port=_free_port())
+        super().__init__(plan.draw(round_), folder, tell, nodes=1, topics=(SOURCE, LATE, DEAD), is_proxied=True)
+        self.round, self.figures = round_, Figures(seed=round_.seed)
         self.network: Network | None = None
-        self.loader: Loader | None = None
-        self.processes: list[Process] = []
-        self.written = 0
+        self._is_level = True
         self._gave_up = 0
-        self._began = time.monotonic()
 
     # --- the frame ---------------------------------------------------------------------------------------------------
 
-    def say(self, what: str) -> None:
-        """One line of the story."""
-        line = f"{time.monotonic() - self._began:6.1f} s  {what}"
-        self.story.append(line)
-        self._tell(line)
-
     def begin(self) -> None:
         """Broker, network, topics, loader, first process."""
-        for name in ("state", "processes"):
-            (self.folder / name).mkdir()
-        self.kafka.start()
-        self.network = Network(self.kafka.proxied_port, self.kafka.proxied_listener_port)
-        ground = Ground(self.address)
-        for topic in (SOURCE, LATE, DEAD):
-            ground.create(topic, PARTITIONS)
+        self.open()
+        self.network = Network(self.broker.proxied_port, self.broker.proxied_listener_port)
         rate = self.round.records / max(10.0, plan.seconds_of(self.plan))
-        self.loader = Loader(self.kafka.bootstrap, SOURCE, self.round.records, rate, self.round.seed)
+        self.loader = Loader(self.cluster.bootstrap, SOURCE, self.round.records, rate, self.round.seed)
         self.loader.start()
         self.start()
 
     @property
     def address(self) -> str:
         """The broker, without the proxy."""
-        return f"kafka://{self.kafka.bootstrap}"
+        return f"kafka://{self.cluster.bootstrap}"
+
+    @property
+    def broker(self) -> KafkaNode:
+        """The only node."""
+        return self.cluster.nodes[0]
 
     @property
     def proxy(self) -> Proxy:
@@ -132,34 +117,19 @@ class World:
         """One more process, in the first folder of state that no living one uses, and under its name."""
         used = {process.slot for process in self.processes if process.code is None}
         slot = next(slot for slot in range(9) if slot not in used)
-        values = {
-            "address": f"kafka://127.0.0.1:{self.kafka.proxied_port}",
-            "name": NAME, "source": SOURCE, "late": LATE, "dead": DEAD, "notes": "",
-            "settings": {
-                **SETTINGS,
-                "state_folder": str(self.state_of(slot)),
-                "group_instance_id": f"slot-{slot}",
-            },
-            "unrest": self.round.seed * 1_000 + self.figures.starts,
-            "planted": self.round.planted,
-            **told,
-        }  # fmt: skip
-        process = Process(msgspec.convert(values, Told), self.folder / "processes", self.figures.starts, slot)
-        self.processes.append(process)
+        own = {"state_folder": str(self.state_of(slot)), "group_instance_id": f"slot-{slot}"}
+        values = {"late": LATE, "unrest": self.round.seed * 1_000 + self.figures.starts, "planted": self.round.planted}
         self.figures.starts += 1
-        return process
+        address = f"kafka://127.0.0.1:{self.broker.proxied_port}"
+        return self.process(address, {**SETTINGS, **own}, slot=slot, script=chaos_app.__file__, **{**values, **told})
 
     def state_of(self, slot: int) -> Path:
         """A folder of state."""
         return self.folder / "state" / f"slot-{slot}"
 
-    def tails(self) -> str:
-        """The ends of what the last processes said."""
-        return "\n".join(f"--- process {one.number}, exit code {one.code}\n{one.tail()}" for one in self.processes[-3:])
-
-    def heal(self) -> int:
+    def heal(self) -> None:
         """What the plan still owes happens; then no more faults: all is written, and the application works until it is
-        level. Its exit code.
+        level.
         """
         for _ in range(plan.MORE_MAX):
             if (more := plan.one_more(self.round, self.proxy.met)) is None:
@@ -176,20 +146,17 @@ class World:
         code = self.start(until="level", unrest=None).ended()
         if code and not self.round.planted:
             raise ChaosError(f"the last process ended with exit code {code}")
-        return code
+        self._is_level = code == 0
+
+    def judge(self) -> None:
+        """What Spark says; raises ChaosError when something does not hold."""
+        judge(self, is_level=self._is_level)
 
     def end(self) -> None:
         """Nothing is left behind, whatever has happened."""
-        for process in self.processes:
-            process.close()
-        if self.loader is not None:
-            self.loader.stop()
+        super().end()
         if self.network is not None:
             self.network.close()
-        if self.kafka.pid:
-            os.kill(self.kafka.pid, signal.SIGCONT)
-        self.kafka.stop()
-        self.figures.seconds = time.monotonic() - self._began
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -302,12 +269,6 @@ class World:
         process.send(signal.SIGSTOP)
         self.figures.stops += 1
 
-    def last(self, seconds: float) -> None:
-        """A state of things lasts so long: its length is what is tested."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            time.sleep(LOOK_S)
-
     def taken_over(self, step: str) -> None:
         """Suspend the process for longer than a transaction may take while another takes over; then it must go."""
         self.at(step)
@@ -387,10 +348,10 @@ class World:
 
     def restart_broker(self) -> None:
         """Stopped in order and started again; the application goes on."""
-        self.kafka.stop()
+        self.cluster.stop()
         self.figures.broker_restarts += 1
-        self.kafka.start()
-        self.proxy.target = self.kafka.proxied_listener_port
+        self.cluster.start()
+        self.proxy.target = self.broker.proxied_listener_port
         self.works(2)
 
     def kill_broker(self, application: str) -> None:
@@ -398,28 +359,21 @@ class World:
         if application == "suspended":
             self.at("transact")
             self.suspend(self.current)
-        self.kafka.kill()
+        self.cluster.kill()
         self.figures.broker_kills += 1
         if application == "killed":
             self.kill(self.current)
             self.start()
-        self.kafka.start()
-        self.proxy.target = self.kafka.proxied_listener_port
+        self.cluster.start()
+        self.proxy.target = self.broker.proxied_listener_port
         if application == "suspended":
             self.current.send(signal.SIGCONT)
         self.works(2)
 
     def suspend_broker(self, seconds: float) -> None:
         """SIGSTOP of the broker for a time."""
-        os.kill(self.kafka.pid, signal.SIGSTOP)
+        self.broker.suspend()
         self.figures.broker_stops += 1
         self.last(seconds)
-        os.kill(self.kafka.pid, signal.SIGCONT)
+        self.broker.resume()
         self.works(2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

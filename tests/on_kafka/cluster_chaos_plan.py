@@ -27,8 +27,7 @@ class Fault(msgspec.Struct, frozen=True):
     partition: int = 0
     seconds: float = 0.0
 
-    @property
-    def name(self) -> str:
+    def told(self) -> str:
         """In words, as the table has it."""
         whom = {"": "", "source": "leader of the source", "offset log": "leader of the offset log"}
         node = whom.get(self.target, self.target)

@@ -4,18 +4,18 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from keylanes.devkafka.node import KafkaNode
-from keylanes.devkafka.ports import free_port
 
 from .chaos_app import PARTITIONS
 from .chaos_process import UNAVAILABLE, ChaosError, Process
+from .chaos_stage import NAME, OFFSETS, TOPICS, ChaosStage
 from .chaos_world import Network
 from .cluster_chaos_plan import DOWN_S, SESSION_S, ClusterRound, Fault, draw
 from .cluster_check import SOURCE
-from .cluster_stage import NAME, OFFSETS, TOPICS, ClusterStage
 
 NODES = 3
 COMMITS = 5
@@ -43,13 +43,12 @@ class Happened(msgspec.Struct):
         return self.fault.allowed_s + self.starting_s
 
 
-class ClusterWorld(ClusterStage):
+class ClusterWorld(ChaosStage[Fault]):
     """Everything of one round."""
 
     def __init__(self, round_: ClusterRound, folder: Path, tell: Callable[[str], None]) -> None:
-        self.round, self.plan = round_, draw(round_, PARTITIONS)
-        ports = {number: free_port() for number in range(1, NODES + 1)}
-        super().__init__(folder, tell, nodes=NODES, session_ms=int(SESSION_S * 1000), proxied_ports=ports)
+        self.round, plan = round_, draw(round_, PARTITIONS)
+        super().__init__(plan, folder, tell, nodes=NODES, session_ms=int(SESSION_S * 1000), is_proxied=True)
         self.networks: dict[KafkaNode, Network] = {}
         self.happened: list[Happened] = []
         self.gave_up = 0
@@ -71,7 +70,7 @@ class ClusterWorld(ClusterStage):
         """The process that was started last."""
         return self.processes[-1]
 
-    def start(self, **told: object) -> None:
+    def start(self, **told: Any) -> None:
         """The next process of the application; returns when its program runs."""
         began = time.monotonic()
         address = "kafka://" + ",".join(f"127.0.0.1:{node.proxied_port}" for node in self.cluster.nodes)

@@ -9,8 +9,6 @@ whom a fault met, and that nobody was elected while the coordinator lived.
 What happens is in group_chaos_plan.py, how it is done in group_chaos_world.py.
 """
 
-import itertools
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,64 +17,34 @@ import msgspec
 
 from keylanes.offsets.codec import decode
 from keylanes.offsets.control_events import CoordinatorElected, MemberExpelled
-from keylanes.offsets.events import Committed
 
 from .chaos_process import ChaosError
+from .chaos_stage import NAME, Hear, Judged, commits_of
 from .cluster_check import Row, read
-from .cluster_stage import NAME, OFFSETS, Judged
 from .group_chaos_plan import GroupRound
 from .group_chaos_world import Befallen, GroupWorld
 
-__all__ = ["ChaosError", "GroupFigures", "GroupRound", "run_group_round", "table"]
+__all__ = ["ChaosError", "GroupFigures", "GroupRound", "run_group_round"]
 
 
 class GroupFigures(Judged, kw_only=True):
     """What was done in a round, and what the judges found."""
 
-    seed: int
-    seconds: float = 0.0
-    commits: int = 0
-    starts: int = 0
     elections: int = 0
     expelled: dict[str, int] = msgspec.field(default_factory=dict)
     """Members, by cause."""
     late: int = 0
     """Processes that were killed and came back only when their session was over."""
-    stops: list[tuple[str, float]] = msgspec.field(default_factory=list)
-    """Each fault, and the longest time without a commit of anybody, in their order."""
     moves: dict[str, int] = msgspec.field(default_factory=dict)
     """Ranges that went from one member to another, by cause."""
 
 
 def run_group_round(
-    round_: GroupRound,
-    folder: Path,
-    tell: Callable[[str], None],
-    hear_found: Callable[[dict[str, int]], object] = dict,
+    round_: GroupRound, folder: Path, tell: Callable[[str], None], hear_found: Hear = dict
 ) -> GroupFigures:
-    """Run a round in a folder of its own, which is deleted when it went well; raises ChaosError with what happened.
-
-    ``tell`` hears one line about each thing that happens; ``hear_found`` what was found in a round that failed.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+    """Run a round in a folder of its own: see ``ChaosStage.play``. ``tell`` hears one line about each thing."""
     world, figures = GroupWorld(round_, folder, tell), GroupFigures(seed=round_.seed)
-    try:
-        world.begin()
-        for number, fault in enumerate(world.plan):
-            world.say(f"{number + 1} of {len(world.plan)}: {fault.name}")
-            world.befalls(fault)
-        world.heal()
-        judge(world, figures)
-    except BaseException as error:
-        hear_found({**figures.found, **figures.checked})
-        for line in (f"{round_}", table(figures), *world.story[-16:], world.tails(4)):
-            error.add_note(line)
-        raise
-    finally:
-        world.end()
-    figures.seconds = world.seconds()
-    shutil.rmtree(folder, ignore_errors=True)
-    return figures
+    return world.play(round_, figures, lambda: judge(world, figures), hear_found)
 
 
 def judge(world: GroupWorld, figures: GroupFigures) -> None:
@@ -85,12 +53,10 @@ def judge(world: GroupWorld, figures: GroupFigures) -> None:
     bootstrap = world.cluster.bootstrap
     control = read(bootstrap, f"{NAME}.control")
     _count(control, figures)
-    times = sorted(row.timestamp / 1000 for row in read(bootstrap, OFFSETS) if isinstance(decode(row.value), Committed))
-    figures.commits = len(times)
-    for one in world.befallen:
-        within = [one.began, *(at for at in times if one.began < at < one.ended), one.ended]
-        one.stopped_s = max(after - before for before, after in itertools.pairwise(within))
-    figures.stops = [(one.fault.name, one.stopped_s) for one in world.befallen]
+    figures.commits, gaps = commits_of(bootstrap, [(one.began, one.ended) for one in world.befallen])
+    for one, gap in zip(world.befallen, gaps, strict=True):
+        one.stopped_s = gap
+    figures.stops = [(one.fault.told(), one.stopped_s) for one in world.befallen]
     figures.late = sum(one.may_be_late and "silent" in causes_within(control, one) for one in world.befallen)
     figures.moves = world.judged(figures, group=True)["group"]["moves"]
     if wrong := [what for one in world.befallen for what in unfounded(control, one)]:
@@ -120,16 +86,10 @@ def unfounded(control: list[Row], one: Befallen) -> list[str]:
     causes = causes_within(control, one)
     if causes != sorted(one.fault.causes) and not (one.may_be_late and causes == ["silent"]):
         told = ", ".join(f"incarnation {event.incarnation}: {event.cause}" for event in expelled) or "nobody"
-        wrong.append(f"{one.fault.name}: expelled: {told}; it should be {', '.join(one.fault.causes) or 'nobody'}")
+        wrong.append(f"{one.fault.told()}: expelled: {told}; it should be {', '.join(one.fault.causes) or 'nobody'}")
     if strangers := sorted({event.incarnation for event in expelled} - {*one.met}):
-        wrong.append(f"{one.fault.name}: incarnations {strangers} were expelled, which it did not meet")
+        wrong.append(f"{one.fault.told()}: incarnations {strangers} were expelled, which it did not meet")
     elected = [event for event in within if isinstance(event, CoordinatorElected)]
     if elected and not one.fault.may_elect:
-        wrong.append(f"{one.fault.name}: elected: {[event.term for event in elected]} while the coordinator lived")
+        wrong.append(f"{one.fault.told()}: elected: {[event.term for event in elected]} while the coordinator lived")
     return wrong
-
-
-def table(figures: GroupFigures) -> str:
-    """Fault and seconds without progress, as Markdown."""
-    rows = [f"| {name} | {seconds:.1f} |" for name, seconds in figures.stops]
-    return "\n".join(["| fault | seconds without a commit |", "|---|---:|", *rows])

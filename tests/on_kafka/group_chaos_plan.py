@@ -43,8 +43,7 @@ class GroupFault(msgspec.Struct, frozen=True):
     topics: tuple[Topic, ...] = ()
     members: int = 1
 
-    @property
-    def name(self) -> str:
+    def told(self) -> str:
         """In words, as a table has it."""
         whom = f"the {self.role}" if self.role else ""
         leaders = f"the leaders of {' and '.join(self.topics)}"

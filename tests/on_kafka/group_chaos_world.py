@@ -13,8 +13,8 @@ from keylanes.group.shown import GroupShown, GroupState, MemberShown
 
 from ..stage.groups import group_of
 from .chaos_process import LIMIT_S, ChaosError, Process
+from .chaos_stage import NAME, ChaosStage
 from .cluster_check import MID, SOURCE
-from .cluster_stage import NAME, ClusterStage
 from .group_chaos_moves import Mover
 from .group_chaos_plan import AWAY_S, BEAT_S, BELOW_S, BEYOND_S, SESSION_S, GroupFault, GroupRound, Role, draw
 
@@ -50,14 +50,16 @@ class Befallen(msgspec.Struct):
         return self.fault.deed == "killed" and self.ended - self.began >= SESSION_S
 
 
-class GroupWorld(ClusterStage):
+class GroupWorld(ChaosStage[GroupFault]):
     """Everything of one round. ``members``: the processes that are in it, by name."""
 
     def __init__(self, round_: GroupRound, folder: Path, tell: Callable[[str], None]) -> None:
-        self.round, self.plan = round_, draw(round_)
+        self.round = round_
         self.settings = {**SETTINGS, "standbys": round_.standbys}
         session_ms = int(NODE_SESSION_S * 1000)
-        super().__init__(folder, tell, nodes=round_.nodes, session_ms=session_ms, partitions=round_.partitions)
+        super().__init__(
+            draw(round_), folder, tell, nodes=round_.nodes, session_ms=session_ms, partitions=round_.partitions
+        )
         self.members: dict[str, Process] = {}
         self.befallen: list[Befallen] = []
         self.seen: GroupShown | None = None
@@ -160,7 +162,7 @@ class GroupWorld(ClusterStage):
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    def befalls(self, fault: GroupFault) -> None:
+    def happen(self, fault: GroupFault) -> None:
         """One fault, from a group that works, as ``works`` found it, to one that works again."""
         group, began = self.seen, time.time()
         assert group is not None, "it works"

@@ -1,6 +1,5 @@
 """Chaos on a real Kafka: whatever is killed, suspended, doubled or cut off, every record counts once, says Spark."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from ..stage.proxy import Fault
 from ..tiers.marks import tier
 from . import chaos_plan as plan
 from .chaos import ChaosError, Round, run_round
+from .chaos_process import say
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_800)]
 
@@ -19,12 +19,6 @@ QUIET = Round(seed=1, kills=0, stops=0, pairs=0, broker_kills=0, broker_stops=0,
 SHORT = Round(seed=7, records=50_000, kills=10, stops=5, broker_kills=1, broker_stops=1, faults=6)
 """Half of one that the soak runs."""
 RECORDS_MIN, KILLS_MIN, STOPS_MIN = 50_000, 10, 5
-
-
-def say(line: str) -> None:
-    """What happens, for whoever looks on (pytest -s)."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 @tier("proof", "chaos")

@@ -1,6 +1,5 @@
 """Chaos on a cluster of three: nothing is lost, doubled or reordered, and no fault stops progress for long."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,18 +7,13 @@ import pytest
 
 from ..tiers.marks import tier
 from .chaos_app import PARTITIONS
-from .cluster_chaos import ClusterRound, run_cluster_round, table
+from .chaos_process import say
+from .cluster_chaos import ClusterRound, run_cluster_round
 from .cluster_chaos_plan import STOP_S_MAX, TARGETS, Deed, Fault, draw
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_800)]
 
 RECORDS_MIN = 12_000
-
-
-def say(line: str) -> None:
-    """What happens, for whoever looks on (pytest -s)."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 @tier("proof", "cluster-chaos")
@@ -28,7 +22,7 @@ def test_a_round_on_a_cluster(tmp_path: Path, record_property: Callable[[str, ob
     """Leaders, coordinator, quorum and network fail under load: both judges find nothing, and each stop is short."""
     figures = run_cluster_round(ClusterRound(seed=3, hang_s=12.0), tmp_path / "round", say)
     record_property("figures", str(figures))
-    say(table(figures))
+    say(figures.table())
     assert figures.records >= RECORDS_MIN
     assert figures.dead_letters > 0
     assert figures.state_keys > 500

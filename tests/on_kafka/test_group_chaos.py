@@ -1,13 +1,13 @@
 """Chaos in a group: each record counts once, and nobody is expelled but whom a fault meets, while ranges move."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ..tiers.marks import tier
-from .group_chaos import GroupRound, run_group_round, table
+from .chaos_process import say
+from .group_chaos import GroupRound, run_group_round
 from .group_chaos_plan import ROLES, draw
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1_800)]
@@ -18,12 +18,6 @@ EIGHT_ON_ONE = GroupRound(seed=1, members=8, partitions=1, rate=20.0, busy_ms=20
 """Members whose processes are killed, suspended, stopped and join."""
 SIX_ON_FOUR = GroupRound(seed=3, members=6, partitions=4, rate=20.0, busy_ms=20.0, is_moving=True, nodes=3, standbys=1)
 """The leaders of the group's logs go, too, and members keep copies of each other's state."""
-
-
-def say(line: str) -> None:
-    """What happens, for whoever looks on (pytest -s)."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 @pytest.mark.usefixtures("spark")
@@ -38,7 +32,7 @@ def test_a_round_in_a_group(round_: GroupRound, tmp_path: Path, record_property:
     """Ranges of the partitions move all the time; of each fault the control log shows what it should, and no more."""
     figures = run_group_round(round_, tmp_path / "round", say)
     record_property("figures", str(figures))
-    say(table(figures))
+    say(figures.table())
     say(str(figures))
     assert figures.records >= RECORDS_MIN
     assert figures.dead_letters > 0

@@ -1,19 +1,24 @@
-"""What rounds of chaos on a cluster have in common: nodes, a loader, processes of the application, and a story."""
+"""What rounds of chaos have in common: nodes, a loader, processes of the application, a plan, a story, judges."""
 
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.node import SMALL
+from keylanes.devkafka.ports import free_port
+from keylanes.offsets.codec import decode
+from keylanes.offsets.events import Committed
 
 from ..stage.leaders import Leaders
 from . import cluster_chaos_app
@@ -21,7 +26,7 @@ from .chaos_app import PARTITIONS, Told
 from .chaos_audit import Asked, Audited, audit
 from .chaos_loader import Loader
 from .chaos_process import ChaosError, Process
-from .cluster_check import DEAD, FIN, MID, SOURCE
+from .cluster_check import DEAD, FIN, MID, SOURCE, read
 
 NAME = "chaos"
 OFFSETS = f"{NAME}.offsets"
@@ -32,39 +37,112 @@ RECORDS_MAX = 10_000_000
 
 
 class Judged(Audited, kw_only=True):
-    """What both judges found; ``checked``, what the independent check found, is empty, or the round has raised."""
+    """What was done in a round on a cluster, and what both judges found; ``checked``, what the independent check found,
+    is empty, or the round has raised.
+    """
 
+    commits: int = 0
+    starts: int = 0
+    stops: list[tuple[str, float]] = msgspec.field(default_factory=list)
+    """Each fault, and how many seconds it stopped progress, in their order."""
     checked: dict[str, int] = msgspec.field(default_factory=dict)
 
+    def all_found(self) -> dict[str, int]:
+        """By the audit and by the check."""
+        return {**self.found, **self.checked}
 
-class ClusterStage:
-    """Begin and end of a round in ``folder``, and its judges. ``session_ms``: of the nodes; ``partitions``: of each
-    topic; ``proxied_ports``: by number of a node.
+    def table(self) -> str:
+        """Fault and seconds without progress, as Markdown."""
+        rows = [f"| {name} | {seconds:.1f} |" for name, seconds in self.stops]
+        return "\n".join(["| fault | seconds without progress |", "|---|---:|", *rows])
+
+
+class Planned(Protocol):
+    """One thing of a plan."""
+
+    def told(self) -> str:
+        """In words."""
+
+
+Happens = TypeVar("Happens", bound=Planned)
+Judging = TypeVar("Judging", bound=Audited)
+Hear = Callable[[dict[str, int]], object]
+
+
+def commits_of(bootstrap: str, times: Sequence[tuple[float, float]]) -> tuple[int, list[float]]:
+    """How many commits stand in the offset log, and the longest gap between two within each of these times (s)."""
+    rows = [row for row in read(bootstrap, OFFSETS) if isinstance(decode(row.value), Committed)]
+    at = sorted(row.timestamp / 1000 for row in rows)
+    within = [[began, *(one for one in at if began < one < ended), ended] for began, ended in times]
+    return len(rows), [max(after - before for before, after in itertools.pairwise(one)) for one in within]
+
+
+class ChaosStage(ABC, Generic[Happens]):
+    """A round in ``folder``, and its judges: what is in ``plan`` happens. ``session_ms``: of the nodes; ``topics``, of
+    so many ``partitions``; ``is_proxied``: clients may reach each node through a proxy.
     """
 
     def __init__(
         self,
+        plan: Sequence[Happens],
         folder: Path,
         tell: Callable[[str], None],
         *,
         nodes: int,
-        session_ms: int,
+        session_ms: int | None = None,
+        topics: Sequence[str] = TOPICS,
         partitions: int = PARTITIONS,
-        proxied_ports: Mapping[int, int] | None = None,
+        is_proxied: bool = False,
     ) -> None:
-        self.folder, self._tell, self.partitions = folder, tell, partitions
+        self.plan, self.folder, self._tell = plan, folder, tell
+        self._topics, self.partitions = topics, partitions
         self.story: list[str] = []
         self._began = time.monotonic()
         self.cluster = KafkaCluster(
             folder / "kafka",
             nodes,
             session_ms=session_ms,
-            proxied_ports=proxied_ports,
+            proxied_ports={number: free_port() for number in range(1, nodes + 1)} if is_proxied else None,
             java_options=("-Xmx384m", *SMALL[1:]),
         )
         self.loader: Loader | None = None
         self.processes: list[Process] = []
         self.written = 0
+
+    @abstractmethod
+    def begin(self) -> None:
+        """All that is at work before anything happens."""
+
+    @abstractmethod
+    def happen(self, happening: Happens) -> None:
+        """One thing, from an application at work to one that is at work again."""
+
+    @abstractmethod
+    def heal(self) -> None:
+        """No more faults: all is written, and the application works until it is level."""
+
+    def play(self, round_: object, figures: Judging, judge: Callable[[], None], hear_found: Hear) -> Judging:
+        """Play the plan, ``judge`` what came of it, and delete the folder when all went well; the figures.
+
+        Raises ChaosError with what happened; ``hear_found`` hears then what was found. All is ended in any case.
+        """
+        try:
+            self.begin()
+            for number, happening in enumerate(self.plan, 1):
+                self.say(f"{number} of {len(self.plan)}: {happening.told()}")
+                self.happen(happening)
+            self.heal()
+            judge()
+        except BaseException as error:
+            hear_found(figures.all_found())
+            for line in (f"{round_}", f"{figures}", *self.story[-16:], self.tails()):
+                error.add_note(line)
+            raise
+        finally:
+            self.end()
+            figures.seconds = self.seconds()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return figures
 
     def say(self, what: str) -> None:
         """One line of the story."""
@@ -79,11 +157,11 @@ class ClusterStage:
     def open(self) -> None:
         """The nodes and the topics."""
         for name in ("state", "processes"):
-            (self.folder / name).mkdir()
+            (self.folder / name).mkdir(parents=True)
         self.cluster.start()
         self.say("the cluster is ready")
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
-        for made in admin.create_topics([NewTopic(topic, self.partitions) for topic in TOPICS]).values():
+        for made in admin.create_topics([NewTopic(topic, self.partitions) for topic in self._topics]).values():
             made.result(60)
         self.leaders = Leaders(self.cluster)
 
@@ -98,22 +176,30 @@ class ClusterStage:
         assert self.loader is not None, "the round has begun"
         self.written = self.loader.finish(is_enough=True)
 
-    def process(self, address: str, settings: Mapping[str, Any], **told: object) -> Process:
-        """One more process of the application."""
+    def process(
+        self,
+        address: str,
+        settings: Mapping[str, Any],
+        *,
+        slot: int = 0,
+        script: str = cluster_chaos_app.__file__,
+        **told: object,
+    ) -> Process:
+        """One more process of the application, which knows its folder of state by the number ``slot``."""
         values: dict[str, Any] = {
             "address": address,
             "name": NAME, "source": SOURCE, "late": MID, "dead": DEAD, "notes": "",
-            "settings": {**settings, "state_folder": str(self.folder / "state")},
+            "settings": {"state_folder": str(self.folder / "state"), **settings},
             **told,
         }  # fmt: skip
-        script, number = cluster_chaos_app.__file__, len(self.processes)
-        made = Process(msgspec.convert(values, Told), self.folder / "processes", number, slot=0, script=script)
+        number = len(self.processes)
+        made = Process(msgspec.convert(values, Told), self.folder / "processes", number, slot, script)
         self.processes.append(made)
         return made
 
-    def tails(self, count: int = 2) -> str:
+    def tails(self) -> str:
         """The ends of what the last processes said."""
-        last = self.processes[-count:]
+        last = self.processes[-4:]
         return "\n".join(f"--- process {one.number}, exit code {one.code}\n{one.tail()}" for one in last)
 
     def last(self, seconds: float) -> None:
