@@ -43,6 +43,7 @@ from ..stage.log_events import (
     source_identified,
 )
 from ..stage.stateful import administer, delete_topics
+from ..stage.waiting import reached
 from ..tiers.marks import tier
 from .conftest import ground_of
 
@@ -334,9 +335,7 @@ def alongside(ground: Ground, app: App, work: Any) -> None:
         async with app:
             await asyncio.to_thread(work)
             await asyncio.to_thread(fill, ground, 4, 5)
-            async with asyncio.timeout(LIMIT_S):
-                while app.statistics().records_done < 2:  # noqa: ASYNC110  # what is waited for has no event
-                    await asyncio.sleep(0.01)
+            await reached(lambda: app.statistics().records_done >= 2)
 
     asyncio.run(run())
 
@@ -383,8 +382,7 @@ def test_somebody_else_is_elected(ran: Ground) -> None:
         async with app, asyncio.timeout(LIMIT_S):
             await asyncio.to_thread(put, ran, "control", coordinator_elected(3, "somebody-else"))
             await asyncio.to_thread(fill, ran, 4, 5)
-            while app.statistics().records_done < 2:  # noqa: ASYNC110  # what is waited for has no event
-                await asyncio.sleep(0.01)
+            await reached(lambda: app.statistics().records_done >= 2)
             while not await asyncio.to_thread(is_coordinated_again):  # noqa: ASYNC110  # what is waited for has no event
                 await asyncio.sleep(0.1)
 
@@ -430,6 +428,18 @@ def test_an_offset_log_that_was_deleted(ran: Ground) -> None:
     delete_topics(ran, f"{ran.name}.offsets")
     for _ in range(2):
         stops_with(LogError, passing_on(ran), f"{ran.name}.offsets[0] is empty although the application has run before")
+
+
+def test_an_offset_log_of_another_application(ran: Ground) -> None:
+    """Refused at the start, with its name."""
+    put(ran, "offsets", LogOpened("other", HASH_NAME, 0, 1, 1, 1))
+    stops_with(LogError, passing_on(ran), "holds the events of application 'other'")
+
+
+def test_an_offset_log_that_lost_everything(ran: Ground) -> None:
+    """Trimmed to its end it is never taken for that of a new application."""
+    trim(ran, marks(ran, f"{ran.name}.offsets").high, f"{ran.name}.offsets")
+    stops_with(LogError, passing_on(ran), "is empty although the application has run before")
 
 
 @ON_KAFKA_ALONE

@@ -9,10 +9,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from keylanes import App, State
-from keylanes.brokers.protocol import Broker, TopicPartition
 from keylanes.errors import SettingsError, SourceError, StateError
 from keylanes.state.changelog import CHANGELOG_CONFIG, OLD_BEACON_KEY, Beacon, encode_beacon, is_beacon_key
 
+from ..stage.feeding import stops_with, trim
 from ..stage.ground import Ground
 from ..stage.stateful import (
     administer,
@@ -25,7 +25,6 @@ from ..stage.stateful import (
     delete_topics,
     fill,
     make_changelog,
-    stops_with,
 )
 
 
@@ -82,13 +81,7 @@ def test_a_changelog_that_may_lose_records(kafka: Ground) -> None:
     configure(kafka, changelog_of(kafka), cleanup_policy="compact,delete")
     stops_with(SettingsError, counting(kafka), "must have cleanup.policy=compact and nothing else")
 
-    async def trim() -> None:
-        broker: Broker = kafka.connect()
-        await broker.open()
-        await broker.trim({TopicPartition(changelog_of(kafka), 0): 2})
-        await broker.close()
-
-    asyncio.run(trim())
+    trim(kafka, 2, changelog_of(kafka))
     configure(kafka, changelog_of(kafka))
     stops_with(StateError, counting(kafka), "it begins at position 2: records were deleted from its head")
     assert counts(kafka) == all_at(4)

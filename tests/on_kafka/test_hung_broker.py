@@ -10,7 +10,8 @@ import pytest
 from keylanes.devkafka.cluster import SESSION_MS, KafkaCluster
 from keylanes.devkafka.node import KafkaNode
 
-from ..stage.hanging import OUT, SOURCE, Gaps, Load, counting, create, expected, leader_of, reached, read
+from ..stage.hanging import LIMIT_S, OUT, SOURCE, Gaps, Load, counting, create, expected, leader_of, read
+from ..stage.waiting import reached
 from ..tiers.marks import tier
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400), tier("proof", "hung-broker")]
@@ -60,16 +61,16 @@ async def test_commits_go_on_while_a_broker_hangs(cluster: KafkaCluster, tmp_pat
     """
     await create(cluster, SOURCE, OUT, "few")
     with Load(cluster, "few") as few:
-        await reached(lambda: few.written > 100)
+        await reached(lambda: few.written > 100, LIMIT_S)
     for number in range(STARTS):
         await until_end(cluster, tmp_path, f"fresh-{number}")
     with Load(cluster, "few", few.written) as few:
-        await reached(lambda: few.written > 200)
+        await reached(lambda: few.written > 200, LIMIT_S)
     app = counting(cluster, tmp_path, "hung")
     with Load(cluster) as load:
         async with app:
             commits = Gaps(lambda: app.statistics().commits)
-            await reached(lambda: app.statistics().commits > 20)
+            await reached(lambda: app.statistics().commits > 20, LIMIT_S)
             node = await asyncio.to_thread(leader_of, cluster, "hung.control")
             began, ended = await hang(cluster, node, tmp_path)
             stopped = commits.longest(began, ended)

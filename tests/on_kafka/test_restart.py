@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from keylanes import App, Context, Settings
 from keylanes.brokers.protocol import TopicPartition, Watermarks
@@ -20,21 +19,12 @@ from keylanes.runtime.logs import trimming
 
 from ..stage.counting import Counting
 from ..stage.ground import Ground
-from ..tiers.brokers import SharedKafka
-
-WAIT_S = 60.0
+from ..stage.waiting import reached
 
 
 def has_done(work: "Work", count: int) -> bool:
     """Whether it is through with as many."""
     return work.count >= count
-
-
-async def reached(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fails when it takes too long."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.01)
 
 
 class Work:
@@ -386,42 +376,3 @@ async def test_own_log_is_trimmed_and_restarts_work(
         await reached(lambda: lowest_edge(last) == 3_000)
     assert work.count == 3_000, "a stop in order leaves nothing to be done again"
     await asyncio.to_thread(check_outputs, ground, 3_000)
-
-
-# --- holes -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.broker
-@pytest.mark.parametrize("tail", ["markers", "aborted", "both"])
-def test_level_behind_a_tail_without_records(kafka_server: SharedKafka, tail: str) -> None:
-    """A source that ends in transaction markers or aborted records is level when what stands before them is done."""
-    ground = Ground(f"kafka://{kafka_server.bootstrap}")
-    fill(ground, 20, 5)
-
-    async def write() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap, transactional_id=ground.source)
-        await producer.start()
-        if tail != "aborted":
-            async with producer.transaction():
-                await producer.send_and_wait(ground.source, b"20", b"k0", partition=0)
-        if tail != "markers":
-            await producer.begin_transaction()
-            for _ in range(50):
-                await producer.send_and_wait(ground.source, b"666", b"k1", partition=0)
-            await producer.abort_transaction()
-        await producer.stop()
-
-    asyncio.run(write())
-    expected = 20 if tail == "aborted" else 21
-    work = Work()
-    app = ground.app()
-    work.declare(app, ground, 4)
-    app.run(until="level")
-    assert work.count == expected
-    assert lowest_edge(app) == marks_of(ground, ground.source).popitem()[1].high
-    check_outputs(ground, expected)
-    again = Work()
-    app = ground.app()
-    again.declare(app, ground, 4)
-    app.run(until="level")
-    assert again.count == 0

@@ -1,7 +1,7 @@
 """Retention at work, by a real Kafka: what it passes before it was processed is never skipped in silence."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
@@ -12,8 +12,10 @@ from keylanes.brokers.protocol import TopicPartition, Watermarks
 from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import SourceError
 
+from ..stage.feeding import stops_with
 from ..stage.ground import Ground
-from ..stage.stateful import administer, stops_with
+from ..stage.stateful import administer
+from ..stage.waiting import reached
 from ..tiers.marks import tier
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120), tier("proof", "brokers")]
@@ -67,13 +69,6 @@ class Work:
             return {"value": value, "now": now}
 
         return app
-
-
-async def reached(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fails when it takes too long."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.01)
 
 
 async def marks(ground: Ground) -> Watermarks:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from keylanes.offsets.codec import decode
 from keylanes.offsets.events import SnapshotTaken
 
 from ..stage.guarded import Ended, Place, run
+from ..stage.waiting import reached
 from ..tiers.brokers import SharedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -142,13 +142,6 @@ def test_rights_of_a_group_and_of_what_is_sent_are_named(place: Place, caplog: p
 
 
 # --- while it runs ---------------------------------------------------------------------------------------------------
-
-
-async def reached(condition: Callable[[], bool]) -> None:
-    """Wait for it; fails when it takes too long."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.02)
 
 
 def committed(app: App) -> int:

@@ -22,8 +22,10 @@ from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import parse_key
 from keylanes.state.rocks import open_rocks
 
+from ..stage.feeding import stops_with
 from ..stage.ground import Ground
-from ..stage.stateful import all_at, changelog_of, counting, counts, delete_topics, fill, stops_with
+from ..stage.stateful import all_at, changelog_of, counting, counts, delete_topics, fill
+from ..stage.waiting import reached
 
 # --- declarations and settings ---------------------------------------------------------------------------------------
 
@@ -275,9 +277,7 @@ async def test_a_second_process_takes_over_the_state(
             await half_way.wait()
             await later.enter_async_context(second)
             assert not second.statistics().partitions, "the only partition stays where it is"
-        async with asyncio.timeout(30):
-            while second.statistics().records_done < 450:  # noqa: ASYNC110  # no event
-                await asyncio.sleep(0.01)
+        await reached(lambda: second.statistics().records_done >= 450, 30)
     assert caplog.text.count(f"working on {kafka.source}: 1 partition") == 2
     for name in names:
         await asyncio.to_thread(declared(name).run, until="level")
@@ -303,9 +303,7 @@ async def test_a_start_that_can_not_keep_state_disturbs_nobody(kafka: Ground, tm
             second = counting(kafka, state_folder=folder, group_instance_id="0")
             await asyncio.to_thread(stops_with, kind, second, says)
         await asyncio.to_thread(fill, kafka)
-        async with asyncio.timeout(30):
-            while [first.store("seen").get(b"k%d" % i) for i in range(3)] != [8, 8, 8]:  # noqa: ASYNC110  # no event
-                await asyncio.sleep(0.01)
+        await reached(lambda: [first.store("seen").get(b"k%d" % i) for i in range(3)] == [8, 8, 8], 30)
         assert first.health().is_good
     assert await asyncio.to_thread(counts, kafka, "=0") == all_at(8)
 
@@ -316,9 +314,7 @@ async def test_a_state_folder_is_read_beside_the_application(kafka: Ground, caps
     await asyncio.to_thread(fill, kafka)
     app = counting(kafka)
     async with app:
-        async with asyncio.timeout(30):
-            while [app.store("seen").get(b"k%d" % i) for i in range(3)] != [4, 4, 4]:  # noqa: ASYNC110  # no event
-                await asyncio.sleep(0.01)
+        await reached(lambda: [app.store("seen").get(b"k%d" % i) for i in range(3)] == [4, 4, 4], 30)
         await asyncio.sleep(0)
         said = []
         for command in (["get", str(kafka.copies()), "seen", "k1"], ["scan", str(kafka.state_folder), "seen"]):

@@ -5,7 +5,6 @@ Arguments: the folder of the disk, another folder. Prints what happened, a word 
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,6 +13,7 @@ from keylanes import App, Context, Settings, State
 from keylanes.devkafka.server import KafkaServer
 
 from .ground import Ground
+from .waiting import reached
 
 RECORDS, KEYS = 3_000, 30
 CHUNK = bytes(1 << 20)
@@ -44,23 +44,16 @@ def fill_up(disk: Path) -> Path:
             return ballast
 
 
-async def reached(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fails when it takes too long."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.02)
-
-
 async def work(server: KafkaServer, disk: Path, app: App) -> None:
     """The disk is full until the broker ends of it; then there is room again."""
     async with app:
-        await reached(lambda: app.statistics().records_done > RECORDS // 10)
+        await reached(lambda: app.statistics().records_done > RECORDS // 10, WAIT_S)
         ballast = fill_up(disk)
-        await reached(lambda: not server.is_running())
+        await reached(lambda: not server.is_running(), WAIT_S)
         say("the broker ended")
         ballast.unlink()
         await asyncio.to_thread(server.start)
-        await reached(lambda: app.statistics().partitions[0].offset_least == RECORDS)
+        await reached(lambda: app.statistics().partitions[0].offset_least == RECORDS, WAIT_S)
         say("level")
 
 

@@ -49,13 +49,6 @@ async def create(cluster: KafkaCluster, *topics: str) -> None:
     await broker.close()
 
 
-async def reached(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fails when it takes too long."""
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(LOOK_S)
-
-
 def leader_of(cluster: KafkaCluster, topic: str) -> KafkaNode:
     """The node that leads a topic's first partition."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})

@@ -5,13 +5,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylanes import App, State
 from keylanes.brokers.protocol import Broker, Outgoing, Record
-from keylanes.errors import KeylanesError
 from keylanes.state.changelog import CHANGELOG_CONFIG, changelog_topic, decode_stored
 from keylanes.state.keys import parse_key
 
@@ -45,15 +43,6 @@ def counts(ground: Ground, subfolder: str | None = None) -> dict[bytes, int]:
 def all_at(times: int) -> dict[bytes, int]:
     """Each key was seen so often."""
     return {b"k%d" % i: times for i in range(3)}
-
-
-def stops_with(kind: type[KeylanesError], app: App, says: str) -> None:
-    """Run the application: it ends with an error of this kind, whose exit code the process would have."""
-    with pytest.raises(SystemExit) as ended:
-        app.run(until="level")
-    assert isinstance(ended.value.__cause__, kind), ended.value.__cause__
-    assert ended.value.code == getattr(kind, "exit_code", None)
-    assert says in str(ended.value.__cause__)
 
 
 def changelog_of(ground: Ground) -> str:
