@@ -30,7 +30,6 @@ from keylanes.runtime.settings import Settings
 from ..stage.feeding import stops_with
 from ..stage.ground import Ground
 from ..stage.waiting import reached
-from ..tiers.brokers import SharedKafka
 from ..tiers.marks import tier
 
 
@@ -369,10 +368,10 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
-def test_two_processes_of_one_application(kafka_server: SharedKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_processes_of_one_application(kafka: Ground, caplog: pytest.LogCaptureFixture) -> None:
     """The second joins and has its share; when the first leaves it has all; nothing doubles, nothing is lost."""
     caplog.set_level(logging.INFO, "keylanes")
-    ground = Ground(f"kafka://{kafka_server.bootstrap}")
+    ground = Ground(kafka.address)
     ground.scatter([(i % 2, b"k%d" % (i % 40), b"%d" % i) for i in range(3_000)], 2)
     first, second = ground.app(), ground.app()
     started = asyncio.Event()

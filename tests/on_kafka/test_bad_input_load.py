@@ -96,7 +96,7 @@ def test_a_million_keys(kafka: Ground) -> None:
     kafka.create(kafka.source, 2)
     producer = Producer(
         {
-            "bootstrap.servers": kafka.address.removeprefix("kafka://"),
+            "bootstrap.servers": kafka.servers,
             "compression.type": "lz4",
             "linger.ms": 20,
             "queue.buffering.max.messages": count + 1,

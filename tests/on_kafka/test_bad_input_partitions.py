@@ -46,9 +46,7 @@ def transactions(ground: Ground, *turns: tuple[tuple[int, ...], bool]) -> None:
     """For each turn a transaction of these numbers, committed or aborted."""
 
     async def run() -> None:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=ground.address.removeprefix("kafka://"), transactional_id=ground.source
-        )
+        producer = AIOKafkaProducer(bootstrap_servers=ground.servers, transactional_id=ground.source)
         await producer.start()
         for values, is_committed in turns:
             await producer.begin_transaction()
@@ -147,9 +145,7 @@ def test_an_open_transaction_at_the_tail(kafka: Ground) -> None:
     fill(kafka, 0)
 
     async def run() -> None:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=kafka.address.removeprefix("kafka://"), transactional_id=kafka.source
-        )
+        producer = AIOKafkaProducer(bootstrap_servers=kafka.servers, transactional_id=kafka.source)
         await producer.start()
         await producer.begin_transaction()
         await producer.send_and_wait(kafka.source, b"90", b"k0", partition=0)

@@ -3,11 +3,10 @@
 import random
 import struct
 import time
+from typing import Any
 
 import msgspec
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from confluent_kafka import Producer
 
 from keylanes import App, DeadLetter, Retry, State
@@ -19,7 +18,7 @@ from keylanes.state.changelog import decode_stored
 from ..stage.feeding import FAIL, FOR_EVER, KEPT, feed, own_headers, passing_on, stops_with, trim
 from ..stage.ground import Ground
 from ..stage.raw import Raw, batch, flip_byte, log_file, old_message, send
-from ..stage.stateful import administer
+from ..stage.stateful import configure
 from ..tiers.brokers import SharedKafka
 
 pytestmark = pytest.mark.broker
@@ -40,51 +39,31 @@ def provenance(headers: Headers) -> list[Provenance]:
 # --- keys and values -------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_value(kafka: Ground) -> None:
-    """It is a value of no bytes: passed on as one, not as a tombstone."""
-    feed(kafka, Raw(value=b""))
-    passing_on(kafka).run(until="level")
-    assert kafka.values(kafka.late) == [b""]
-
-
-def test_an_empty_value_that_shall_be_json(kafka: Ground) -> None:
-    """No bytes are no JSON: dead-lettered at once, as no bytes."""
-    feed(kafka, Raw(value=b""), Raw(value=b"1"))
+@pytest.mark.parametrize(
+    ("kind", "wrong", "right", "says"),
+    [
+        (int, b"", b"1", b"DecodeFailed: the value (0 bytes) is no int"),
+        (str, b"\xff\xfe\x00", "é".encode(), b"DecodeFailed: the value (3 bytes) is no str: 'utf-8'"),
+    ],
+    ids=["nothing that shall be JSON", "no UTF-8"],
+)
+def test_a_value_that_is_not_what_it_shall_be(
+    kafka: Ground, kind: type, wrong: bytes, right: bytes, says: bytes
+) -> None:
+    """It is dead-lettered at once, byte for byte."""
+    feed(kafka, Raw(value=wrong), Raw(value=right))
     app = kafka.app()
 
-    @app.handler(kafka.source, to=kafka.late, on_failure=DeadLetter(kafka.dead))
-    async def publish(value: int) -> int:
+    async def publish(value: Any) -> Any:
         return value
 
+    publish.__annotations__ = {"value": kind, "return": kind}
+    app.handler(kafka.source, to=kafka.late, on_failure=DeadLetter(kafka.dead))(publish)
     app.run(until="level")
-    assert kafka.values(kafka.late) == [b"1"]
+    assert kafka.values(kafka.late) == [right]
     (letter,) = kafka.read(kafka.dead)
-    assert letter.value == b""
-    assert (dict(letter.headers)["kl-error"] or b"").startswith(b"DecodeFailed: the value (0 bytes) is no int")
-
-
-def test_a_value_that_is_no_utf8(kafka: Ground) -> None:
-    """For a handler that asks for text it is dead-lettered, byte for byte."""
-    feed(kafka, Raw(value=b"\xff\xfe\x00"), Raw(value="é".encode()))
-    app = kafka.app()
-
-    @app.handler(kafka.source, to=kafka.late, on_failure=DeadLetter(kafka.dead))
-    async def publish(value: str) -> str:
-        return value
-
-    app.run(until="level")
-    assert kafka.values(kafka.late) == ["é".encode()]
-    (letter,) = kafka.read(kafka.dead)
-    assert letter.value == b"\xff\xfe\x00"
-    assert (dict(letter.headers)["kl-error"] or b"").startswith(b"DecodeFailed: the value (3 bytes) is no str: 'utf-8'")
-
-
-def test_a_key_that_is_no_utf8(kafka: Ground) -> None:
-    """Keys are bytes: it is kept byte for byte, in outputs and dead letters."""
-    feed(kafka, Raw(key=b"\xff\x00\xfe"), Raw(key=b"\xff\x00\xfe", value=FAIL))
-    passing_on(kafka).run(until="level")
-    assert [record.key for record in kafka.read(kafka.late)] == [b"\xff\x00\xfe"]
-    assert [record.key for record in kafka.read(kafka.dead)] == [b"\xff\x00\xfe"]
+    assert letter.value == wrong
+    assert (dict(letter.headers)["kl-error"] or b"").startswith(says)
 
 
 def test_a_huge_key(kafka: Ground) -> None:
@@ -130,45 +109,38 @@ def test_tombstones_to_a_compacted_topic(kafka: Ground) -> None:
     assert [record.value for record in kafka.read(kafka.late) if record.key == b"a"] == [b"1", None]
 
 
-def test_a_record_of_nothing(kafka: Ground) -> None:
-    """Null key, null value, no headers: still a record, passed on once."""
-    feed(kafka, *[Raw(None, None)] * 5)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(b"k", b""), (b"\xff\x00\xfe", b"1"), (None, None)],
+    ids=["empty value", "key that is no UTF-8", "nothing"],
+)
+def test_odd_keys_and_values(kafka: Ground, key: bytes | None, value: bytes | None) -> None:
+    """Bytes are kept as they are, null is not empty: each record is passed on once; a dead letter has its key."""
+    feed(kafka, *[Raw(key, value)] * 5, Raw(key, FAIL))
     passing_on(kafka).run(until="level")
-    assert [(record.key, record.value) for record in kafka.read(kafka.late)] == [(None, None)] * 5
+    assert [(record.key, record.value) for record in kafka.read(kafka.late)] == [(key, value)] * 5
+    assert [record.key for record in kafka.read(kafka.dead)] == [key]
 
 
 # --- headers ---------------------------------------------------------------------------------------------------------
 
 
-def test_null_header_values(kafka: Ground) -> None:
-    """A handler may pass them on, and a dead letter keeps them; null is not empty."""
-    odd = ((b"a", None), (b"b", b""))
+@pytest.mark.parametrize(
+    "odd",
+    [
+        ((b"a", None), (b"b", b"")),
+        ((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"", b"4")),
+        tuple((b"h%d" % i, b"%d" % i) for i in range(10_000)),
+    ],
+    ids=["null and empty", "the same name", "ten thousand"],
+)
+def test_odd_headers(kafka: Ground, odd: tuple[tuple[bytes, bytes | None], ...]) -> None:
+    """All arrive in their order, a handler may pass them on, and a dead letter keeps them; null is not empty."""
     feed(kafka, Raw(headers=odd), Raw(value=FAIL, headers=odd))
     passing_on(kafka).run(until="level")
     for topic in (kafka.late, kafka.dead):
         (record,) = kafka.read(topic)
-        assert own_headers(record.headers) == [("a", None), ("b", b"")]
-
-
-def test_duplicate_header_names(kafka: Ground) -> None:
-    """All are kept, in their order."""
-    odd = ((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"", b"4"))
-    feed(kafka, Raw(headers=odd), Raw(value=FAIL, headers=odd))
-    passing_on(kafka).run(until="level")
-    for topic in (kafka.late, kafka.dead):
-        (record,) = kafka.read(topic)
-        assert own_headers(record.headers) == [("a", b"1"), ("b", b"2"), ("a", b"3"), ("", b"4")]
-
-
-def test_many_headers(kafka: Ground) -> None:
-    """Ten thousand headers of one record arrive, are passed on, and are kept in a dead letter."""
-    odd = tuple((b"h%d" % i, b"%d" % i) for i in range(10_000))
-    feed(kafka, Raw(headers=odd), Raw(value=FAIL, headers=odd))
-    passing_on(kafka).run(until="level")
-    expected = [(name.decode(), data) for name, data in odd]
-    for topic in (kafka.late, kafka.dead):
-        (record,) = kafka.read(topic)
-        assert own_headers(record.headers) == expected
+        assert own_headers(record.headers) == [(name.decode(), data) for name, data in odd]
 
 
 def test_a_huge_header(kafka: Ground) -> None:
@@ -296,7 +268,7 @@ def test_every_codec_in_one_partition(kafka: Ground) -> None:
     expected = []
     for codec in ("gzip", "none", "snappy", "lz4", "zstd", "gzip"):
         settings = {
-            "bootstrap.servers": kafka.address.removeprefix("kafka://"),
+            "bootstrap.servers": kafka.servers,
             "compression.type": codec,
             "linger.ms": 50,
         }
@@ -397,12 +369,7 @@ def test_a_refused_output_of_a_record_that_changed_state(kafka: Ground) -> None:
     for _ in range(2):
         stops_with(HandlerFailed, counting(kafka), "INVALID_TIMESTAMP", "it changed state, so it can't become a dead")
     assert kafka.values(kafka.dead) == []
-
-    async def allow(admin: AIOKafkaAdminClient) -> None:
-        settings = {"message.timestamp.after.max.ms": FOR_EVER["message_timestamp_after_max_ms"]}
-        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, kafka.late, settings)])
-
-    administer(kafka, allow)
+    configure(kafka, kafka.late, {"message.timestamp.after.max.ms": FOR_EVER["message_timestamp_after_max_ms"]})
     counting(kafka).run(until="level")
     assert [len(value or b"") for value in kafka.values(kafka.late)] == [1, 2, 3]
     assert [decode_stored(value).payload for value in kafka.kept(1).values()] == [b"3"]

@@ -78,11 +78,11 @@ def test_a_changelog_that_may_lose_records(kafka: Ground) -> None:
     """One that is not only compacted is refused; so is one whose head was deleted, with or without a folder."""
     fill(kafka)
     counting(kafka).run(until="level")
-    configure(kafka, changelog_of(kafka), cleanup_policy="compact,delete")
+    configure(kafka, changelog_of(kafka), {**CHANGELOG_CONFIG, "cleanup.policy": "compact,delete"})
     stops_with(SettingsError, counting(kafka), "must have cleanup.policy=compact and nothing else")
 
     trim(kafka, 2, changelog_of(kafka))
-    configure(kafka, changelog_of(kafka))
+    configure(kafka, changelog_of(kafka), CHANGELOG_CONFIG)
     stops_with(StateError, counting(kafka), "it begins at position 2: records were deleted from its head")
     assert counts(kafka) == all_at(4)
     assert kafka.state_folder is not None

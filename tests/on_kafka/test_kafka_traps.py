@@ -7,7 +7,6 @@ import logging
 import random
 import time
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +31,10 @@ from keylanes.brokers.protocol import (
 
 from ..stage.appending import append
 from ..stage.fencing import fence
+from ..stage.ground import Ground
 from ..stage.proxy import END_TXN, PRODUCE, Fault, Proxy
+from ..stage.raw import flip_byte, log_file
+from ..stage.stateful import configure, delete_topics
 from ..tiers.brokers import SharedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(90)]
@@ -111,15 +113,13 @@ async def test_small_records_are_never_refused_together(broker: KafkaBroker, nam
     assert await visible(broker, place) == list(range(400))
 
 
-async def test_a_lowered_limit_is_learnt_from_a_refusal(
-    broker: KafkaBroker, kafka_server: SharedKafka, name: str
-) -> None:
+async def test_a_lowered_limit_is_learnt_from_a_refusal(broker: KafkaBroker, kafka: Ground, name: str) -> None:
     """Batches cut to an outdated limit are refused once; the next producer cuts them to the new one."""
     place = TopicPartition(name, 0)
     records = [Outgoing(name, 0, NOISE[at : at + 100], b"%d" % at) for at in range(400)]
     await broker.create([TopicSpec(name, 1, {})])
     await append(broker, numbers(place, -1))  # the limit is known from here on
-    await lower_limit(kafka_server, name, 2_000)
+    await asyncio.to_thread(configure, kafka, name, {"max.message.bytes": "2000"})
     producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
     with pytest.raises(TransactionRefused):
         await producer.transact(records)
@@ -127,20 +127,6 @@ async def test_a_lowered_limit_is_learnt_from_a_refusal(
     producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
     await producer.transact(records)
     assert await visible(broker, place) == list(range(-1, 400))
-
-
-async def lower_limit(server: SharedKafka, topic: str, limit: int) -> None:
-    """Set ``max.message.bytes`` of a topic, as an operator would."""
-    from aiokafka.admin import AIOKafkaAdminClient
-    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-
-    admin = AIOKafkaAdminClient(bootstrap_servers=server.bootstrap)
-    await admin.start()
-    try:
-        change = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"max.message.bytes": str(limit)})
-        await admin.alter_configs([change])
-    finally:
-        await admin.close()
 
 
 async def test_a_newer_producer_aborts_an_open_transaction(
@@ -478,7 +464,7 @@ async def test_a_damaged_batch_is_an_error_and_loses_no_neighbour(
     sound, damaged = [TopicPartition(name, index) for index in range(7)], TopicPartition(name, 7)
     await broker.create([TopicSpec(name, 8, {})])
     await append(broker, [record for place in (*sound, damaged) for record in numbers(place, *range(50))])
-    flip_byte(kafka_server.folder / "data" / f"{name}-7" / f"{0:020}.log", 100)
+    flip_byte(log_file(kafka_server.folder, name, 7), 100)
     reader = await broker.reader(dict.fromkeys((*sound, damaged), 0))
     found: dict[TopicPartition, list[int]] = {place: [] for place in sound}
     errors = 0
@@ -491,15 +477,6 @@ async def test_a_damaged_batch_is_an_error_and_loses_no_neighbour(
                 errors += 1
     assert found == {place: list(range(50)) for place in sound}
     assert reader.position(damaged) == 0
-
-
-def flip_byte(path: Path, at: int) -> None:
-    """Damage a file."""
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 0xFF]))
 
 
 async def test_records_are_never_logged(
@@ -521,7 +498,7 @@ async def test_damage_that_passed_is_left_behind(
 ) -> None:
     """Where damage was met records come one by one, which is logged; after enough good ones many come again."""
     await append(broker, numbers(place, *range(20)))
-    file = kafka_server.folder / "data" / f"{place.topic}-0" / f"{0:020}.log"
+    file = log_file(kafka_server.folder, place.topic)
     reader = await broker.reader({place: 0})
     flip_byte(file, 100)
     async with asyncio.timeout(30):
@@ -558,31 +535,16 @@ async def test_a_process_that_stood_still_calls_nothing_damaged(
 
 
 async def test_a_new_reader_knows_the_topic_that_the_old_one_read(
-    kafka_server: SharedKafka, broker: KafkaBroker, place: TopicPartition
+    kafka: Ground, broker: KafkaBroker, place: TopicPartition
 ) -> None:
     """A topic that was created anew between two readers is no more the one that was read than within one."""
     await append(broker, numbers(place, 1, 2))
     reader = await broker.reader({place: 0})
     assert await read_up_to(reader, place, 2) == [1, 2]
     await reader.close()
-    await delete_topic(kafka_server, place.topic)
+    await asyncio.to_thread(delete_topics, kafka, place.topic)
     await broker.create([TopicSpec(place.topic, 1, {})])
     await append(broker, numbers(place, 3, 4, 5))
     reader = await broker.reader({place: 2})
     with pytest.raises(UnknownTopic, match="created anew"):
         await reader.fetch([place], records_max=10, wait_ms=500)
-
-
-async def delete_topic(server: SharedKafka, topic: str) -> None:
-    """Delete it, as an operator would; returns when it is gone."""
-    from aiokafka.admin import AIOKafkaAdminClient
-
-    admin = AIOKafkaAdminClient(bootstrap_servers=server.bootstrap)
-    await admin.start()
-    try:
-        await admin.delete_topics([topic])
-        async with asyncio.timeout(30):
-            while topic in await admin.list_topics():  # noqa: ASYNC110  # what is waited for has no event
-                await asyncio.sleep(0.02)
-    finally:
-        await admin.close()

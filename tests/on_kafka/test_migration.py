@@ -15,7 +15,6 @@ from keylanes import App, SettingsError, SourceError
 
 from ..stage.feeding import stops_with, trim
 from ..stage.ground import Ground
-from ..tiers.brokers import SharedKafka
 
 pytestmark = pytest.mark.broker
 
@@ -48,13 +47,13 @@ def passed_on(ground: Ground) -> list[bytes | None]:
     return [record.value for partition in range(PARTITIONS) for record in ground.read(ground.late, partition)]
 
 
-async def test_a_service_moves_without_a_loss_and_without_a_double(kafka: Ground, kafka_server: SharedKafka) -> None:
+async def test_a_service_moves_without_a_loss_and_without_a_double(kafka: Ground) -> None:
     """Handled there, refused while it is there, handled here from its offsets on; then the group does not matter."""
     everything = await asyncio.to_thread(fill, kafka)
     group, old = f"billing-{kafka.name}", []
     consumer = AIOKafkaConsumer(
         kafka.source,
-        bootstrap_servers=kafka_server.bootstrap,
+        bootstrap_servers=kafka.servers,
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
@@ -74,15 +73,15 @@ async def test_a_service_moves_without_a_loss_and_without_a_double(kafka: Ground
     new = await asyncio.to_thread(passed_on, kafka)
     assert len(old) == HANDLED
     assert sorted([*old, *new]) == sorted(everything), "each once"
-    await consumer_again(kafka, kafka_server, group)
+    await consumer_again(kafka, group)
     again = moved(kafka, f"group:{group}")
     await asyncio.to_thread(again.run, until="level")
     assert len(await asyncio.to_thread(passed_on, kafka)) == RECORDS - HANDLED
 
 
-async def consumer_again(kafka: Ground, kafka_server: SharedKafka, group: str) -> None:
+async def consumer_again(kafka: Ground, group: str) -> None:
     """The group commits something else afterwards."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=kafka_server.bootstrap, group_id=group, enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.servers, group_id=group, enable_auto_commit=False)
     await consumer.start()
     place = TheirPartition(kafka.source, 0)
     consumer.assign([place])
@@ -91,18 +90,18 @@ async def consumer_again(kafka: Ground, kafka_server: SharedKafka, group: str) -
 
 
 @contextmanager
-def subscribed(bootstrap: str, group: str, topic: str, **settings: Any) -> Iterator[Consumer]:
+def subscribed(kafka: Ground, group: str, **settings: Any) -> Iterator[Consumer]:
     """A member of a group, with its assignment; it leaves at the end."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": kafka.servers,
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             **settings,
         }
     )
-    consumer.subscribe([topic])
+    consumer.subscribe([kafka.source])
     for _ in range(int(WAIT_S * 10)):
         message = consumer.poll(0.1)
         if message is not None and message.error() is None:
@@ -113,12 +112,12 @@ def subscribed(bootstrap: str, group: str, topic: str, **settings: Any) -> Itera
     consumer.close()
 
 
-def test_a_group_of_the_newer_protocol(kafka: Ground, kafka_server: SharedKafka) -> None:
+def test_a_group_of_the_newer_protocol(kafka: Ground) -> None:
     """The broker does not describe it to those who ask in the old way; its members are seen all the same."""
     fill(kafka)
     group = f"newer-{kafka.name}"
     app = moved(kafka, f"group:{group}")
-    with subscribed(kafka_server.bootstrap, group, kafka.source, **{"group.protocol": "consumer"}) as consumer:
+    with subscribed(kafka, group, **{"group.protocol": "consumer"}) as consumer:
         places = [TopicPartition(kafka.source, partition, 15) for partition in range(PARTITIONS)]
         consumer.commit(offsets=places, asynchronous=False)
         stops_with(SettingsError, app, "the group has members", "Stop all consumers of the group")
@@ -126,13 +125,13 @@ def test_a_group_of_the_newer_protocol(kafka: Ground, kafka_server: SharedKafka)
     assert sorted(int(value or b"") for value in passed_on(kafka)) == list(range(30, 40))
 
 
-def test_offsets_that_a_transaction_is_about_to_commit_are_waited_for(kafka: Ground, kafka_server: SharedKafka) -> None:
+def test_offsets_that_a_transaction_is_about_to_commit_are_waited_for(kafka: Ground) -> None:
     """As Kafka Streams and other exactly-once services commit them: not the older ones are taken."""
     fill(kafka)
     group = f"exact-{kafka.name}"
-    producer = Producer({"bootstrap.servers": kafka_server.bootstrap, "transactional.id": group})
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": group})
     producer.init_transactions(WAIT_S)
-    with subscribed(kafka_server.bootstrap, group, kafka.source) as consumer:
+    with subscribed(kafka, group) as consumer:
         consumer.commit(offsets=[TopicPartition(kafka.source, p, 5) for p in range(PARTITIONS)], asynchronous=False)
         producer.begin_transaction()
         offsets = [TopicPartition(kafka.source, p, 18) for p in range(PARTITIONS)]
@@ -144,12 +143,12 @@ def test_offsets_that_a_transaction_is_about_to_commit_are_waited_for(kafka: Gro
     assert sorted(int(value or b"") for value in passed_on(kafka)) == list(range(36, 40))
 
 
-def test_groups_that_can_not_be_gone_on_from(kafka: Ground, kafka_server: SharedKafka) -> None:
+def test_groups_that_can_not_be_gone_on_from(kafka: Ground) -> None:
     """No such group, and one that stands below what the topic holds."""
     fill(kafka)
     group = f"late-{kafka.name}"
     stops_with(SettingsError, moved(kafka, f"group:{group}"), "has committed no offset for this topic", "--list")
-    with subscribed(kafka_server.bootstrap, group, kafka.source) as consumer:
+    with subscribed(kafka, group) as consumer:
         consumer.commit(offsets=[TopicPartition(kafka.source, 1, 3)], asynchronous=False)
     trim(kafka, 5, partition=1)
     stops_with(

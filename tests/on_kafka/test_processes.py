@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -95,13 +96,20 @@ def with_signal(process: int, number: int) -> None:
         return
 
 
+Start = Callable[..., Parent]
+
+
 @pytest.fixture
-def parents() -> Iterator[list[Parent]]:
-    """Those that a test started; none of their processes goes on behind it."""
-    started: list[Parent] = []
-    yield started
-    for parent in started:
-        parent.kill()
+def start() -> Iterator[Start]:
+    """Starts a parent; none of its processes goes on behind the test."""
+    with ExitStack() as stack:
+
+        def started(*arguments: Any, **settings: Any) -> Parent:
+            parent = Parent(*arguments, **settings)
+            stack.callback(parent.kill)
+            return parent
+
+        yield started
 
 
 def fill(ground: Ground, count: int, first: int = 0) -> None:
@@ -114,13 +122,12 @@ def expulsions(history: History) -> list[str]:
     return [entry.cause for entry in history.entries() if isinstance(entry, Change) and entry.what == "expelled"]
 
 
-def test_all_share_the_work_and_end_in_order(kafka: Ground, parents: list[Parent]) -> None:
+def test_all_share_the_work_and_end_in_order(kafka: Ground, start: Start) -> None:
     """Each handles some, each under a name of its own; what they did not come to when they were told to stop the next
     ones do, and end at the level. Nothing is done twice.
     """
     fill(kafka, 4_000)
-    first = Parent(kafka, group_instance_id="web", threads=1)
-    parents.append(first)
+    first = start(kafka, group_instance_id="web", threads=1)
     first.wait_for(lambda: sum(len(values) > 100 for values in first.handled_by().values()) == 2)
     members = group_of(kafka.name, kafka.address).members
     assert {member.instance for member in members} == {"web-1", "web-2"}
@@ -128,18 +135,16 @@ def test_all_share_the_work_and_end_in_order(kafka: Ground, parents: list[Parent
     assert first.end() == 0, first.errors[-20:]
     assert len(first.said("ends")) == 3, "each of them, and the parent"
     assert any("[1/2]" in line and "keylanes-1" in line for line in first.errors), "logs say who"
-    second = Parent(kafka, group_instance_id="web", until="level")
-    parents.append(second)
+    second = start(kafka, group_instance_id="web", until="level")
     assert second.end() == 0, second.errors[-20:]
     done = [value for run in (first, second) for values in run.handled_by().values() for value in values]
     assert sorted(done) == list(range(4_000))
 
 
-def test_one_that_is_killed_comes_again_and_the_group_knows_at_once(kafka: Ground, parents: list[Parent]) -> None:
+def test_one_that_is_killed_comes_again_and_the_group_knows_at_once(kafka: Ground, start: Start) -> None:
     """Whichever it was: the group does not wait for a session to end, which is longer here than this test may take."""
     fill(kafka, 200)
-    run = Parent(kafka, session_timeout_ms=600_000, heartbeat_interval_ms=500)
-    parents.append(run)
+    run = start(kafka, session_timeout_ms=600_000, heartbeat_interval_ms=500)
     run.wait_for(lambda: len(run.said("handled")) == 200)
     for n, victim in enumerate(run.children()):  # the one that coordinates is among them
         with_signal(victim, signal.SIGKILL)
@@ -155,11 +160,10 @@ def test_one_that_is_killed_comes_again_and_the_group_knows_at_once(kafka: Groun
 
 
 @pytest.mark.parametrize(("kind", "code"), [("fails", 5), ("broken", 1)])
-def test_a_cause_that_would_come_again_ends_all(kafka: Ground, parents: list[Parent], kind: str, code: int) -> None:
+def test_a_cause_that_would_come_again_ends_all(kafka: Ground, start: Start, kind: str, code: int) -> None:
     """A record that fails for good; a program that does not come to its application. The exit code says which."""
     fill(kafka, 200)
-    run = Parent(kafka, kind)
-    parents.append(run)
+    run = start(kafka, kind)
     if kind == "fails":
         run.wait_for(lambda: len(run.said("handled")) == 200)
         fill(kafka, 1, several.BAD)
@@ -167,22 +171,20 @@ def test_a_cause_that_would_come_again_ends_all(kafka: Ground, parents: list[Par
     assert not run.said("ends") or kind == "fails"
 
 
-def test_children_whose_parent_is_killed_stop_in_order(kafka: Ground, parents: list[Parent]) -> None:
+def test_children_whose_parent_is_killed_stop_in_order(kafka: Ground, start: Start) -> None:
     """They see that it is gone; nobody else would tell them to stop."""
     fill(kafka, 200)
-    run = Parent(kafka)
-    parents.append(run)
+    run = start(kafka)
     run.wait_for(lambda: len(run.said("handled")) == 200)
     run.process.kill()
     assert run.end() == -signal.SIGKILL
     assert len(run.said("ends")) == 2
 
 
-def test_a_second_signal_hurries_all(kafka: Ground, parents: list[Parent]) -> None:
+def test_a_second_signal_hurries_all(kafka: Ground, start: Start) -> None:
     """The parent passes it on: nobody waits for a handler that does not end, and all end in order."""
     fill(kafka, 200)
-    run = Parent(kafka, "stuck", drain_timeout_ms=600_000)
-    parents.append(run)
+    run = start(kafka, "stuck", drain_timeout_ms=600_000)
     run.wait_for(lambda: len(run.said("handled")) == 200)
     fill(kafka, 1, several.BAD)
     run.wait_for(lambda: bool(run.said("stuck")))
@@ -194,14 +196,13 @@ def test_a_second_signal_hurries_all(kafka: Ground, parents: list[Parent]) -> No
     assert any("dropped: nothing of that is kept" in line for line in run.errors)
 
 
-async def test_one_whose_name_another_process_has_is_not_started_again(kafka: Ground, parents: list[Parent]) -> None:
+async def test_one_whose_name_another_process_has_is_not_started_again(kafka: Ground, start: Start) -> None:
     """It stood still, and a process elsewhere took its name. Were it started again, one would oust the other. All end,
     with its exit code, and the process elsewhere goes on.
     """
     await asyncio.to_thread(fill, kafka, 200)
     times: dict[str, Any] = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 500}
-    run = Parent(kafka, group_instance_id="web", exit_on_expulsion=True, **times)
-    parents.append(run)
+    run = start(kafka, group_instance_id="web", exit_on_expulsion=True, **times)
     await asyncio.to_thread(run.wait_for, lambda: len(run.said("handled")) == 200)
     (victim,) = [process for process, value in run.said("name") if value == "web-1"]
     with_signal(victim, signal.SIGSTOP)
@@ -214,9 +215,8 @@ async def test_one_whose_name_another_process_has_is_not_started_again(kafka: Gr
         assert app.health().is_good
 
 
-def test_several_need_a_kafka(tmp_path_factory: pytest.TempPathFactory, parents: list[Parent]) -> None:
+def test_several_need_a_kafka(tmp_path_factory: pytest.TempPathFactory, start: Start) -> None:
     """The embedded broker is for one process."""
-    run = Parent(Ground(f"embedded:{tmp_path_factory.mktemp('data')}"))
-    parents.append(run)
+    run = start(Ground(f"embedded:{tmp_path_factory.mktemp('data')}"))
     assert run.end() != 0
     assert any("several processes need a Kafka that all of them reach" in line for line in run.errors)

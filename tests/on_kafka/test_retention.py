@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Iterator
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylanes import App, Context, State
 from keylanes.brokers.protocol import TopicPartition, Watermarks
@@ -14,7 +12,7 @@ from keylanes.errors import SourceError
 
 from ..stage.feeding import stops_with
 from ..stage.ground import Ground
-from ..stage.stateful import administer
+from ..stage.stateful import configure
 from ..stage.waiting import reached
 from ..tiers.marks import tier
 
@@ -82,7 +80,7 @@ async def marks(ground: Ground) -> Watermarks:
 
 def expire(ground: Ground) -> None:
     """Let all that is there now be older than it may be, and wait until Kafka has deleted it."""
-    keep(ground, "1")
+    configure(ground, ground.source, {"retention.ms": "1"})
 
     async def wait() -> None:
         async with asyncio.timeout(60):
@@ -90,17 +88,7 @@ def expire(ground: Ground) -> None:
                 await asyncio.sleep(0.05)
 
     asyncio.run(wait())
-    keep(ground, "-1")
-
-
-def keep(ground: Ground, retention_ms: str) -> None:
-    """Set how long the source keeps its records."""
-
-    async def alter(admin: AIOKafkaAdminClient) -> None:
-        setting = ConfigResource(ConfigResourceType.TOPIC, ground.source, {"retention.ms": retention_ms})
-        await admin.alter_configs([setting])
-
-    administer(ground, alter)
+    configure(ground, ground.source, {"retention.ms": "-1"})
 
 
 async def ends(app: App, while_it: Awaitable[None]) -> SourceError:

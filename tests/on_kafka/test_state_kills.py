@@ -22,7 +22,6 @@ from keylanes.state.restore import BEACON_STEP
 from ..stage import dying
 from ..stage.counting import Counting
 from ..stage.ground import Ground
-from ..tiers.brokers import SharedKafka
 
 RECORDS, KEYS, PARTITIONS = 600, 31, 2
 WAIT_S = 60.0
@@ -209,10 +208,9 @@ IN_THE_CYCLE = {
 
 @pytest.mark.broker
 @pytest.mark.parametrize("where", IN_THE_CYCLE)
-async def test_killed_in_the_cycle(kafka_server: SharedKafka, tmp_path: Path, where: str) -> None:
+async def test_killed_in_the_cycle(kafka: Ground, tmp_path: Path, where: str) -> None:
     """At each step on a real Kafka, with the folder kept, deleted, or put back as it was before the process began."""
-    ground = Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state", "one")
-    await check_kills(ground, IN_THE_CYCLE[where], tmp_path / "older")
+    await check_kills(kafka, IN_THE_CYCLE[where], tmp_path / "older")
 
 
 TRANSACT = "keylanes.brokers.embedded:EmbeddedProducer.transact"
@@ -225,20 +223,19 @@ async def test_killed_in_the_cycle_of_the_embedded_broker(tmp_path: Path) -> Non
 
 
 @pytest.mark.broker
-async def test_killed_in_a_restore(kafka_server: SharedKafka, tmp_path: Path) -> None:
+async def test_killed_in_a_restore(kafka: Ground, tmp_path: Path) -> None:
     """A restore goes on behind the batches that were written; one that had written none begins anew; from an older
     folder the tail alone is read.
     """
-    ground = Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state", "one")
-    await asyncio.to_thread(ground.scatter, source_records(), PARTITIONS)
+    await asyncio.to_thread(kafka.scatter, source_records(), PARTITIONS)
     for kill in (Kill("step transact", 18), Kill(f"after {COPY}.write", 12, "cold")):
-        await asyncio.to_thread(killed, ground, kill, tmp_path / "older")
-        markers = await asyncio.to_thread(marked, ground)
-        counting = await check_started(ground)
-    check_goes_on(ground, counting, markers)
-    await asyncio.to_thread(killed, ground, Kill(f"before {COPY}.write", 1, "cold"), tmp_path / "older")
-    assert first_read(ground, await check_started(ground)) == {0: 0, 1: 0}
-    await asyncio.to_thread(killed, ground, Kill("step applied", 4, "older"), tmp_path / "older")
-    markers = await asyncio.to_thread(marked, ground)
-    check_goes_on(ground, await check_started(ground), markers)
-    await check_end(ground)
+        await asyncio.to_thread(killed, kafka, kill, tmp_path / "older")
+        markers = await asyncio.to_thread(marked, kafka)
+        counting = await check_started(kafka)
+    check_goes_on(kafka, counting, markers)
+    await asyncio.to_thread(killed, kafka, Kill(f"before {COPY}.write", 1, "cold"), tmp_path / "older")
+    assert first_read(kafka, await check_started(kafka)) == {0: 0, 1: 0}
+    await asyncio.to_thread(killed, kafka, Kill("step applied", 4, "older"), tmp_path / "older")
+    markers = await asyncio.to_thread(marked, kafka)
+    check_goes_on(kafka, await check_started(kafka), markers)
+    await check_end(kafka)

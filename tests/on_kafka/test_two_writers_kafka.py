@@ -37,7 +37,7 @@ async def transact(ground: Ground, group: Group, first: Member, second: Member) 
     producers = []
     for member in (first, second):
         name = f"{ground.name}.{member.incarnation}"
-        servers = ground.address.removeprefix("kafka://")
+        servers = ground.servers
         producers.append(AIOKafkaProducer(bootstrap_servers=servers, transactional_id=name))
     for producer in producers:
         await producer.start()

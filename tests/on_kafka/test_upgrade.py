@@ -42,7 +42,7 @@ async def test_what_a_process_of_0_1_has_under_way_is_refused(kafka: Ground) -> 
     await asyncio.to_thread(kafka.fill, [(b"k%d" % n, b"%d" % n) for n in range(20)])
     await asyncio.to_thread(kafka.create, kafka.late)
     await asyncio.to_thread(old_logs, kafka)
-    servers = kafka.address.removeprefix("kafka://")
+    servers = kafka.servers
     old = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"{kafka.name}.{BIRTH}")
     await old.start()
     await old.begin_transaction()

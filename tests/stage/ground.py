@@ -34,6 +34,11 @@ class Ground:
         self.source, self.name = fresh("src"), fresh("app")
         self.late, self.dead = fresh("late"), fresh("dead")
 
+    @property
+    def servers(self) -> str:
+        """Where clients that are not ours find a real broker."""
+        return self.address.removeprefix("kafka://")
+
     def app(self, name: str | None = None, /, **settings: object) -> App:
         """An application with short limits."""
         return App(name or self.name, broker=self.address, settings=Settings.of(**self.settings(**settings)))

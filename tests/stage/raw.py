@@ -49,7 +49,7 @@ def send(ground: Ground, data: bytes, topic: str = "") -> int:
     """Send a batch to partition 0 of the source; the broker's error code, 0 when it took it."""
 
     async def work() -> int:
-        link = KafkaLink(LinkSettings(ground.address.removeprefix("kafka://"), "raw", Security(), 5_000, 5_000, 1_000))
+        link = KafkaLink(LinkSettings(ground.servers, "raw", Security(), 5_000, 5_000, 1_000))
         await link.open()
         place = TopicPartition(topic or ground.source, 0)
         deadline = link.deadline("sending")

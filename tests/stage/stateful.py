@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -66,7 +66,7 @@ def administer(ground: Ground, work: Callable[[AIOKafkaAdminClient], Any]) -> No
     """Do something to a Kafka that only people do."""
 
     async def run() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=ground.address.removeprefix("kafka://"))
+        admin = AIOKafkaAdminClient(bootstrap_servers=ground.servers)
         await admin.start()
         try:
             await work(admin)
@@ -88,12 +88,11 @@ def delete_topics(ground: Ground, *topics: str) -> None:
     administer(ground, delete)
 
 
-def configure(ground: Ground, topic: str, **config: str) -> None:
-    """Set the settings of a changelog; underscores stand for dots."""
-    settings = {**CHANGELOG_CONFIG, **{name.replace("_", "."): value for name, value in config.items()}}
+def configure(ground: Ground, topic: str, settings: Mapping[str, str]) -> None:
+    """Give a topic these settings, and Kafka's own for all others."""
 
     async def alter(admin: AIOKafkaAdminClient) -> None:
-        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))])
 
     administer(ground, alter)
 
