@@ -1,6 +1,5 @@
 """What rounds of chaos have in common: nodes, a loader, processes of the application, a plan, a story, judges."""
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -26,7 +25,7 @@ from .chaos_app import PARTITIONS, Told
 from .chaos_audit import Asked, Audited, audit
 from .chaos_loader import Loader
 from .chaos_process import ChaosError, Process
-from .cluster_check import DEAD, FIN, MID, SOURCE, read
+from .cluster_check import DEAD, FIN, MID, SOURCE, longest_gap, read
 
 NAME = "chaos"
 OFFSETS = f"{NAME}.offsets"
@@ -73,8 +72,7 @@ def commits_of(bootstrap: str, times: Sequence[tuple[float, float]]) -> tuple[in
     """How many commits stand in the offset log, and the longest gap between two within each of these times (s)."""
     rows = [row for row in read(bootstrap, OFFSETS) if isinstance(decode(row.value), Committed)]
     at = sorted(row.timestamp / 1000 for row in rows)
-    within = [[began, *(one for one in at if began < one < ended), ended] for began, ended in times]
-    return len(rows), [max(after - before for before, after in itertools.pairwise(one)) for one in within]
+    return len(rows), [longest_gap(at, *one) for one in times]
 
 
 class ChaosStage(ABC, Generic[Happens]):

@@ -9,6 +9,7 @@ The application promises, for a source of numbers 0, 1, 2, … with keys:
 Run as a program (``cluster_check.py BOOTSTRAP``) it prints what it found as JSON.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -81,6 +82,12 @@ def _until(consumer: Consumer, ends: dict[int, int], topic: str) -> list[Row]:
             elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= ends.get(number, 0):
                 ends.pop(number, None)
     return rows
+
+
+def longest_gap(times: Sequence[float], begin: float, end: float) -> float:
+    """The longest time between two neighbours of ``times`` within ``[begin, end]``, both of which count as such."""
+    within = [begin, *(at for at in times if begin < at < end), end]
+    return max(after - before for before, after in itertools.pairwise(within))
 
 
 def judge(rows: Mapping[str, Sequence[Row]]) -> Counter[str]:

@@ -7,7 +7,6 @@ t = 0          broker 1 loses its peers (and members B, C and A their links to i
 then           all members stop in order, one record more comes for each key, and the application starts again
 """
 
-import itertools
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -22,7 +21,7 @@ from keylanes.runtime.logs.reader import control_topic, offsets_topic, signals_t
 from keylanes.runtime.logs.topics import changelog_specs, log_specs
 from keylanes.state.changelog import changelog_topic
 
-from .cluster_check import read
+from .cluster_check import longest_gap, read
 from .deposed_cases import Case, Led, Outcome, variant
 from .deposed_cluster import TRANSACTIONS, DeposedCluster
 from .deposed_judge import Judgement, judge_topics
@@ -376,9 +375,3 @@ class CaseRun:
             member.close()
         self._network.mend()
         self._log.stop()
-
-
-def longest_gap(times: list[float], begin: float, end: float) -> float:
-    """The longest time between two neighbours of ``times`` within ``[begin, end]``, both of which count as such."""
-    within = [begin, *(at for at in times if begin < at < end), end]
-    return max(after - before for before, after in itertools.pairwise(within))

@@ -3,11 +3,10 @@
 import json
 import struct
 
-from .cluster_check import Row
+from .cluster_check import Row, longest_gap
 from .deposed_cases import FATES, LOGS, MATRIX, VERSIONS, Case, Outcome, chosen, table, variant
 from .deposed_drop import ADD_PARTITIONS, Dialogue, Segment, parse
 from .deposed_judge import judge
-from .deposed_run import longest_gap
 
 BROKER, MEMBER, PORT = "10.0.0.1", "10.0.0.2", 5_000
 
