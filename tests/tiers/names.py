@@ -6,8 +6,8 @@ from typing import Final
 
 RUN: Final = "KEYLANES_TEST_RUN"
 """In the environment: what tells two runs of pytest apart that use the same brokers."""
-PROCESS: Final = os.environ.get(RUN, "") + os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-"""The number of this test process."""
+PROCESS: Final = os.environ.get(RUN, "t") + os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+"""The number of this test process, behind a letter."""
 _numbers = itertools.count(1)
 
 
