@@ -12,12 +12,12 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
+import msgspec
 import pytest
 
 from keylanes.devkafka.cluster import KafkaCluster
@@ -52,14 +52,13 @@ UNSECURED_TOKENS: Final = {
 """Have a listener take tokens that nobody signed, beside passwords."""
 
 
-@dataclass(frozen=True)
-class SharedKafka:
+class SharedKafka(msgspec.Struct, frozen=True, dict=True):
     """A Kafka of one node that all processes of a run use. ``ports``: of its listeners, by name.
 
     A proxy may stand at ``proxied_port``, of one process at a time: clients that come through it are told to come back.
     """
 
-    folder: Path
+    at: str
     ports: Mapping[str, int]
     proxied_port: int
 
@@ -67,7 +66,12 @@ class SharedKafka:
     def of(cls, cluster: KafkaCluster) -> Self:
         """What other processes have to know."""
         (node,) = cluster.nodes
-        return cls(cluster.folder, {CLIENTS: node.port, **node.ports}, node.proxied_port)
+        return cls(str(cluster.folder), {CLIENTS: node.port, **node.ports}, node.proxied_port)
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return Path(self.at)
 
     @property
     def bootstrap(self) -> str:
@@ -142,7 +146,7 @@ class Keeper:
             except OSError:  # the listener is closed
                 return
             with contextlib.suppress(EOFError, OSError), asking:  # who asked may be gone
-                asking.send(self._answer(asking.recv()))
+                asking.send_bytes(msgspec.json.encode(self._answer(asking.recv_bytes().decode())))
 
     def _answer(self, kind: str) -> SharedKafka | str:
         """The Kafka, or why there is none: that is not tried again."""
@@ -159,11 +163,12 @@ class Keeper:
 
 def shared(kind: str) -> SharedKafka:
     """The Kafka of this run, ``OPEN`` or ``SECURED``. The test fails, with the reason, where there is none."""
-    answer: Any
+    answer: SharedKafka | str = f"it was not ready within {LIMIT_S:.0f} s"
     try:
         with Client(os.environ[KEEPER], "AF_UNIX") as keeper:
-            keeper.send(kind)
-            answer = keeper.recv() if keeper.poll(LIMIT_S) else f"it was not ready within {LIMIT_S:.0f} s"
+            keeper.send_bytes(kind.encode())
+            if keeper.poll(LIMIT_S):
+                answer = msgspec.json.decode(keeper.recv_bytes(), type=SharedKafka | str)
     except (EOFError, OSError) as error:
         answer = f"who keeps it does not answer: {error!r}"
     if not isinstance(answer, SharedKafka):
