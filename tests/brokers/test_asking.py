@@ -1,24 +1,18 @@
 """How long one attempt may take, and which of several that are tried side by side counts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import repeat
-from typing import Any
 
 import pytest
 
 from keylanes.brokers.asking import Deadline, first_of
 from keylanes.brokers.protocol import BrokerTimeout
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..stage.virtual import virtual
 from ..tiers.marks import tier
 
 pytestmark = tier("check")
-
-
-def virtual(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run it in virtual time."""
-    run_virtual(story())
 
 
 def pauses() -> Iterator[float]:
@@ -26,20 +20,17 @@ def pauses() -> Iterator[float]:
     return repeat(0.5)
 
 
-def test_an_attempt_takes_no_more_than_its_part() -> None:
+@virtual
+async def test_an_attempt_takes_no_more_than_its_part() -> None:
     """What is left of the deadline, and never more than an attempt's own limit."""
-
-    async def story() -> None:
-        deadline = Deadline(10_000, "a test", pauses(), 4_000)
-        assert deadline.attempt == 4
-        await asyncio.sleep(7)
-        assert deadline.attempt == pytest.approx(3)
-        assert Deadline(10_000, "a test", pauses()).attempt == pytest.approx(10)
-        await asyncio.sleep(2.9)
-        with pytest.raises(BrokerTimeout, match=r"a test: not done within 10000 ms \(why\)"):
-            await deadline.pause("why")
-
-    virtual(story)
+    deadline = Deadline(10_000, "a test", pauses(), 4_000)
+    assert deadline.attempt == 4
+    await asyncio.sleep(7)
+    assert deadline.attempt == pytest.approx(3)
+    assert Deadline(10_000, "a test", pauses()).attempt == pytest.approx(10)
+    await asyncio.sleep(2.9)
+    with pytest.raises(BrokerTimeout, match=r"a test: not done within 10000 ms \(why\)"):
+        await deadline.pause("why")
 
 
 class Servers:
@@ -75,70 +66,55 @@ class Servers:
         )
 
 
-def test_a_silent_server_does_not_hold_up_the_others() -> None:
+@virtual
+async def test_a_silent_server_does_not_hold_up_the_others() -> None:
     """The next begins a little later, and the first that answers counts; who still waits is cancelled."""
-
-    async def story() -> None:
-        servers = Servers()
-        begun = asyncio.get_running_loop().time()
-        assert await servers.first(servers.server("hung", 60), servers.server("good", 0.1)) == "good"
-        assert asyncio.get_running_loop().time() - begun == pytest.approx(0.35)
-        assert [line.split(maxsplit=1)[1] for line in servers.told] == ["hung begins", "good begins", "hung cancelled"]
-
-    virtual(story)
+    servers = Servers()
+    begun = asyncio.get_running_loop().time()
+    assert await servers.first(servers.server("hung", 60), servers.server("good", 0.1)) == "good"
+    assert asyncio.get_running_loop().time() - begun == pytest.approx(0.35)
+    assert [line.split(maxsplit=1)[1] for line in servers.told] == ["hung begins", "good begins", "hung cancelled"]
 
 
-def test_a_server_that_refuses_lets_the_next_begin_at_once() -> None:
+@virtual
+async def test_a_server_that_refuses_lets_the_next_begin_at_once() -> None:
     """Nobody waits for the moment of the next one."""
-
-    async def story() -> None:
-        servers = Servers()
-        attempts = [servers.server(f"dead-{number}", 0, OSError(f"{number}")) for number in range(3)]
-        begun = asyncio.get_running_loop().time()
-        assert await servers.first(*attempts, servers.server("good", 0)) == "good"
-        assert asyncio.get_running_loop().time() - begun < 0.1
-        with pytest.raises(OSError, match="2"):
-            await servers.first(*attempts)
-
-    virtual(story)
+    servers = Servers()
+    attempts = [servers.server(f"dead-{number}", 0, OSError(f"{number}")) for number in range(3)]
+    begun = asyncio.get_running_loop().time()
+    assert await servers.first(*attempts, servers.server("good", 0)) == "good"
+    assert asyncio.get_running_loop().time() - begun < 0.1
+    with pytest.raises(OSError, match="2"):
+        await servers.first(*attempts)
 
 
-def test_an_error_that_would_come_again_ends_all() -> None:
+@virtual
+async def test_an_error_that_would_come_again_ends_all() -> None:
     """Who refuses the log-in is not asked by way of the next server."""
-
-    async def story() -> None:
-        servers = Servers()
-        with pytest.raises(ValueError, match="no"):
-            await servers.first(servers.server("strict", 0.1, ValueError("no")), servers.server("other", 0))
-        assert [line.split(maxsplit=1)[1] for line in servers.told] == ["strict begins"]
-
-    virtual(story)
+    servers = Servers()
+    with pytest.raises(ValueError, match="no"):
+        await servers.first(servers.server("strict", 0.1, ValueError("no")), servers.server("other", 0))
+    assert [line.split(maxsplit=1)[1] for line in servers.told] == ["strict begins"]
 
 
-def test_what_answers_at_the_same_moment_is_thrown_away() -> None:
+@virtual
+async def test_what_answers_at_the_same_moment_is_thrown_away() -> None:
     """One of them counts."""
-
-    async def story() -> None:
-        servers = Servers()
-        assert await servers.first(servers.server("one", 0.5), servers.server("two", 0.25)) in ("one", "two")
-        assert [line.split(maxsplit=1)[1] for line in servers.told if "thrown" in line] != []
-
-    virtual(story)
+    servers = Servers()
+    assert await servers.first(servers.server("one", 0.5), servers.server("two", 0.25)) in ("one", "two")
+    assert [line.split(maxsplit=1)[1] for line in servers.told if "thrown" in line] != []
 
 
-def test_who_is_cancelled_leaves_nothing_running() -> None:
+@virtual
+async def test_who_is_cancelled_leaves_nothing_running() -> None:
     """All that have begun end with it."""
-
-    async def story() -> None:
-        servers = Servers()
-        asking = asyncio.ensure_future(servers.first(servers.server("one", 60), servers.server("two", 60)))
-        await asyncio.sleep(1)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        assert sorted(line.split(maxsplit=1)[1] for line in servers.told if "cancelled" in line) == [
-            "one cancelled",
-            "two cancelled",
-        ]
-
-    virtual(story)
+    servers = Servers()
+    asking = asyncio.ensure_future(servers.first(servers.server("one", 60), servers.server("two", 60)))
+    await asyncio.sleep(1)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert sorted(line.split(maxsplit=1)[1] for line in servers.told if "cancelled" in line) == [
+        "one cancelled",
+        "two cancelled",
+    ]

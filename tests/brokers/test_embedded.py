@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,14 @@ async def opened(folder: Path) -> EmbeddedBroker:
     return broker
 
 
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    """One on the folder ``data``."""
+    broker = await opened(tmp_path / "data")
+    yield broker
+    await broker.close()
+
+
 async def values_of(broker: EmbeddedBroker, source: TopicPartition) -> list[bytes | None]:
     """All that is in a partition."""
     reader = await broker.reader({source: 0})
@@ -70,11 +79,10 @@ async def values_of(broker: EmbeddedBroker, source: TopicPartition) -> list[byte
     return values
 
 
-async def test_a_folder_of_another_process_is_refused(tmp_path: Path) -> None:
+async def test_a_folder_of_another_process_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """A second process gets EmbeddedInUse: the folder, who has it, what the broker is for, and what more need. After
     close it may have the folder.
     """
-    broker = await opened(tmp_path / "data")
     answer = await asyncio.to_thread(elsewhere, tmp_path / "data")
     assert answer.startswith(f"refused with 2: {tmp_path / 'data'} is in use by another process (pid {os.getpid()}). ")
     assert "The embedded broker is for one process: stop that one, or give this one a folder of its own." in answer
@@ -144,16 +152,27 @@ async def test_a_process_shares_its_folder(tmp_path: Path) -> None:
     assert await asyncio.to_thread(elsewhere, tmp_path / "data") == "opened"
 
 
-async def test_a_broker_may_be_opened_again(tmp_path: Path) -> None:
-    """After close everything raises; after another ``open`` everything is there."""
-    broker = await opened(tmp_path / "data")
-    await append(broker, numbered("a", 1))
+async def test_a_broker_may_be_opened_again(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """After close everything raises; after another ``open`` everything is there: records, which the given clock has
+    stamped, and epochs, by which a producer from before is fenced by its successor.
+    """
+    old = await broker.producer("id", transaction_timeout_ms=1000)
+    await old.transact(numbered("a", 1))
     await broker.close()
     with pytest.raises(BrokerError, match="is not open"):
         await append(broker, numbered("a", 1))
+    with pytest.raises(BrokerError, match="is not open"):
+        broker.table("t", 0)
     await broker.open()
     await broker.open()
-    assert await values_of(broker, SOURCE) == [b"0"]
+    reader = await broker.reader({SOURCE: 0})
+    (batch,) = await reader.fetch([SOURCE], records_max=10, wait_ms=0)
+    assert [(record.value, record.timestamp) for record in batch.records] == [(b"0", 1_600_000_000_000)]
+    new = await broker.producer("id", transaction_timeout_ms=1000)
+    with pytest.raises(ProducerFenced):
+        await old.transact(numbered("a", 1, 666))
+    await new.transact(numbered("a", 1, 1))
+    assert await values_of(broker, SOURCE) == [b"0", b"1"]
     await broker.close()
     assert await asyncio.to_thread(elsewhere, tmp_path / "data") == "opened"
 
@@ -171,13 +190,12 @@ async def test_opening_that_is_cancelled_holds_nothing(tmp_path: Path) -> None:
             await asyncio.sleep(0)
 
 
-async def test_threads_end_with_the_broker_and_hold_no_process(tmp_path: Path) -> None:
+async def test_threads_end_with_the_broker_and_hold_no_process(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """Its threads are daemons, which no interpreter waits for; none is left once it is closed or was refused."""
 
     def mine() -> list[threading.Thread]:
         return [thread for thread in threading.enumerate() if thread.name.startswith("keylanes-embedded")]
 
-    broker = await opened(tmp_path / "data")
     assert mine()
     assert all(thread.daemon for thread in mine())
     (tmp_path / "file").touch()
@@ -191,24 +209,8 @@ async def test_threads_end_with_the_broker_and_hold_no_process(tmp_path: Path) -
     assert not mine()
 
 
-async def test_epochs_survive_a_restart(tmp_path: Path) -> None:
-    """A producer from before the folder was closed and opened again is fenced by its successor."""
-    broker = await opened(tmp_path / "data")
-    old = await broker.producer("id", transaction_timeout_ms=1000)
-    await old.transact(numbered("a", 1))
-    await broker.close()
-    await broker.open()
-    new = await broker.producer("id", transaction_timeout_ms=1000)
-    with pytest.raises(ProducerFenced):
-        await old.transact(numbered("a", 1, 666))
-    await new.transact(numbered("a", 1, 1))
-    assert await values_of(broker, SOURCE) == [b"0", b"1"]
-    await broker.close()
-
-
-async def test_a_fence_waits_for_a_large_transaction(tmp_path: Path) -> None:
+async def test_a_fence_waits_for_a_large_transaction(broker: EmbeddedBroker) -> None:
     """A transaction that is written in a thread, even a cancelled one, is decided when ``fence`` returns."""
-    broker = await opened(tmp_path / "data")
     for turn in range(6):
         producer = await broker.producer("id", transaction_timeout_ms=1000)
         begin = len(await values_of(broker, SOURCE))
@@ -222,12 +224,10 @@ async def test_a_fence_waits_for_a_large_transaction(tmp_path: Path) -> None:
         await asyncio.gather(running, return_exceptions=True)
         assert seen[0] in (0, 20_000)
         assert seen == (len(await values_of(broker, SOURCE)) - begin, len(await values_of(broker, OTHER)))
-    await broker.close()
 
 
-async def test_a_large_append_leaves_the_loop_its_turns(tmp_path: Path) -> None:
+async def test_a_large_append_leaves_the_loop_its_turns(broker: EmbeddedBroker) -> None:
     """While 200,000 records are written other tasks go on."""
-    broker = await opened(tmp_path / "data")
     turns = 0
 
     async def others() -> None:
@@ -240,12 +240,10 @@ async def test_a_large_append_leaves_the_loop_its_turns(tmp_path: Path) -> None:
     await append(broker, numbered("a", 200_000))
     beside.cancel()
     assert turns >= 5
-    await broker.close()
 
 
-async def test_a_fetch_wakes_across_threads(tmp_path: Path) -> None:
+async def test_a_fetch_wakes_across_threads(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """An append in another thread, on a loop of its own, wakes a fetch that waits here."""
-    broker = await opened(tmp_path / "data")
     reader = await broker.reader({SOURCE: 0})
     waiting = asyncio.create_task(reader.fetch([SOURCE], records_max=10, wait_ms=60_000))
     await asyncio.sleep(0.01)
@@ -260,12 +258,10 @@ async def test_a_fetch_wakes_across_threads(tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE_S):
         assert [record.value for batch in await waiting for record in batch.records] == [b"0"]
     thread.join()
-    await broker.close()
 
 
-async def test_close_ends_a_waiting_fetch(tmp_path: Path) -> None:
+async def test_close_ends_a_waiting_fetch(broker: EmbeddedBroker) -> None:
     """A fetch of a broker, or of a reader, that is closed ends with BrokerError at once."""
-    broker = await opened(tmp_path / "data")
     readers = [await broker.reader({SOURCE: 0}) for _ in range(2)]
     waiting = [asyncio.create_task(r.fetch([SOURCE], records_max=10, wait_ms=60_000)) for r in readers]
     await asyncio.sleep(0.01)
@@ -278,16 +274,6 @@ async def test_close_ends_a_waiting_fetch(tmp_path: Path) -> None:
             await waiting[1]
 
 
-async def test_the_given_clock_stamps(tmp_path: Path) -> None:
-    """Records without a timestamp get that of ``clock_ms``."""
-    broker = await opened(tmp_path / "data")
-    await append(broker, numbered("a", 1))
-    reader = await broker.reader({SOURCE: 0})
-    (batch,) = await reader.fetch([SOURCE], records_max=10, wait_ms=0)
-    assert [record.timestamp for record in batch.records] == [1_600_000_000_000]
-    await broker.close()
-
-
 async def with_table(broker: EmbeddedBroker) -> Table:
     """The table topic t of a broker."""
     await broker.create([TopicSpec("t", 1, TABLE_CONFIG)])
@@ -296,45 +282,16 @@ async def with_table(broker: EmbeddedBroker) -> Table:
     return table
 
 
-async def test_a_table_is_read_while_a_transaction_is_written(tmp_path: Path) -> None:
-    """While a large transaction is written in a thread the loop reads the table, before it or after it."""
-    broker = await opened(tmp_path / "data")
+async def test_a_table_is_not_trimmed_and_ends_with_its_broker(broker: EmbeddedBroker) -> None:
+    """It has no offsets to trim to, and can't be read any more when the broker is closed."""
     table = await with_table(broker)
-    keys = [b"%06d" % number for number in range(30_000)]
-    producer = await broker.producer("id", transaction_timeout_ms=1000)
-    for value in (b"1", b"2"):
-        running = asyncio.create_task(producer.transact([Outgoing("t", 0, key, value) for key in keys]))
-        seen: list[tuple[bytes | None, ...]] = []
-        while not running.done():
-            seen.append((table.get(keys[0]), *{v for _, v in table.page(keys[-3], None, 9)}, table.get(keys[-1])))
-            await asyncio.sleep(0)
-        await running
-        assert table.get_many([keys[0], keys[-1]]) == [value, value]
-        # Later reads of one look may see more than earlier ones, never less.
-        assert all(list(look) == sorted(look, key=lambda found: found or b"") for look in seen)
-    await broker.close()
-
-
-async def test_a_fenced_producer_changes_no_table(tmp_path: Path) -> None:
-    """Its transaction is refused whole: logs and tables stay as its successor wrote them."""
-    broker = await opened(tmp_path / "data")
-    table = await with_table(broker)
-    old = await broker.producer("id", transaction_timeout_ms=1000)
-    assert await old.transact([*numbered("a", 2), Outgoing("t", 0, b"k", b"1")]) == {
-        SOURCE: 2,
-        TopicPartition("t", 0): 1,
-    }
-    await fence(broker, "id")
-    with pytest.raises(ProducerFenced):
-        await old.transact([*numbered("a", 1, 666), Outgoing("t", 0, b"k", b"666")])
-    assert (table.get(b"k"), len(await values_of(broker, SOURCE))) == (b"1", 2)
+    await append(broker, [Outgoing("t", 0, b"k", b"1")])
     with pytest.raises(BrokerError, match="by key"):
         await broker.trim({TopicPartition("t", 0): 1})
+    assert table.get(b"k") == b"1"
     await broker.close()
     with pytest.raises(StoreError, match="was closed"):
         table.get(b"k")
-    with pytest.raises(BrokerError, match="is not open"):
-        broker.table("t", 0)
 
 
 TRANSACT_FOR_EVER = """

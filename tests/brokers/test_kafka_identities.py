@@ -12,6 +12,7 @@ from keylanes.brokers.protocol import TopicPartition, UnknownTopic
 from keylanes.brokers.security import Security
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..stage.virtual import virtual
 from ..tiers.marks import tier
 
 pytestmark = tier("check")
@@ -44,11 +45,17 @@ class Client:
         return SimpleNamespace(API_VERSION=12, brokers=[], topics=topics)
 
 
+def told(client: Client) -> TopicIdentities:
+    """The identities that this client is told."""
+    link = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 4_000, 30_000, 1_000))
+    link._client = client
+    return TopicIdentities(link)
+
+
 def check(*answers: tuple[Any, ...], times: int = 1) -> Client:
     """Look at the partition so many times while the brokers answer so."""
-    link, client = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 4_000, 30_000, 1_000)), Client(*answers)
-    link._client = client
-    identities = TopicIdentities(link)
+    client = Client(*answers)
+    identities = told(client)
 
     async def run() -> None:
         for _ in range(times):
@@ -100,17 +107,12 @@ def test_an_identity_is_known_although_one_was_not_told_in_between() -> None:
 
 
 @pytest.mark.parametrize(("pause_s", "was_seen"), [(0.9, True), (1.1, False)])
-def test_it_is_known_what_was_there_a_moment_ago(pause_s: float, was_seen: bool) -> None:
+@virtual
+async def test_it_is_known_what_was_there_a_moment_ago(pause_s: float, was_seen: bool) -> None:
     """Of another partition nothing is known."""
-    link, client = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 4_000, 30_000, 1_000)), Client(topic(1))
-    link._client = client
-    identities = TopicIdentities(link)
-
-    async def run() -> None:
-        assert not identities.were_seen([PLACE], 1.0)
-        await identities.check([PLACE])
-        await asyncio.sleep(pause_s)
-        assert identities.were_seen([PLACE], 1.0) is was_seen
-        assert not identities.were_seen([PLACE, TopicPartition("src", 0)], 1.0)
-
-    run_virtual(run())
+    identities = told(Client(topic(1)))
+    assert not identities.were_seen([PLACE], 1.0)
+    await identities.check([PLACE])
+    await asyncio.sleep(pause_s)
+    assert identities.were_seen([PLACE], 1.0) is was_seen
+    assert not identities.were_seen([PLACE, TopicPartition("src", 0)], 1.0)

@@ -1,6 +1,5 @@
 """Whose word about the end of a partition is taken: against a fake of the answers of three nodes."""
 
-import asyncio
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from keylanes.brokers.protocol import BrokerTimeout, TopicPartition, Watermarks
 from keylanes.brokers.security import Security
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..stage.virtual import virtual
 from ..tiers.marks import tier
 
 pytestmark = tier("check")
@@ -147,19 +147,15 @@ def test_the_only_replica_is_asked_alone() -> None:
     assert (end, client.asked) == (5, [(1, "OffsetsRequest")] * 2)
 
 
-def test_a_node_that_names_itself_as_coordinator_is_believed_when_another_one_does() -> None:
+@virtual
+async def test_a_node_that_names_itself_as_coordinator_is_believed_when_another_one_does() -> None:
     """One that was deposed names itself for as long as it is cut off, and no epoch tells it."""
     nodes = {1: Node(1, 0, coordinator=1), 2: Node(1, 0, coordinator=2), 3: Node(1, 0, coordinator=2)}
 
-    def found() -> int:
+    async def found() -> int:
         link, _ = link_to(nodes, [1, 2, 3])
-        return run_virtual(_coordinator(link))
+        return await link.coordinator("id", link.deadline("looking for a coordinator"))
 
-    assert {found() for _ in range(50)} == {2}
+    assert {await found() for _ in range(50)} == {2}
     nodes[2].is_there = nodes[3].is_there = False
-    assert found() == 1, "nobody else answers"
-
-
-async def _coordinator(link: KafkaLink) -> int:
-    await asyncio.sleep(0)
-    return await link.coordinator("id", link.deadline("looking for a coordinator"))
+    assert await found() == 1, "nobody else answers"

@@ -13,6 +13,7 @@ from keylanes.brokers.kafka.tokens import Tokens, expiry_of
 from keylanes.brokers.protocol import AuthenticationRefused
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..stage.virtual import virtual
 from ..tiers.marks import tier
 
 pytestmark = tier("check")
@@ -44,35 +45,29 @@ def now_s() -> float:
     return EPOCH_S + asyncio.get_running_loop().time()
 
 
-def test_a_token_is_used_until_it_is_almost_too_old() -> None:
+@virtual
+async def test_a_token_is_used_until_it_is_almost_too_old() -> None:
     """However many ask, also at once; the next one is asked for before the broker would refuse this one."""
-
-    async def main() -> None:
-        server = Server(100)
-        tokens = Tokens(server.give, now_s)
-        assert len(set(await asyncio.gather(*(tokens.token() for _ in range(5))))) == 1
-        await asyncio.sleep(75)
-        await tokens.token()
-        assert server.asked == 1
-        await asyncio.sleep(10)
-        await tokens.token()
-        assert server.asked == 2
-
-    run_virtual(main())
+    server = Server(100)
+    tokens = Tokens(server.give, now_s)
+    assert len(set(await asyncio.gather(*(tokens.token() for _ in range(5))))) == 1
+    await asyncio.sleep(75)
+    await tokens.token()
+    assert server.asked == 1
+    await asyncio.sleep(10)
+    await tokens.token()
+    assert server.asked == 2
 
 
-def test_a_token_of_unknown_age_is_asked_for_each_time() -> None:
+@virtual
+async def test_a_token_of_unknown_age_is_asked_for_each_time() -> None:
     """As one that is too old already."""
-
-    async def main() -> None:
-        for seconds in (None, -10.0):
-            server = Server(seconds)
-            tokens = Tokens(server.give, now_s)
-            for _ in range(3):
-                await tokens.token()
-            assert server.asked == 3
-
-    run_virtual(main())
+    for seconds in (None, -10.0):
+        server = Server(seconds)
+        tokens = Tokens(server.give, now_s)
+        for _ in range(3):
+            await tokens.token()
+        assert server.asked == 3
 
 
 @pytest.mark.parametrize("token", ["", "opaque", "a.b", "a.!!.c", "a.e30.c", "a.W10.c", "a.bnVsbA.c"])

@@ -9,8 +9,10 @@ from keylanes.brokers.protocol import BrokerError, BrokerTimeout
 from keylanes.brokers.simulated.broker import Fault, Kind, Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..stage.virtual import virtual
 from ..tiers.marks import tier
-from .test_simulated_network import LOST, cluster_of, committed, of
+from .clusters import cluster_of, committed, of
+from .test_simulated_network import LOST
 
 pytestmark = tier("check")
 
@@ -18,17 +20,14 @@ TIMEOUT_MS = 1_000
 
 
 @pytest.mark.parametrize("fault", LOST)
-def test_a_lost_append_is_written_once_and_in_order(fault: Fault) -> None:
+@virtual
+async def test_a_lost_append_is_written_once_and_in_order(fault: Fault) -> None:
     """It is sent again under the same sequence number; those of one appender wait for each other."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        appender = cluster.connect("one").appender()
-        cluster.network.arm(Kind.PRODUCE, fault)
-        await asyncio.gather(appender.append(of(1, 2)), appender.append(of(3)))
-        assert committed(cluster) == [1, 2, 3]
-
-    run_virtual(main())
+    cluster = cluster_of()
+    appender = cluster.connect("one").appender()
+    cluster.network.arm(Kind.PRODUCE, fault)
+    await asyncio.gather(appender.append(of(1, 2)), appender.append(of(3)))
+    assert committed(cluster) == [1, 2, 3]
 
 
 def test_a_late_append_may_come_after_newer_ones() -> None:
@@ -51,77 +50,68 @@ def test_a_late_append_may_come_after_newer_ones() -> None:
     assert {(1, 2), (2, 1)} <= set(found)
 
 
-def test_an_append_without_an_answer_holds_up_its_own_appender_only() -> None:
+@virtual
+async def test_an_append_without_an_answer_holds_up_its_own_appender_only() -> None:
     """Another one of the connection goes on, and what was held comes late, behind what was written meanwhile."""
-
-    async def main() -> None:
-        cluster, loop = cluster_of(latency=Latency(timeout_ms=TIMEOUT_MS)), asyncio.get_running_loop()
-        connection = cluster.connect("one")
-        one, other = connection.appender(), connection.appender()
-        await one.append(of(1))
-        await other.append(of(2))
-        cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
-        held = asyncio.create_task(one.append(of(9)))
-        await cluster.network.caught()
-        beside = asyncio.create_task(other.append(of(3, 4, 5)))
-        done, _ = await asyncio.wait({beside}, timeout=TIMEOUT_MS / 2_000)
-        assert done, "it waited for another appender"
-        assert not held.done()
-        began = loop.time()
-        with pytest.raises(BrokerTimeout):
-            await held
-        assert loop.time() - began < TIMEOUT_MS / 1000
-        await one.append(of(6))
-        cluster.network.release()
-        await asyncio.sleep(1)
-        assert committed(cluster) == [1, 2, 3, 4, 5, 6, 9]
-
-    run_virtual(main())
+    cluster, loop = cluster_of(latency=Latency(timeout_ms=TIMEOUT_MS)), asyncio.get_running_loop()
+    connection = cluster.connect("one")
+    one, other = connection.appender(), connection.appender()
+    await one.append(of(1))
+    await other.append(of(2))
+    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    held = asyncio.create_task(one.append(of(9)))
+    await cluster.network.caught()
+    beside = asyncio.create_task(other.append(of(3, 4, 5)))
+    done, _ = await asyncio.wait({beside}, timeout=TIMEOUT_MS / 2_000)
+    assert done, "it waited for another appender"
+    assert not held.done()
+    began = loop.time()
+    with pytest.raises(BrokerTimeout):
+        await held
+    assert loop.time() - began < TIMEOUT_MS / 1000
+    await one.append(of(6))
+    cluster.network.release()
+    await asyncio.sleep(1)
+    assert committed(cluster) == [1, 2, 3, 4, 5, 6, 9]
 
 
-def test_who_waits_in_line_waits_no_longer_than_its_own_time() -> None:
+@virtual
+async def test_who_waits_in_line_waits_no_longer_than_its_own_time() -> None:
     """It ends with those in front of it, not one time-out behind each of them, and has sent nothing."""
-
-    async def main() -> None:
-        cluster, loop = cluster_of(latency=Latency(timeout_ms=TIMEOUT_MS)), asyncio.get_running_loop()
-        appender = cluster.connect("one").appender()
-        await appender.append(of(1))
-        cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
-        began = loop.time()
-        ended = await asyncio.gather(*(appender.append(of(2)) for _ in range(6)), return_exceptions=True)
-        assert loop.time() - began == pytest.approx(TIMEOUT_MS / 1000, abs=0.01)
-        assert [type(error) for error in ended] == [BrokerTimeout] * 6
-        assert sum("others were in front of it" in str(error) for error in ended) == 5
-        cluster.network.release()
-        await appender.append(of(3))
-        await asyncio.sleep(1)
-        assert sorted(committed(cluster)) == [1, 2, 3]
-
-    run_virtual(main())
+    cluster, loop = cluster_of(latency=Latency(timeout_ms=TIMEOUT_MS)), asyncio.get_running_loop()
+    appender = cluster.connect("one").appender()
+    await appender.append(of(1))
+    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    began = loop.time()
+    ended = await asyncio.gather(*(appender.append(of(2)) for _ in range(6)), return_exceptions=True)
+    assert loop.time() - began == pytest.approx(TIMEOUT_MS / 1000, abs=0.01)
+    assert [type(error) for error in ended] == [BrokerTimeout] * 6
+    assert sum("others were in front of it" in str(error) for error in ended) == 5
+    cluster.network.release()
+    await appender.append(of(3))
+    await asyncio.sleep(1)
+    assert sorted(committed(cluster)) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", [Kind.INIT, Kind.PRODUCE])
-def test_a_close_ends_what_is_under_way(kind: Kind) -> None:
+@virtual
+async def test_a_close_ends_what_is_under_way(kind: Kind) -> None:
     """Whoever is at an append, or waits in line, gets a BrokerError then; other appenders go on."""
-
-    async def main() -> None:
-        cluster, loop = cluster_of(), asyncio.get_running_loop()
-        connection = cluster.connect("one")
-        appender, other = connection.appender(), connection.appender()
-        await other.append(of(1))
-        cluster.network.arm(kind, Fault.HOLD_REQUEST)
-        running = [asyncio.create_task(appender.append(of(9))) for _ in range(3)]
-        await cluster.network.caught()
-        began = loop.time()
-        await appender.close()
-        cluster.network.release()
-        ended = await asyncio.gather(*running, return_exceptions=True)
-        assert all(isinstance(error, BrokerError) for error in ended), ended
-        assert loop.time() - began < 1
-        await other.append(of(2))
-        await asyncio.sleep(1)
-        written = committed(cluster)
-        assert [value for value in written if value != 9] == [1, 2]
-        assert written.count(9) <= (kind is Kind.PRODUCE), "what was sent may come late, and nothing else is sent"
-
-    run_virtual(main())
+    cluster, loop = cluster_of(), asyncio.get_running_loop()
+    connection = cluster.connect("one")
+    appender, other = connection.appender(), connection.appender()
+    await other.append(of(1))
+    cluster.network.arm(kind, Fault.HOLD_REQUEST)
+    running = [asyncio.create_task(appender.append(of(9))) for _ in range(3)]
+    await cluster.network.caught()
+    began = loop.time()
+    await appender.close()
+    cluster.network.release()
+    ended = await asyncio.gather(*running, return_exceptions=True)
+    assert all(isinstance(error, BrokerError) for error in ended), ended
+    assert loop.time() - began < 1
+    await other.append(of(2))
+    await asyncio.sleep(1)
+    written = committed(cluster)
+    assert [value for value in written if value != 9] == [1, 2]
+    assert written.count(9) <= (kind is Kind.PRODUCE), "what was sent may come late, and nothing else is sent"

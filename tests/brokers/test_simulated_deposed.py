@@ -74,152 +74,129 @@ class Stage:
         return await connection.producer("id", transaction_timeout_ms=int(LIMIT_MS))
 
 
-def each(case: Any) -> None:
-    """Run a case with several seeds."""
-    for seed in SEEDS:
-        main: Coroutine[Any, Any, None] = case(Stage(seed))
-        run_virtual(main, seed=seed)
+def staged(case: Callable[[Stage], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test that runs a case on stages of several seeds."""
+
+    def run() -> None:
+        for seed in SEEDS:
+            run_virtual(case(Stage(seed)), seed=seed)
+
+    run.__doc__ = case.__doc__
+    return run
 
 
-def test_watermarks_are_true_where_enough_nodes_are_reached() -> None:
+@staged
+async def test_watermarks_are_true_where_enough_nodes_are_reached(stage: Stage) -> None:
     """A client that knows the old leader, and is answered by it, asks until another node confirms who leads."""
-
-    async def case(stage: Stage) -> None:
-        one, other = await stage.knowing("one"), stage.cluster.connect("other")
-        stage.depose(stage.leader)
-        await other.appender().append(of(1, 2, 3))
-        assert (await one.watermarks([SOURCE]))[SOURCE] == Watermarks(0, 3)
-
-    each(case)
+    one, other = await stage.knowing("one"), stage.cluster.connect("other")
+    stage.depose(stage.leader)
+    await other.appender().append(of(1, 2, 3))
+    assert (await one.watermarks([SOURCE]))[SOURCE] == Watermarks(0, 3)
 
 
-def test_who_reaches_the_old_leader_alone_learns_no_watermarks() -> None:
+@staged
+async def test_who_reaches_the_old_leader_alone_learns_no_watermarks(stage: Stage) -> None:
     """Its end may be an old one; the question ends with a time-out, and is answered when the others are reached."""
-
-    async def case(stage: Stage) -> None:
-        one = await stage.knowing("one")
-        stage.leave_alone("one", stage.depose(stage.leader))
-        with pytest.raises(BrokerTimeout):
-            await one.watermarks([SOURCE])
-        stage.cluster.faults.cut_from_node.clear()
-        assert (await one.watermarks([SOURCE]))[SOURCE] == Watermarks(0, 0)
-
-    each(case)
-
-
-def test_a_deposed_leader_acknowledges_nothing_and_keeps_nothing() -> None:
-    """What is sent there ends with a time-out; it is not in the log, also when the node is mended."""
-
-    async def case(stage: Stage) -> None:
-        one = await stage.knowing("one")
-        stage.leave_alone("one", stage.depose(stage.leader))
-        with pytest.raises(BrokerTimeout):
-            await one.appender().append(of(1))
-        stage.cluster.faults.cut_from_node.clear()
-        stage.cluster.cluster.mend()
-        assert await one.appender().append(of(2)) == {SOURCE: 1}
-        assert [record.value for record in stage.cluster.committed("a")] == [b"2"]
-
-    each(case)
-
-
-def test_an_append_finds_the_new_leader() -> None:
-    """A node that does not acknowledge is not the only one: within the time of one call another one is asked."""
-
-    async def case(stage: Stage) -> None:
-        one = await stage.knowing("one")
-        stage.depose(stage.leader)
-        assert await one.appender().append(of(1)) == {SOURCE: 1}
-
-    each(case)
-
-
-def test_a_reader_of_a_deposed_leader_gets_what_was_there_before() -> None:
-    """Nothing behind the old end is told there; a reader that reaches the others gets the rest."""
-
-    async def case(stage: Stage) -> None:
-        one, other = stage.cluster.connect("one"), stage.cluster.connect("other")
-        await other.appender().append(of(1))
-        reader = await one.reader({SOURCE: 0})
-        first = await reader.fetch([SOURCE], records_max=10, wait_ms=100)
-        stage.leave_alone("one", stage.depose(stage.leader))
-        await other.appender().append(of(2))
-        assert [batch.offset_next for batch in first] == [1]
-        assert await reader.fetch([SOURCE], records_max=10, wait_ms=1_500) == []
-        stage.cluster.faults.cut_from_node.clear()
-        while not (batches := await reader.fetch([SOURCE], records_max=10, wait_ms=1_500)):
-            pass
-        assert [record.value for record in batches[0].records] == [b"2"]
-
-    each(case)
-
-
-def test_a_position_behind_the_old_end_is_no_lost_record() -> None:
-    """A deposed leader says that the offset does not exist; the true one is asked before that is believed."""
-
-    async def case(stage: Stage) -> None:
-        other = stage.cluster.connect("other")
-        old = stage.depose(stage.leader)
-        await other.appender().append(of(1, 2))
-        one = stage.cluster.connect("one")
-        reader = await one.reader({SOURCE: 1})
-        stage.leave_alone("one", old)
-        with pytest.raises(BrokerTimeout):
-            await reader.fetch([SOURCE], records_max=10, wait_ms=10_000)
-        stage.cluster.faults.cut_from_node.clear()
+    one = await stage.knowing("one")
+    stage.leave_alone("one", stage.depose(stage.leader))
+    with pytest.raises(BrokerTimeout):
         await one.watermarks([SOURCE])
-        while not (batches := await reader.fetch([SOURCE], records_max=10, wait_ms=1_500)):
-            pass
-        assert [record.value for record in batches[0].records] == [b"2"]
-
-    each(case)
+    stage.cluster.faults.cut_from_node.clear()
+    assert (await one.watermarks([SOURCE]))[SOURCE] == Watermarks(0, 0)
 
 
-def test_no_client_goes_back_to_an_older_leader_epoch() -> None:
-    """Whoever has heard of the new leader asks it, whatever the old one tells afterwards."""
-
-    async def case(stage: Stage) -> None:
-        one = await stage.knowing("one")
-        old = stage.depose(stage.leader)
+@staged
+async def test_a_deposed_leader_acknowledges_nothing_and_keeps_nothing(stage: Stage) -> None:
+    """What is sent there ends with a time-out; it is not in the log, also when the node is mended."""
+    one = await stage.knowing("one")
+    stage.leave_alone("one", stage.depose(stage.leader))
+    with pytest.raises(BrokerTimeout):
         await one.appender().append(of(1))
-        stage.leave_alone("one", old)
-        await one.describe(["a"])
-        assert one._nodes.leaders.epoch(SOURCE) == stage.nodes.leadership(SOURCE).epoch == 1
-        assert one._nodes.leaders.leader(SOURCE) != old
-
-    each(case)
+    stage.cluster.faults.cut_from_node.clear()
+    stage.cluster.cluster.mend()
+    assert await one.appender().append(of(2)) == {SOURCE: 1}
+    assert [record.value for record in stage.cluster.committed("a")] == [b"2"]
 
 
-def test_an_epoch_is_given_by_the_new_coordinator_only() -> None:
+@staged
+async def test_an_append_finds_the_new_leader(stage: Stage) -> None:
+    """A node that does not acknowledge is not the only one: within the time of one call another one is asked."""
+    one = await stage.knowing("one")
+    stage.depose(stage.leader)
+    assert await one.appender().append(of(1)) == {SOURCE: 1}
+
+
+@staged
+async def test_a_reader_of_a_deposed_leader_gets_what_was_there_before(stage: Stage) -> None:
+    """Nothing behind the old end is told there; a reader that reaches the others gets the rest."""
+    one, other = stage.cluster.connect("one"), stage.cluster.connect("other")
+    await other.appender().append(of(1))
+    reader = await one.reader({SOURCE: 0})
+    first = await reader.fetch([SOURCE], records_max=10, wait_ms=100)
+    stage.leave_alone("one", stage.depose(stage.leader))
+    await other.appender().append(of(2))
+    assert [batch.offset_next for batch in first] == [1]
+    assert await reader.fetch([SOURCE], records_max=10, wait_ms=1_500) == []
+    stage.cluster.faults.cut_from_node.clear()
+    while not (batches := await reader.fetch([SOURCE], records_max=10, wait_ms=1_500)):
+        pass
+    assert [record.value for record in batches[0].records] == [b"2"]
+
+
+@staged
+async def test_a_position_behind_the_old_end_is_no_lost_record(stage: Stage) -> None:
+    """A deposed leader says that the offset does not exist; the true one is asked before that is believed."""
+    other = stage.cluster.connect("other")
+    old = stage.depose(stage.leader)
+    await other.appender().append(of(1, 2))
+    one = stage.cluster.connect("one")
+    reader = await one.reader({SOURCE: 1})
+    stage.leave_alone("one", old)
+    with pytest.raises(BrokerTimeout):
+        await reader.fetch([SOURCE], records_max=10, wait_ms=10_000)
+    stage.cluster.faults.cut_from_node.clear()
+    await one.watermarks([SOURCE])
+    while not (batches := await reader.fetch([SOURCE], records_max=10, wait_ms=1_500)):
+        pass
+    assert [record.value for record in batches[0].records] == [b"2"]
+
+
+@staged
+async def test_no_client_goes_back_to_an_older_leader_epoch(stage: Stage) -> None:
+    """Whoever has heard of the new leader asks it, whatever the old one tells afterwards."""
+    one = await stage.knowing("one")
+    old = stage.depose(stage.leader)
+    await one.appender().append(of(1))
+    stage.leave_alone("one", old)
+    await one.describe(["a"])
+    assert one._nodes.leaders.epoch(SOURCE) == stage.nodes.leadership(SOURCE).epoch == 1
+    assert one._nodes.leaders.leader(SOURCE) != old
+
+
+@staged
+async def test_an_epoch_is_given_by_the_new_coordinator_only(stage: Stage) -> None:
     """A coordinator that was deposed names itself, and never answers INIT."""
-
-    async def case(stage: Stage) -> None:
-        one = stage.cluster.connect("one")
-        old = stage.depose(stage.nodes.coordinator("id"))
-        producer = await stage.producer(one)
-        assert isinstance(producer.requests, SimulatedRequests)
-        assert producer.requests.coordinator == stage.nodes.coordinator("id") != old
-        stage.leave_alone("one", old)
-        with pytest.raises(BrokerTimeout):
-            await stage.producer(one)
-
-    each(case)
+    one = stage.cluster.connect("one")
+    old = stage.depose(stage.nodes.coordinator("id"))
+    producer = await stage.producer(one)
+    assert isinstance(producer.requests, SimulatedRequests)
+    assert producer.requests.coordinator == stage.nodes.coordinator("id") != old
+    stage.leave_alone("one", old)
+    with pytest.raises(BrokerTimeout):
+        await stage.producer(one)
 
 
-def test_a_producer_asks_the_node_that_gave_its_epoch() -> None:
+@staged
+async def test_a_producer_asks_the_node_that_gave_its_epoch(stage: Stage) -> None:
     """When that one is deposed nothing is committed through it, and the next producer is another node's."""
-
-    async def case(stage: Stage) -> None:
-        one = await stage.knowing("one")
-        producer = await stage.producer(one)
-        await producer.transact(of(1))
-        stage.depose(stage.nodes.coordinator("id"))
-        with pytest.raises((TransactionAborted, TransactionUnknown)):
-            await producer.transact(of(2))
-        await (await stage.producer(one)).transact(of(3))
-        assert [record.value for record in stage.cluster.committed("a")] == [b"1", b"3"]
-
-    each(case)
+    one = await stage.knowing("one")
+    producer = await stage.producer(one)
+    await producer.transact(of(1))
+    stage.depose(stage.nodes.coordinator("id"))
+    with pytest.raises((TransactionAborted, TransactionUnknown)):
+        await producer.transact(of(2))
+    await (await stage.producer(one)).transact(of(3))
+    assert [record.value for record in stage.cluster.committed("a")] == [b"1", b"3"]
 
 
 @pytest.mark.parametrize(

@@ -34,48 +34,17 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..stage.appending import append
 from ..stage.fencing import fence
+from ..stage.virtual import virtual
 from ..tiers.marks import tier
+from .clusters import OTHER, SOURCE, both, cluster_of, committed, of, producer_of
 
 pytestmark = tier("check")
 
 T = TypeVar("T")
 
-SOURCE, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
+
 NOISE = random.Random(3).randbytes(5_000)
 LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
-
-
-def cluster_of(
-    seed: int = 0,
-    faults: Faults | None = None,
-    latency: Latency = Latency(),  # noqa: B008  # frozen
-    brokers: int = 1,
-) -> SimulatedBroker:
-    """A cluster, of one broker unless said, with the topics a and b of one partition."""
-    cluster = SimulatedBroker(seed, faults=faults, latency=latency, brokers=brokers)
-    cluster.create_topic("a", 1)
-    cluster.create_topic("b", 1)
-    return cluster
-
-
-def of(*values: int, topic: str = "a") -> list[Outgoing]:
-    """Records with these values."""
-    return [Outgoing(topic, 0, b"k", b"%d" % value) for value in values]
-
-
-def both(*values: int) -> list[Outgoing]:
-    """The same records for both topics."""
-    return of(*values) + of(*values, topic="b")
-
-
-def committed(cluster: SimulatedBroker, topic: str = "a") -> list[int]:
-    """The committed values of a topic."""
-    return [int(record.value or b"") for record in cluster.committed(topic)]
-
-
-async def producer_of(connection: SimulatedConnection, timeout_ms: int = 30_000) -> TransactionalProducer[Numbered]:
-    """A new producer of the only id."""
-    return await connection.producer("id", transaction_timeout_ms=timeout_ms)
 
 
 def same_epoch(
@@ -90,53 +59,44 @@ def same_epoch(
 
 
 @pytest.mark.parametrize("fault", LOST)
-def test_a_lost_commit_is_unknown(fault: Fault) -> None:
+@virtual
+async def test_a_lost_commit_is_unknown(fault: Fault) -> None:
     """Without its request nothing is committed, without its reply everything; the producer learns neither."""
-
-    async def main() -> list[int]:
-        cluster = cluster_of()
-        producer = await producer_of(cluster.connect("one"))
-        cluster.network.arm(Kind.END_TXN, fault)
-        with pytest.raises(TransactionUnknown):
-            await producer.transact(both(1))
-        await cluster.network.caught()
-        with pytest.raises(BrokerError):
-            await producer.transact(both(2))
-        assert committed(cluster) == committed(cluster, "b")
-        return committed(cluster)
-
-    assert run_virtual(main()) == ([1] if fault is Fault.LOSE_REPLY else [])
+    cluster = cluster_of()
+    producer = await producer_of(cluster.connect("one"))
+    cluster.network.arm(Kind.END_TXN, fault)
+    with pytest.raises(TransactionUnknown):
+        await producer.transact(both(1))
+    await cluster.network.caught()
+    with pytest.raises(BrokerError):
+        await producer.transact(both(2))
+    assert committed(cluster) == committed(cluster, "b")
+    assert committed(cluster) == ([1] if fault is Fault.LOSE_REPLY else [])
 
 
 @pytest.mark.parametrize("kind", [Kind.ADD_PARTITIONS, Kind.END_TXN])
-def test_a_coordinator_that_can_not_be_reached_ends_the_transaction(kind: Kind) -> None:
+@virtual
+async def test_a_coordinator_that_can_not_be_reached_ends_the_transaction(kind: Kind) -> None:
     """Another one may coordinate by now, of which this epoch has no proof: the transaction is aborted, at once."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        producer = await producer_of(cluster.connect("one"))
-        cluster.network.arm(kind, Fault.NOT_SENT)
-        with pytest.raises(TransactionAborted):
-            await producer.transact(both(1))
-        await (await producer_of(cluster.connect("one"))).transact(both(2))
-        assert committed(cluster) == committed(cluster, "b") == [2]
-
-    run_virtual(main())
+    cluster = cluster_of()
+    producer = await producer_of(cluster.connect("one"))
+    cluster.network.arm(kind, Fault.NOT_SENT)
+    with pytest.raises(TransactionAborted):
+        await producer.transact(both(1))
+    await (await producer_of(cluster.connect("one"))).transact(both(2))
+    assert committed(cluster) == committed(cluster, "b") == [2]
 
 
-def test_a_batch_that_did_not_leave_is_sent_again() -> None:
+@virtual
+async def test_a_batch_that_did_not_leave_is_sent_again() -> None:
     """Without a connection nothing of it can arrive late: the transaction goes on, and its producer is good."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        producer = await producer_of(cluster.connect("one"))
-        cluster.network.arm(Kind.PRODUCE, Fault.NOT_SENT)
-        assert await producer.transact(both(1)) == {SOURCE: 1, OTHER: 1}
-        await cluster.network.caught()
-        await producer.transact(both(2))
-        assert committed(cluster) == committed(cluster, "b") == [1, 2]
-
-    run_virtual(main())
+    cluster = cluster_of()
+    producer = await producer_of(cluster.connect("one"))
+    cluster.network.arm(Kind.PRODUCE, Fault.NOT_SENT)
+    assert await producer.transact(both(1)) == {SOURCE: 1, OTHER: 1}
+    await cluster.network.caught()
+    await producer.transact(both(2))
+    assert committed(cluster) == committed(cluster, "b") == [1, 2]
 
 
 def test_a_commit_that_never_left_is_aborted() -> None:
@@ -179,183 +139,159 @@ def test_a_coordinator_that_can_not_confirm_a_commit_leaves_it_unknown() -> None
 
 @pytest.mark.parametrize("fault", LOST)
 @pytest.mark.parametrize("kind", [Kind.ADD_PARTITIONS, Kind.PRODUCE])
-def test_a_transaction_that_lost_an_answer_before_its_commit_is_aborted(kind: Kind, fault: Fault) -> None:
+@virtual
+async def test_a_transaction_that_lost_an_answer_before_its_commit_is_aborted(kind: Kind, fault: Fault) -> None:
     """No commit was asked for, so the outcome is known; with the next producer readers go on."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        producer = await producer_of(cluster.connect("one"))
-        cluster.network.arm(kind, fault)
-        with pytest.raises(TransactionAborted):
-            await producer.transact(both(1))
-        await fence(cluster.connect("one"), "id")
-        assert cluster.stable(SOURCE) == cluster.watermarks(SOURCE).high
-        assert committed(cluster) == []
-
-    run_virtual(main())
+    cluster = cluster_of()
+    producer = await producer_of(cluster.connect("one"))
+    cluster.network.arm(kind, fault)
+    with pytest.raises(TransactionAborted):
+        await producer.transact(both(1))
+    await fence(cluster.connect("one"), "id")
+    assert cluster.stable(SOURCE) == cluster.watermarks(SOURCE).high
+    assert committed(cluster) == []
 
 
 @pytest.mark.parametrize("kind", [Kind.METADATA, Kind.OFFSETS, Kind.INIT, Kind.CREATE, Kind.TRIM, Kind.FETCH])
 @pytest.mark.parametrize("fault", LOST)
-def test_what_may_be_asked_twice_is_asked_again(kind: Kind, fault: Fault) -> None:
+@virtual
+async def test_what_may_be_asked_twice_is_asked_again(kind: Kind, fault: Fault) -> None:
     """Single losses of questions, initialisations and the like are not noticed."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        connection = cluster.connect("one")
-        await append(connection, of(1, 2))
-        cluster.network.arm(kind, fault)
-        await connection.open()
-        await connection.describe(["a"])
-        await connection.watermarks([SOURCE])
-        await producer_of(connection)
-        await connection.create([])
-        await connection.trim({SOURCE: 1})
-        reader = await connection.reader({SOURCE: 1})
-        assert [len(batch.records) for batch in await reader.fetch([SOURCE], records_max=9, wait_ms=1000)] == [1]
-        await cluster.network.caught()
-
-    run_virtual(main())
+    cluster = cluster_of()
+    connection = cluster.connect("one")
+    await append(connection, of(1, 2))
+    cluster.network.arm(kind, fault)
+    await connection.open()
+    await connection.describe(["a"])
+    await connection.watermarks([SOURCE])
+    await producer_of(connection)
+    await connection.create([])
+    await connection.trim({SOURCE: 1})
+    reader = await connection.reader({SOURCE: 1})
+    assert [len(batch.records) for batch in await reader.fetch([SOURCE], records_max=9, wait_ms=1000)] == [1]
+    await cluster.network.caught()
 
 
-def test_a_late_end_ends_the_next_transaction_of_its_epoch() -> None:
+@virtual
+async def test_a_late_end_ends_the_next_transaction_of_its_epoch() -> None:
     """EndTxn names an id and an epoch only: held back, it ends what a producer of that epoch has open by then."""
-
-    async def main() -> None:
-        cluster = cluster_of(latency=Latency(timeout_ms=500))
-        connection = cluster.connect("one")
-        producer = await producer_of(connection)
-        cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
-        with pytest.raises(TransactionUnknown):
-            await producer.transact(of(1))
-        wrong = same_epoch(connection, producer)
-        cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
-        running = asyncio.create_task(wrong.transact(of(2, topic="b")))
-        await cluster.network.caught()
-        assert committed(cluster) == []
-        cluster.network.release()  # the first end and the second: one of them ends both
-        await asyncio.sleep(1)
-        assert (committed(cluster), committed(cluster, "b")) == ([1], [2])
-        await running
-
-    run_virtual(main())
+    cluster = cluster_of(latency=Latency(timeout_ms=500))
+    connection = cluster.connect("one")
+    producer = await producer_of(connection)
+    cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
+    with pytest.raises(TransactionUnknown):
+        await producer.transact(of(1))
+    wrong = same_epoch(connection, producer)
+    cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
+    running = asyncio.create_task(wrong.transact(of(2, topic="b")))
+    await cluster.network.caught()
+    assert committed(cluster) == []
+    cluster.network.release()  # the first end and the second: one of them ends both
+    await asyncio.sleep(1)
+    assert (committed(cluster), committed(cluster, "b")) == ([1], [2])
+    await running
 
 
-def test_a_late_end_changes_nothing_of_a_newer_producer() -> None:
+@virtual
+async def test_a_late_end_changes_nothing_of_a_newer_producer() -> None:
     """A new epoch keeps it out: it is fenced, whatever is open then."""
-
-    async def main() -> None:
-        cluster = cluster_of(latency=Latency(timeout_ms=500))
-        connection = cluster.connect("one")
-        producer = await producer_of(connection)
-        cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
-        with pytest.raises(TransactionUnknown):
-            await producer.transact(of(1))
-        newer = await producer_of(connection)
-        cluster.network.release()
-        await newer.transact(of(2))
-        await asyncio.sleep(1)
-        assert committed(cluster) == [2]
-        assert (cluster.met["arrived_late"], cluster.met["fenced"]) == (1, 1)
-
-    run_virtual(main())
+    cluster = cluster_of(latency=Latency(timeout_ms=500))
+    connection = cluster.connect("one")
+    producer = await producer_of(connection)
+    cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
+    with pytest.raises(TransactionUnknown):
+        await producer.transact(of(1))
+    newer = await producer_of(connection)
+    cluster.network.release()
+    await newer.transact(of(2))
+    await asyncio.sleep(1)
+    assert committed(cluster) == [2]
+    assert (cluster.met["arrived_late"], cluster.met["fenced"]) == (1, 1)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_requests_are_late_by_the_seed(seed: int) -> None:
+@virtual
+async def test_requests_are_late_by_the_seed(seed: int) -> None:
     """Who sent a late request hears nothing for its whole time-out; the request takes effect all the same."""
-
-    async def main() -> None:
-        faults = Faults(request_late=1.0, request_late_ms=30_000)
-        cluster = cluster_of(seed, latency=Latency(timeout_ms=2_000))
-        appender = cluster.connect("one").appender()
-        await appender.append(of(0))
-        cluster.faults.request_late, cluster.faults.request_late_ms = faults.request_late, faults.request_late_ms
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        with pytest.raises(BrokerTimeout):
-            await appender.append(of(1))
-        assert loop.time() - began == pytest.approx(2.0, abs=0.1)
-        cluster.faults.heal()
-        await appender.append(of(2))
-        await asyncio.sleep(40)
-        assert sorted(committed(cluster)) == [0, 1, 2]
-        assert cluster.met["request_late"] == cluster.met["arrived_late"] == 1
-
-    run_virtual(main(), seed=seed)
+    faults = Faults(request_late=1.0, request_late_ms=30_000)
+    cluster = cluster_of(seed, latency=Latency(timeout_ms=2_000))
+    appender = cluster.connect("one").appender()
+    await appender.append(of(0))
+    cluster.faults.request_late, cluster.faults.request_late_ms = faults.request_late, faults.request_late_ms
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(BrokerTimeout):
+        await appender.append(of(1))
+    assert loop.time() - began == pytest.approx(2.0, abs=0.1)
+    cluster.faults.heal()
+    await appender.append(of(2))
+    await asyncio.sleep(40)
+    assert sorted(committed(cluster)) == [0, 1, 2]
+    assert cluster.met["request_late"] == cluster.met["arrived_late"] == 1
 
 
-def test_late_markers_keep_the_id_busy() -> None:
+@virtual
+async def test_late_markers_keep_the_id_busy() -> None:
     """Until they are written no transaction can begin, no producer be made: CONCURRENT_TRANSACTIONS."""
-
-    async def main() -> None:
-        cluster = cluster_of(faults=Faults(marker_late=1.0, marker_late_ms=20_000), latency=Latency(timeout_ms=1_000))
-        connection = cluster.connect("one")
-        producer = await producer_of(connection)
-        await producer.transact(both(1))
-        assert not cluster.is_settled
-        with pytest.raises(BrokerTimeout):
-            await fence(connection, "id")
-        assert await producer.transact(both(2)) == {SOURCE: 3, OTHER: 3}
-        await asyncio.sleep(60)
-        assert cluster.is_settled
-        assert cluster.met["marker_late"] == 4
-        assert cluster.met["concurrent_transactions"] > 10
-
-    run_virtual(main())
+    cluster = cluster_of(faults=Faults(marker_late=1.0, marker_late_ms=20_000), latency=Latency(timeout_ms=1_000))
+    connection = cluster.connect("one")
+    producer = await producer_of(connection)
+    await producer.transact(both(1))
+    assert not cluster.is_settled
+    with pytest.raises(BrokerTimeout):
+        await fence(connection, "id")
+    assert await producer.transact(both(2)) == {SOURCE: 3, OTHER: 3}
+    await asyncio.sleep(60)
+    assert cluster.is_settled
+    assert cluster.met["marker_late"] == 4
+    assert cluster.met["concurrent_transactions"] > 10
 
 
-def test_a_client_that_is_cut_off_reaches_nobody() -> None:
+@virtual
+async def test_a_client_that_is_cut_off_reaches_nobody() -> None:
     """Its calls end when their time is over, its transaction by the cluster's time limit; the others go on."""
-
-    async def main() -> None:
-        cluster = cluster_of(latency=Latency(timeout_ms=1_000))
-        one, two = cluster.connect("one"), cluster.connect("two")
-        producer = await producer_of(one, timeout_ms=2_000)
-        reader = await one.reader({SOURCE: 0})
-        running = asyncio.create_task(producer.transact(both(1)))
-        while not cluster.everything(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
-            await asyncio.sleep(0.0001)
-        cluster.faults.cut.add("one")
-        with pytest.raises((TransactionUnknown, TransactionAborted)):
-            await running
-        with pytest.raises(BrokerTimeout):
-            await one.watermarks([SOURCE])
-        assert (await two.watermarks([SOURCE]))[SOURCE].high >= 1
-        await asyncio.sleep(3)
-        assert cluster.stable(SOURCE) == cluster.watermarks(SOURCE).high
-        cluster.faults.cut.clear()
-        await (await producer_of(one)).transact(both(2))
-        assert committed(cluster)[-1] == 2
-        assert await reader.fetch([SOURCE], records_max=9, wait_ms=1_000)
-        assert cluster.met["cut"] > 0
-
-    run_virtual(main())
+    cluster = cluster_of(latency=Latency(timeout_ms=1_000))
+    one, two = cluster.connect("one"), cluster.connect("two")
+    producer = await producer_of(one, timeout_ms=2_000)
+    reader = await one.reader({SOURCE: 0})
+    running = asyncio.create_task(producer.transact(both(1)))
+    while not cluster.everything(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
+        await asyncio.sleep(0.0001)
+    cluster.faults.cut.add("one")
+    with pytest.raises((TransactionUnknown, TransactionAborted)):
+        await running
+    with pytest.raises(BrokerTimeout):
+        await one.watermarks([SOURCE])
+    assert (await two.watermarks([SOURCE]))[SOURCE].high >= 1
+    await asyncio.sleep(3)
+    assert cluster.stable(SOURCE) == cluster.watermarks(SOURCE).high
+    cluster.faults.cut.clear()
+    await (await producer_of(one)).transact(both(2))
+    assert committed(cluster)[-1] == 2
+    assert await reader.fetch([SOURCE], records_max=9, wait_ms=1_000)
+    assert cluster.met["cut"] > 0
 
 
-def test_a_reader_of_a_silent_cluster_hears_nothing_and_then_an_error() -> None:
+@virtual
+async def test_a_reader_of_a_silent_cluster_hears_nothing_and_then_an_error() -> None:
     """Each fetch ends when its own time is over; when nothing was heard for the time-out, it raises."""
-
-    async def main() -> None:
-        cluster = cluster_of(latency=Latency(timeout_ms=1_000))
-        reader = await cluster.connect("one").reader({SOURCE: 0})
-        assert await reader.fetch([SOURCE], records_max=1, wait_ms=0) == []
-        cluster.faults.away = True
-        loop = asyncio.get_running_loop()
-        began, quiet = loop.time(), 0
-        try:
-            while True:
-                assert await reader.fetch([SOURCE], records_max=1, wait_ms=100) == []
-                quiet += 1
-        except BrokerTimeout:
-            pass
-        assert 5 <= quiet <= 10
-        assert loop.time() - began == pytest.approx(1.0, abs=0.2)
-        cluster.faults.away = False
-        await append(cluster.connect("two"), of(1))
-        assert await reader.fetch([SOURCE], records_max=1, wait_ms=100)
-
-    run_virtual(main())
+    cluster = cluster_of(latency=Latency(timeout_ms=1_000))
+    reader = await cluster.connect("one").reader({SOURCE: 0})
+    assert await reader.fetch([SOURCE], records_max=1, wait_ms=0) == []
+    cluster.faults.away = True
+    loop = asyncio.get_running_loop()
+    began, quiet = loop.time(), 0
+    try:
+        while True:
+            assert await reader.fetch([SOURCE], records_max=1, wait_ms=100) == []
+            quiet += 1
+    except BrokerTimeout:
+        pass
+    assert 5 <= quiet <= 10
+    assert loop.time() - began == pytest.approx(1.0, abs=0.2)
+    cluster.faults.away = False
+    await append(cluster.connect("two"), of(1))
+    assert await reader.fetch([SOURCE], records_max=1, wait_ms=100)
 
 
 def test_a_broker_that_is_started_anew_breaks_what_is_under_way() -> None:
@@ -386,59 +322,50 @@ def test_a_broker_that_is_started_anew_breaks_what_is_under_way() -> None:
     assert set(found) == {"committed, landed", "TransactionAborted", "TransactionUnknown", "TransactionUnknown, landed"}
 
 
-def test_a_refused_batch_leaves_the_others_of_its_round() -> None:
+@virtual
+async def test_a_refused_batch_leaves_the_others_of_its_round() -> None:
     """As with Kafka: each partition's batches go one by one, a refused one ends all, and markers take their offsets."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        cluster.create_topic("small", 1, {"max.message.bytes": "2000"})
-        connection, small = cluster.connect("one"), TopicPartition("small", 0)
-        fine = [Outgoing("small", 0, b"k", NOISE[:900]) for _ in range(3)]
-        producer = await producer_of(connection)
-        with pytest.raises(TransactionRefused) as caught:
-            await producer.transact([*fine, Outgoing("small", 0, b"k", NOISE), *of(7)])
-        assert caught.value.culprits == (3,)
-        producer = await producer_of(connection)
-        assert (cluster.watermarks(small).high, cluster.watermarks(SOURCE).high) == (4, 2)
-        assert (committed(cluster), cluster.committed("small")) == ([], [])
-        assert await producer.transact(fine) == {small: 7}
-
-    run_virtual(main())
+    cluster = cluster_of()
+    cluster.create_topic("small", 1, {"max.message.bytes": "2000"})
+    connection, small = cluster.connect("one"), TopicPartition("small", 0)
+    fine = [Outgoing("small", 0, b"k", NOISE[:900]) for _ in range(3)]
+    producer = await producer_of(connection)
+    with pytest.raises(TransactionRefused) as caught:
+        await producer.transact([*fine, Outgoing("small", 0, b"k", NOISE), *of(7)])
+    assert caught.value.culprits == (3,)
+    producer = await producer_of(connection)
+    assert (cluster.watermarks(small).high, cluster.watermarks(SOURCE).high) == (4, 2)
+    assert (committed(cluster), cluster.committed("small")) == ([], [])
+    assert await producer.transact(fine) == {small: 7}
 
 
-def test_a_refused_batch_keeps_its_place() -> None:
+@virtual
+async def test_a_refused_batch_keeps_its_place() -> None:
     """Its partition remembers the sequence number: what follows at the same epoch is out of order there."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        connection = cluster.connect("one")
-        producer = await producer_of(connection)
-        with pytest.raises(TransactionRefused):
-            await producer.transact([Outgoing("a", 0, b"k", bytes(2_000_000))])
-        with pytest.raises(TransactionAborted, match="expected to go on at 0"):
-            await same_epoch(connection, producer).transact(of(1))
-        await (await producer_of(connection)).transact(of(2))
-        assert committed(cluster) == [2]
-
-    run_virtual(main())
+    cluster = cluster_of()
+    connection = cluster.connect("one")
+    producer = await producer_of(connection)
+    with pytest.raises(TransactionRefused):
+        await producer.transact([Outgoing("a", 0, b"k", bytes(2_000_000))])
+    with pytest.raises(TransactionAborted, match="expected to go on at 0"):
+        await same_epoch(connection, producer).transact(of(1))
+    await (await producer_of(connection)).transact(of(2))
+    assert committed(cluster) == [2]
 
 
-def test_a_limit_lowered_meanwhile_refuses_a_batch_once() -> None:
+@virtual
+async def test_a_limit_lowered_meanwhile_refuses_a_batch_once() -> None:
     """Batches are cut to the limit as it was known: all of the batch are culprits, and the next one is cut anew."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        connection = cluster.connect("one")
-        records = [Outgoing("a", 0, b"k", NOISE[:900]) for _ in range(4)]
+    cluster = cluster_of()
+    connection = cluster.connect("one")
+    records = [Outgoing("a", 0, b"k", NOISE[:900]) for _ in range(4)]
+    await (await producer_of(connection)).transact(records)
+    cluster.configure_topic("a", {"max.message.bytes": "2000"})
+    with pytest.raises(TransactionRefused) as caught:
         await (await producer_of(connection)).transact(records)
-        cluster.configure_topic("a", {"max.message.bytes": "2000"})
-        with pytest.raises(TransactionRefused) as caught:
-            await (await producer_of(connection)).transact(records)
-        assert caught.value.culprits == (0, 1, 2, 3)
-        await (await producer_of(connection)).transact(records)
-        assert len(cluster.committed("a")) == 8
-
-    run_virtual(main())
+    assert caught.value.culprits == (0, 1, 2, 3)
+    await (await producer_of(connection)).transact(records)
+    assert len(cluster.committed("a")) == 8
 
 
 def test_a_producer_that_was_fenced_writes_nothing() -> None:
@@ -463,7 +390,8 @@ def test_a_producer_that_was_fenced_writes_nothing() -> None:
     assert {run_virtual(main(seed), seed=seed) for seed in range(80)} == {"fenced", "committed"}
 
 
-def test_the_cluster_runs_outside_of_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_the_cluster_runs_outside_of_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that happens in the network or the cluster runs in the context of the process that asked for it."""
     process: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="nobody")
     seen: set[str] = set()
@@ -488,12 +416,9 @@ def test_the_cluster_runs_outside_of_its_processes(monkeypatch: pytest.MonkeyPat
         assert process.get() == "one"
         await asyncio.sleep(5)
 
-    async def main() -> None:
-        cluster = SimulatedBroker()
-        cluster.create_topic("a", 1)
-        await asyncio.create_task(work(cluster))
-
-    run_virtual(main())
+    cluster = SimulatedBroker()
+    cluster.create_topic("a", 1)
+    await asyncio.create_task(work(cluster))
     assert seen == {"nobody wakes", "nobody expires", "nobody ends"}
 
 

@@ -18,15 +18,8 @@ from keylanes.offsets.event_values import NUMBERLESS, PlannedMove, Span
 
 from .group_plants import Plant, find, put_behind
 from .honest import SOURCE, Run
-from .honest_copies import DEMOTED, DROPPED, HALF, LAST, MOVED, STANDBY, THIRD, CopyPlanner, asked
+from .honest_copies import DEMOTED, DROPPED, HALF, LAST, MOVED, STANDBY, THIRD, asked
 from .honest_group import FIRST, SECOND, WHOLE
-
-
-def planted_copy(name: str) -> Run:
-    """The run with one fault."""
-    run = CopyPlanner().run()
-    COPY_PLANTS[name].change(run)
-    return run
 
 
 def _asked(number: int, **fields: Any) -> Callable[[Run], None]:
@@ -120,7 +113,7 @@ COPY_PLANTS = {
     "a copy of no range": Plant("copy-asked", _asked(STANDBY, bands=(Span(5, 5),))),
     "a copy of another topic": Plant("copy-asked", _asked(STANDBY, topic="other")),
     "a learner of no move": Plant("copy-asked", _asked(STANDBY, role="learner")),
-    "a learner of half a plan": Plant("copy-asked", _half_a_plan),
+    "a learner of half a plan": Plant("copy-asked", _half_a_plan, ("copy-first",)),
     "a learner of a plan that was replaced": Plant("copy-asked", _another_plan),
     "a learner that is not the target": Plant("copy-asked", _asked(DROPPED, incarnation=SECOND, partition=1)),
     "a learner of more than its move": Plant("copy-asked", _asked(DROPPED, bands=(Span(0, HALF + 1),))),
@@ -141,7 +134,9 @@ COPY_PLANTS = {
     ),
     "two learners of a range": Plant("copy-once", _released_while_learned),
     "released for another than who learns": Plant("copy-once", _released_for_another),
-    "ended twice": Plant("copy-ended", _before_the_release(*[CopyEnded(1, NUMBERLESS, MOVED, "again")] * 2)),
+    "ended twice": Plant(
+        "copy-ended", _before_the_release(*[CopyEnded(1, NUMBERLESS, MOVED, "again")] * 2), ("copy-first",)
+    ),
     "ended when it was owned": Plant(
         "copy-ended", lambda run: run.control.append(CopyEnded(2, NUMBERLESS, STANDBY, "late"))
     ),

@@ -9,24 +9,25 @@ from keylanes.offsets.control_events import MemberExpelled, MemberFenced, Member
 from keylanes.offsets.event_values import Band, Edge
 from keylanes.offsets.events import Committed, Event, RangesReleased, StateChanged, WorkersCut
 
-from .honest import SOURCE, Run
-from .honest_group import FIRST, SECOND, WHOLE, GroupPlanner
+from .honest import SOURCE, Planner, Run
+from .honest_group import FIRST, SECOND, WHOLE
 
 MOVED, TAKEN = 1, 0
 """The partition that moves in order, and the one whose owner is expelled."""
 
 
 class Plant(NamedTuple):
-    """``check``: the statement that finds it."""
+    """``check``: the statement that finds it. ``also``: others that it contradicts."""
 
     check: str
     change: Callable[[Run], None]
+    also: tuple[str, ...] = ()
 
 
-def planted(name: str) -> Run:
+def planted(planner: Planner, plant: Plant) -> Run:
     """The run with one fault."""
-    run = GroupPlanner().run()
-    PLANTS[name].change(run)
+    run = planner.run()
+    plant.change(run)
     return run
 
 
@@ -159,15 +160,17 @@ PLANTS = {
     "granted from behind the edge of who was fenced": Plant("grant-edge", _granted_from(TAKEN, 2, 190)),
     "granted from ahead of it": Plant("grant-edge", _granted_from(TAKEN, 2, 210)),
     "not granted from the start": Plant("grant-edge", _granted_from(TAKEN, 1, 10)),
-    "released below its tiles": Plant("release-edge", _released_at(140)),
-    "released above its tiles": Plant("release-edge", _released_at(160)),
-    "released by another": Plant("release-edge", _released_by_another),
+    "released below its tiles": Plant("release-edge", _released_at(140), ("grant-edge",)),
+    "released above its tiles": Plant("release-edge", _released_at(160), ("grant-edge",)),
+    "released by another": Plant("release-edge", _released_by_another, ("release-last",)),
     "a tile behind its release": Plant("release-last", _late_tile),
     "released twice": Plant("release-last", _released_twice),
-    "begun before the release": Plant("release-last", _begun_before_the_release),
+    "begun before the release": Plant("release-last", _begun_before_the_release, ("grant-free",)),
     "a commit behind the fence": Plant("fence-last", _commit_behind_the_fence),
     "a release behind the fence": Plant(
-        "fence-last", _behind_the_fence(RangesReleased(FIRST, 99, 1, SOURCE, TAKEN, 0, (Edge(0, WHOLE, 200),), ()))
+        "fence-last",
+        _behind_the_fence(RangesReleased(FIRST, 99, 1, SOURCE, TAKEN, 0, (Edge(0, WHOLE, 200),), ())),
+        ("release-last",),
     ),
     "a change of state behind the fence": Plant(
         "fence-last", _behind_the_fence(StateChanged(FIRST, 99, SOURCE, TAKEN, 1, ()))

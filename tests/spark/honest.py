@@ -5,7 +5,8 @@ folder. Everything follows from the seed.
 """
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -15,10 +16,7 @@ import msgspec
 from keylanes.keyrange.hashing import HASH_NAME, point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.codec import encode
-from keylanes.offsets.control_events import (
-    AppCreated,
-    ControlEvent,
-)
+from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.offsets.event_values import Band, EpochFold, Piece, Tile
 from keylanes.offsets.events import Committed, Event, LogOpened, SnapshotTaken, WorkersCut
 from keylanes.offsets.provenance import (
@@ -195,6 +193,7 @@ class Planner:
     def _begun(self) -> Run:
         """Records, and logs in which nobody has joined."""
         self.random = random.Random(self.seed)
+        self._transactions = Counter[int]()
         records = [
             [(None if self.random.random() < 0.02 else self._key(p), b"%d" % i) for i in range(self.records)]
             for p in range(self.partitions)
@@ -244,15 +243,20 @@ class Planner:
         """What is granted of a partition, from where its workers stand."""
         return tuple(Band(*level) for level in self._levels(p))
 
-    def _levels(self, p: int) -> list[tuple[int, int, int]]:
-        """(first, end, edge) of neighbours at the same edge."""
+    def _levels(self, p: int, over: Iterable[int] | None = None) -> list[tuple[int, int, int]]:
+        """(first, end, edge) of neighbours at the same edge, among all workers or these."""
         levels: list[tuple[int, int, int]] = []
-        for w, edge in enumerate(self.edges[p]):
-            first, end = self.bounds[w], self.bounds[w + 1]
-            if levels and levels[-1][2] == edge:
+        for w in range(self.workers) if over is None else over:
+            first, end, edge = self.bounds[w], self.bounds[w + 1], self.edges[p][w]
+            if levels and levels[-1][1:] == (first, edge):
                 first = levels.pop()[0]
             levels.append((first, end, edge))
         return levels
+
+    def _next(self, incarnation: int) -> int:
+        """The number of the next transaction of a member."""
+        self._transactions[incarnation] += 1
+        return self._transactions[incarnation]
 
     def _commit(self, run: Run, incarnation: int, transaction: int, epochs: dict[int, int], front: int) -> None:
         """One transaction, of the partitions that have an epoch."""
@@ -275,9 +279,7 @@ class Planner:
             for w, _, to in moved:
                 self.edges[p][w] = to
         for part, commit in enumerate(commits):
-            numbered = Committed(
-                **{**{f: getattr(commit, f) for f in commit.__struct_fields__}, "part": part, "parts": len(commits)}
-            )
+            numbered = msgspec.structs.replace(commit, part=part, parts=len(commits))
             written.append((commit.partition % self.log_partitions, numbered))
             run.events[commit.partition % self.log_partitions].append(numbered)
         run.outputs += made
@@ -341,10 +343,3 @@ def digest_of(outputs: list[Output]) -> int:
     for o in outputs:
         total += output_digest(place_seed(SOURCE, o.partition), o.offset, o.i, o.destination)
     return total & DIGEST_MASK
-
-
-def altered(event: Committed, **fields: object) -> Committed:
-    """A commit event with some fields replaced."""
-    return Committed(
-        **{**{name: getattr(event, name) for name in event.__struct_fields__}, **fields}
-    )  # msgspec checks it when it is decoded

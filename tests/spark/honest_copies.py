@@ -31,7 +31,7 @@ class CopyPlanner(GroupPlanner):
     def run(self) -> Run:
         """The plan."""
         run = self._begun()
-        self._transactions = dict.fromkeys((FIRST, SECOND, THIRD), 0)
+
         run.events_ms = [[] for _ in run.events]
         run.control += [coordinator_elected(1, f"{self.process} 0"), self._joined(1, FIRST)]
         run.control += [partition_started(1, SOURCE, p, 0, "earliest", 2) for p in range(self.partitions)]

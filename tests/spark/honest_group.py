@@ -33,7 +33,7 @@ class GroupPlanner(Planner):
     def run(self) -> Run:
         """The plan."""
         run = self._begun()
-        self._transactions = {FIRST: 0, SECOND: 0}
+
         run.events_ms = [[] for _ in run.events]
         run.control += [coordinator_elected(1, f"{self.process} 0"), self._joined(1, FIRST)]
         run.control += [partition_started(1, SOURCE, p, 0, "earliest", 2) for p in range(self.partitions)]
@@ -101,10 +101,6 @@ class GroupPlanner(Planner):
         transaction = self._transactions[incarnation]
         run.events[0].append(RangesReleased(incarnation, transaction, epoch, SOURCE, p, 0, bands, ()))
         self._stamp(run, 0)
-
-    def _next(self, incarnation: int) -> int:
-        self._transactions[incarnation] += 1
-        return self._transactions[incarnation]
 
     def _stamp(self, run: Run, after_ms: int) -> None:
         """What was written since the last time was so much later."""

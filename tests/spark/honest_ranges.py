@@ -49,7 +49,7 @@ class RangePlanner(Planner):
         """Of the grant of each worker; ``_numbers``: what its owner calls it."""
         self._numbers: list[int] = [0] * self.workers
         self._owners: dict[int, int] = {}
-        self._transactions = dict.fromkeys((FIRST, SECOND, THIRD), 0)
+
         self._cut = dict.fromkeys((FIRST, SECOND, THIRD), 0)
         self._front = 0
         birth = f"{self.process} 0"
@@ -117,7 +117,7 @@ class RangePlanner(Planner):
 
     def _grants(self, run: Run, incarnation: int, epoch: int, over: range, move: int = NO_MOVE) -> None:
         """The grant, and its workers in a transaction of their own."""
-        bands = tuple(Band(*level) for level in self._levels_of(over))
+        bands = tuple(Band(*level) for level in self._levels(0, over))
         run.control.append(RangesGranted(1, NUMBERLESS, move, incarnation, epoch, SOURCE, 0, bands, (), ()))
         number, self._cut[incarnation] = self._cut[incarnation], self._cut[incarnation] + len(over)
         bounds = tuple(self.bounds[over.start : over.stop + 1])
@@ -157,7 +157,7 @@ class RangePlanner(Planner):
         run.outputs += made
         run.transactions.append(([(0, commit) for commit in numbered], made))
         for epoch, over in (releases or {}).items():
-            bands = tuple(Edge(*level) for level in self._levels_of(over))
+            bands = tuple(Edge(*level) for level in self._levels(0, over))
             run.events[0].append(RangesReleased(incarnation, transaction, epoch, SOURCE, 0, move, bands, ()))
             for w in over:
                 self._epochs[w] = 0
@@ -179,17 +179,3 @@ class RangePlanner(Planner):
 
     def _epochs_of(self, incarnation: int) -> list[int]:
         return sorted({epoch for epoch in self._epochs if epoch and self._owners[epoch] == incarnation})
-
-    def _levels_of(self, over: Sequence[int]) -> list[tuple[int, int, int]]:
-        """(first, end, edge) of neighbours among these at the same edge."""
-        levels: list[tuple[int, int, int]] = []
-        for w in over:
-            first, end, edge = self.bounds[w], self.bounds[w + 1], self.edges[0][w]
-            if levels and levels[-1][1:] == (first, edge):
-                first = levels.pop()[0]
-            levels.append((first, end, edge))
-        return levels
-
-    def _next(self, incarnation: int) -> int:
-        self._transactions[incarnation] += 1
-        return self._transactions[incarnation]

@@ -9,6 +9,8 @@ from keylanes.spark.history import Grants, Source, fold_control, oldest_snapshot
 from keylanes.spark.ownership import Edges, OffsetLog, Ownership, Span, TileRun, fold_ownership
 from keylanes.spark.ownership_checks import Verdict, judge_ownership
 
+from .honest import Run
+
 Logs = Mapping[int, Sequence[tuple[int, Event]]]
 """(position, event) of each partition of the offset log."""
 
@@ -38,6 +40,11 @@ def owned(control: Sequence[Event], logs: Logs, starts: Mapping[int, int] | None
     ownership = fold_ownership(grants.counted)
     log = offset_log(logs, starts or {})
     return Owned(grants, ownership, fold_copying(grants.counted, ownership), log, Edges(ownership, log))
+
+
+def judged(run: Run) -> Owned:
+    """From a run whose logs are whole."""
+    return owned(run.control_log(), {p: list(enumerate(events)) for p, events in enumerate(run.events)})
 
 
 def offset_log(logs: Logs, starts: Mapping[int, int]) -> OffsetLog:

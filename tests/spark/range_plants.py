@@ -10,17 +10,10 @@ from keylanes.offsets.events import Committed, RangesReleased, WorkersCut
 
 from .group_plants import Plant, find, put_behind
 from .honest import Run
-from .honest_ranges import FIRST, SIXTEENTH, RangePlanner
+from .honest_ranges import FIRST, SIXTEENTH
 
 LOG = 0
 """The one partition of the offset log."""
-
-
-def planted_range(name: str) -> Run:
-    """The run with one fault."""
-    run = RangePlanner().run()
-    RANGE_PLANTS[name].change(run)
-    return run
 
 
 def _granted(epoch: int, change: Callable[[tuple[Band, ...]], tuple[Band, ...]]) -> Callable[[Run], None]:
@@ -131,20 +124,26 @@ def _fenced_late(run: Run) -> None:
 
 RANGE_PLANTS = {
     "two owners in one partition": Plant("grant-free", _not_released(1)),
-    "a grant overlaps by one point": Plant("grant-free", _granted(4, _up_to(2 * SIXTEENTH + 1))),
-    "a grant overlaps by one point below": Plant("grant-free", _granted(2, _wider)),
-    "what was withdrawn is granted": Plant("grant-free", _granted(4, _up_to(4 * SIXTEENTH))),
+    "a grant overlaps by one point": Plant("grant-free", _granted(4, _up_to(2 * SIXTEENTH + 1)), ("grant-edge",)),
+    "a grant overlaps by one point below": Plant("grant-free", _granted(2, _wider), ("grant-edge",)),
+    "what was withdrawn is granted": Plant("grant-free", _granted(4, _up_to(4 * SIXTEENTH)), ("grant-edge",)),
     "granted to itself what it did not release": Plant("grant-free", _not_released(4)),
-    "an orphan with a part of its neighbour": Plant("grant-free", _granted(6, _from(SIXTEENTH))),
+    "an orphan with a part of its neighbour": Plant("grant-free", _granted(6, _from(SIXTEENTH)), ("grant-edge",)),
     "a part is granted before the fence": Plant("grant-free", _fenced_late),
-    "parts of two members at one epoch": Plant("grant-owner", _two_at_one_epoch),
+    "parts of two members at one epoch": Plant(
+        "grant-owner", _two_at_one_epoch, ("grant-free", "grant-edge", "release-edge")
+    ),
     "parts are granted from the edge of one": Plant("grant-edge", _granted(3, _one_edge)),
-    "one edge of several is wrong": Plant("release-edge", _released(1, _last_edge_off)),
-    "a point is released that nobody asked for": Plant("release-edge", _released(0, _one_point_more)),
+    "one edge of several is wrong": Plant("release-edge", _released(1, _last_edge_off), ("grant-edge",)),
+    "a point is released that nobody asked for": Plant(
+        "release-edge", _released(0, _one_point_more), ("release-last",)
+    ),
     "released at the epoch of another range": Plant("release-edge", _released(3, _whole_of_both)),
     "released for the move of another": Plant("release-edge", _released(2, lambda bands: bands, move=1)),
-    "released in parts that overlap": Plant("release-last", _released(1, _one_point_more)),
-    "a tile in a released part of its own range": Plant("release-last", _tile_in_what_was_released),
-    "the second part is begun with the first": Plant("release-last", _second_part_begun_first),
+    "released in parts that overlap": Plant("release-last", _released(1, _one_point_more), ("grant-free",)),
+    "a tile in a released part of its own range": Plant(
+        "release-last", _tile_in_what_was_released, ("grant-edge", "release-edge")
+    ),
+    "the second part is begun with the first": Plant("release-last", _second_part_begun_first, ("grant-free",)),
 }
 """By what is wrong."""

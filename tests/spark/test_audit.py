@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
+from msgspec.structs import replace as changed
 
 from keylanes.offsets.control_events import ControlEvent, PartitionStarted
 from keylanes.offsets.event_values import Band, Tile
@@ -21,7 +21,7 @@ from ..stage.log_events import (
     range_released,
     ranges_granted,
 )
-from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Planner, altered, outputs_of
+from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Planner, outputs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +101,7 @@ def test_a_level_run_must_not_leave_records(audited: Audited) -> None:
 def test_a_lost_tile_is_found_as_an_exact_gap(audited: Audited) -> None:
     """The gap is the rectangle that was taken away, and its records are in no tile."""
     run = Planner().run()
-    lost = run.edit_commit(lambda commit: altered(commit, tiles=commit.tiles[1:])).tiles[0]
+    lost = run.edit_commit(lambda commit: changed(commit, tiles=commit.tiles[1:])).tiles[0]
     report = audited(run)
     assert {"tile-cover", "record-tile"} <= set(report.violated())
     (gap,) = report.check("tile-cover").examples
@@ -117,7 +117,7 @@ def test_an_overlap_is_found_as_an_exact_rectangle(audited: Audited) -> None:
 
     def early(commit: Committed) -> Committed:
         (own,) = commit.tiles
-        return altered(
+        return changed(
             commit, tiles=(Tile(own.worker, own.count, own.first, own.end, own.offset_from - 10, own.offset_to),)
         )
 
@@ -139,7 +139,7 @@ def test_an_inverted_tile_is_found(audited: Audited) -> None:
 
     def inverted(commit: Committed) -> Committed:
         t = commit.tiles[0]
-        return altered(
+        return changed(
             commit, tiles=(Tile(t.worker, t.count, t.first, t.end, t.offset_to, t.offset_from), *commit.tiles[1:])
         )
 
@@ -184,7 +184,7 @@ def test_a_record_in_the_wrong_workers_tile_is_found(audited: Audited) -> None:
     def misnamed(commit: Committed) -> Committed:
         t = commit.tiles[0]
         wrong = Tile(t.worker + 1, t.count, t.first, t.end, t.offset_from, t.offset_to)
-        return altered(commit, tiles=(wrong, *commit.tiles[1:]))
+        return changed(commit, tiles=(wrong, *commit.tiles[1:]))
 
     run.edit_commit(misnamed)
     report = audited(run)
@@ -229,8 +229,8 @@ def grants_that_do_not_count() -> dict[str, list[ControlEvent]]:
     grant = ranges_granted(2, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),))
     elected, joined = coordinator_elected(2, "other"), member_joined(2, 2, "other", "flights-2")
     return {
-        "a number that was used": [elected, joined, msgspec.structs.replace(grant, number=1)],
-        "a number before its turn": [elected, joined, msgspec.structs.replace(grant, number=5)],
+        "a number that was used": [elected, joined, changed(grant, number=1)],
+        "a number before its turn": [elected, joined, changed(grant, number=5)],
         "elected for another application": [coordinator_elected(2, "other", "of another"), joined, grant],
     }
 
@@ -328,7 +328,7 @@ def test_a_wrong_snapshot_is_found(audited: Audited) -> None:
 def test_a_digest_that_does_not_fit_is_found(audited: Audited) -> None:
     """Another output in the place of the right one: the counts agree, the digest does not."""
     run = Planner().run()
-    run.edit_commit(lambda commit: altered(commit, digest=(commit.digest + 1) & DIGEST_MASK))
+    run.edit_commit(lambda commit: changed(commit, digest=(commit.digest + 1) & DIGEST_MASK))
     report = audited(run)
     assert report.violated() == ["commit-digest"]
     assert report.check("commit-digest").violations == 1
@@ -401,7 +401,7 @@ def test_splits_and_merges_are_followed(audited: Audited) -> None:
         def recut(commit: Committed) -> Committed:
             at, to = commit.tiles[0].offset_from, commit.tiles[0].offset_to
             spans = [(4, 2, 0, quarter), (1, 1, quarter, 2 * quarter), (6, 1, 2 * quarter, 4 * quarter)]
-            return altered(commit, tiles=tuple(Tile(w, n, first, end, at, to) for w, n, first, end in spans))
+            return changed(commit, tiles=tuple(Tile(w, n, first, end, at, to) for w, n, first, end in spans))
 
         run.edit_commit(recut, nth=nth)
     assert audited(run).violated() == []
@@ -485,4 +485,4 @@ def test_a_missing_output_is_found_behind_lost_records(audited: Audited) -> None
 
 def replace_start(event: PartitionStarted, offset: int) -> PartitionStarted:
     """The start with another offset."""
-    return msgspec.structs.replace(event, offset=offset)
+    return changed(event, offset=offset)

@@ -8,13 +8,13 @@ import pytest
 
 from keylanes.spark.report import COPYING
 
-from .copy_plants import planted_copy
+from .copy_plants import COPY_PLANTS
 from .group_plants import PLANTS, planted
 from .honest import Run
 from .honest_copies import CopyPlanner
 from .honest_group import GroupPlanner
 from .honest_ranges import RangePlanner
-from .range_plants import RANGE_PLANTS, planted_range
+from .range_plants import RANGE_PLANTS
 from .test_state import write
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_an_honest_group_is_proven_and_shown(audited: Audited) -> None:
 def test_a_planted_fault_is_found_by_name(audited: Audited, name: str) -> None:
     """What the control log shows, and what tiles and commits show; test_ownership.py finds all, without Spark."""
     check = PLANTS[name].check
-    report = audited(planted(name))
+    report = audited(planted(GroupPlanner(), PLANTS[name]))
     assert report.group is None, "it was not asked for"
     assert check in report.violated()
     assert report.check(check).examples
@@ -77,7 +77,7 @@ def test_members_that_share_a_partition_are_proven(audited: Audited) -> None:
 @pytest.mark.parametrize("name", ["one edge of several is wrong", "a tile in a released part of its own range"])
 def test_a_planted_fault_in_a_part_of_a_partition_is_found(audited: Audited, name: str) -> None:
     """See test_ownership.py."""
-    assert RANGE_PLANTS[name].check in audited(planted_range(name)).violated()
+    assert RANGE_PLANTS[name].check in audited(planted(RangePlanner(), RANGE_PLANTS[name])).violated()
 
 
 def stored_empty(folder: Path, run: Run) -> Run:
@@ -103,6 +103,6 @@ def test_copies_are_proven_and_shown(audited: Audited, tmp_path: Path) -> None:
 
 def test_a_range_that_moves_without_its_state_is_found(audited: Audited, tmp_path: Path) -> None:
     """See test_copying.py."""
-    report = audited(stored_empty(tmp_path, planted_copy("released without a copy")))
+    report = audited(stored_empty(tmp_path, planted(CopyPlanner(), COPY_PLANTS["released without a copy"])))
     assert report.violated() == ["copy-first"]
     assert "exactly once, but COPIES ARE WRONGLY ASKED FOR" in report.to_text()

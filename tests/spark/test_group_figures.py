@@ -15,7 +15,7 @@ from .group_plants import find, granted_again
 from .honest import SOURCE, Run
 from .honest_copies import MOVED, STATE_BYTES, CopyPlanner
 from .honest_group import FIRST, SECOND, WHOLE, GroupPlanner
-from .owned_logs import owned
+from .owned_logs import judged
 
 pytestmark = tier("check")
 
@@ -25,9 +25,8 @@ BEGAN_MS = 1_000_005
 
 def figures_of(run: Run) -> GroupFigures:
     """Without Spark."""
-    found = owned(run.control_log(), {p: list(enumerate(events)) for p, events in enumerate(run.events)})
     offsets = {(p, i): at_ms for p, times in enumerate(run.events_ms) for i, at_ms in enumerate(times)}
-    return group_figures(*found, Times(dict(enumerate(run.control_ms)), offsets, 0))
+    return group_figures(*judged(run), Times(dict(enumerate(run.control_ms)), offsets, 0))
 
 
 def test_the_figures_are_those_of_the_plan() -> None:

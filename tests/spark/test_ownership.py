@@ -7,19 +7,16 @@ from keylanes.offsets.event_values import EpochFold, Piece
 from keylanes.offsets.events import RangesReleased, SnapshotTaken
 
 from ..tiers.marks import tier
-from .group_plants import PLANTS, planted
-from .honest import SOURCE, Planner, Run
+from .copy_plants import COPY_PLANTS
+from .group_plants import PLANTS, Plant, planted
+from .honest import SOURCE, Planner
+from .honest_copies import CopyPlanner
 from .honest_group import FIRST, WHOLE, GroupPlanner
 from .honest_ranges import SIXTEENTH, RangePlanner
-from .owned_logs import Owned, owned
-from .range_plants import RANGE_PLANTS, planted_range
+from .owned_logs import judged, owned
+from .range_plants import RANGE_PLANTS
 
 pytestmark = tier("check")
-
-
-def judged(run: Run) -> Owned:
-    """A run without Spark."""
-    return owned(run.control_log(), {p: list(enumerate(events)) for p, events in enumerate(run.events)})
 
 
 def test_an_honest_group_holds_all_statements() -> None:
@@ -50,53 +47,31 @@ def test_restarts_with_uneven_edges_hold_all_statements() -> None:
     assert judged(Planner(restarts=3, lag=0.6).run()).violated() == []
 
 
-@pytest.mark.parametrize("name", PLANTS)
-def test_a_planted_fault_is_found_by_name(name: str) -> None:
-    """Under the statement that it contradicts."""
-    assert PLANTS[name].check in judged(planted(name)).violated()
-
-
-@pytest.mark.parametrize("name", RANGE_PLANTS)
-def test_a_planted_fault_in_a_part_of_a_partition_is_found_by_name(name: str) -> None:
-    """What is wrong with some points only, or with one of several ranges."""
-    assert RANGE_PLANTS[name].check in judged(planted_range(name)).violated()
-
-
 @pytest.mark.parametrize(
-    "name",
+    ("planner", "plant"),
     [
-        "a number is left out",
-        "granted to somebody who was expelled",
-        "granted while its owner is at work",
-        "granted before its owner was fenced",
-        "granted from ahead of it",
-        "released twice",
-        "a commit behind the fence",
+        pytest.param(planner(), plant, id=name)
+        for planner, plants in ((GroupPlanner, PLANTS), (RangePlanner, RANGE_PLANTS), (CopyPlanner, COPY_PLANTS))
+        for name, plant in plants.items()
     ],
 )
-def test_a_fault_breaks_no_other_statement(name: str) -> None:
-    """Where nothing else is wrong with it."""
-    assert judged(planted(name)).violated() == [PLANTS[name].check]
-
-
-@pytest.mark.parametrize(
-    "name", ["two owners in one partition", "a part is granted before the fence", "released for the move of another"]
-)
-def test_a_fault_in_a_part_breaks_no_other_statement(name: str) -> None:
-    """Where nothing else is wrong with it."""
-    assert judged(planted_range(name)).violated() == [RANGE_PLANTS[name].check]
+def test_a_planted_fault_is_found_by_name(planner: Planner, plant: Plant) -> None:
+    """Under the statements that it contradicts, and no others."""
+    assert {*judged(planted(planner, plant)).violated()} == {plant.check, *plant.also}
 
 
 def test_an_overlap_is_told_by_its_points() -> None:
     """One point that two members may commit: when it is granted, and when it is granted on."""
-    verdict = judged(planted_range("a grant overlaps by one point")).verdicts()["grant-free"]
+    verdict = judged(planted(RangePlanner(), RANGE_PLANTS["a grant overlaps by one point"])).verdicts()["grant-free"]
     points = [(problem["first"], problem["end"]) for problem in verdict.problems]
     assert points == [(2 * SIXTEENTH, 2 * SIXTEENTH + 1)] * 2
 
 
 def test_a_grant_before_the_release_is_found_by_what_stands_in_front_of_it() -> None:
     """The owner releases it all the same, at its end; somebody had read the grant and written something before."""
-    verdict = judged(planted_range("an orphan with a part of its neighbour")).verdicts()["grant-free"]
+    verdict = judged(planted(RangePlanner(), RANGE_PLANTS["an orphan with a part of its neighbour"])).verdicts()[
+        "grant-free"
+    ]
     (problem,) = verdict.problems
     assert (problem["first"], problem["end"]) == (SIXTEENTH, 2 * SIXTEENTH)
     assert "released it later" in problem["problem"]
@@ -104,18 +79,18 @@ def test_a_grant_before_the_release_is_found_by_what_stands_in_front_of_it() -> 
 
 def test_a_problem_says_where_and_what() -> None:
     """Places in both logs, points, offsets, and what was allowed."""
-    (problem,) = judged(planted("a commit behind the fence")).verdicts()["fence-last"].problems
+    (problem,) = judged(planted(GroupPlanner(), PLANTS["a commit behind the fence"])).verdicts()["fence-last"].problems
     assert problem["incarnation"] == FIRST
     assert problem["position"] > 0
     assert "after the member was fenced" in problem["problem"]
-    (problem,) = judged(planted("granted from ahead of it")).verdicts()["grant-edge"].problems
+    (problem,) = judged(planted(GroupPlanner(), PLANTS["granted from ahead of it"])).verdicts()["grant-edge"].problems
     assert (problem["topic"], problem["partition"], problem["epoch"]) == (SOURCE, 0, 2)
     assert (problem["granted_from"], problem["edge"]) == (210, 200)
 
 
 def test_a_grant_is_held_against_the_released_edge_too() -> None:
     """Where that is not the edge of the tiles, both the release and the grant contradict something."""
-    verdicts = judged(planted("released below its tiles")).verdicts()
+    verdicts = judged(planted(GroupPlanner(), PLANTS["released below its tiles"])).verdicts()
     (problem,) = verdicts["grant-edge"].problems
     assert problem["problem"] == "released at offset 140, granted on from 150"
     (problem,) = verdicts["release-edge"].problems

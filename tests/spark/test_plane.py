@@ -58,12 +58,6 @@ def cover(tiles: list[Rectangle]) -> dict[tuple[int, int], int]:
 WHOLE = [Rectangle(0, X, 0, Y)]
 
 
-@given(tilings())
-def test_the_corners_of_a_tiling_cancel(tiles: list[Rectangle]) -> None:
-    """Whatever the cuts, nothing is left over."""
-    assert residual(tiles, WHOLE) == []
-
-
 @given(broken())
 def test_corners_are_left_over_exactly_when_some_cell_is_not_covered_once(tiles: list[Rectangle]) -> None:
     """The verdict of the corners is that of counting cells."""

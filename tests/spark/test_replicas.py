@@ -65,17 +65,6 @@ def test_a_confirmed_end_is_the_end_of_the_newest_leader(world: World, data: st.
     assert set(poll.places_to_ask()) == ({*world.nodes} - {*told} if poll.open_places() else set())
 
 
-def test_one_replica_less_may_be_the_deposed_leader_alone() -> None:
-    """So R - min.insync.replicas + 1 is the least number."""
-    world = World(2, [100, 200], [0, 1, 1])
-    poll = polled(world, [0])
-    assert poll.spans() == {PLACE: Span(0, 100)}
-    assert poll.open_places() == [PLACE]
-    poll.hear(2, {PLACE: world.answer(2)})
-    assert poll.open_places() == []
-    assert poll.spans() == {PLACE: Span(0, 200)}
-
-
 def test_replicas_that_the_newest_leader_has_are_those_that_count() -> None:
     """A partition was moved to other nodes: what its first nodes say of each other confirms nothing."""
     poll = Poll([PLACE], {PLACE[0]: 2})

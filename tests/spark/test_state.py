@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import encode
-from keylanes.offsets.control_events import StoreDeclared
 from keylanes.offsets.event_values import EVERYBODY, Writer
-from keylanes.offsets.events import Committed, Event, SnapshotTaken, StateChanged
+from keylanes.offsets.events import Committed, Event, StateChanged
 from keylanes.state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, changelog_topic, encode_beacon, encode_stored
 from keylanes.state.keys import encode_map_key, state_key
 from keylanes.state.tables import TABLE_CONFIG
@@ -41,29 +41,30 @@ Change = tuple[int, bytes, bytes | None]
 """Partition, state key, stored value."""
 
 
+def term_of(run: Run) -> int:
+    """The newest."""
+    return max(getattr(event, "term", 0) for event in run.control)
+
+
 def stateful(run: Run) -> list[Change]:
     """Let the plan keep state, and name the changes.
 
     How often a key was seen, up to ``ROUND``, where it is deleted; by parity the last value, with a deadline.
     """
     run.control += [
-        store_declared(len(run.control), SEEN, "seen", SOURCE, "value", "", "int", "json"),
-        store_declared(len(run.control), PARITIES, "parities", SOURCE, "map", "str", "int", "json"),
+        store_declared(term_of(run), SEEN, "seen", SOURCE, "value", "", "int", "json"),
+        store_declared(term_of(run), PARITIES, "parities", SOURCE, "map", "str", "int", "json"),
     ]
-    term = max(getattr(event, "term", 0) for event in run.control[:-2])
-    run.control[-2:] = [altered_term(event, term) for event in run.control[-2:]]
     writers: dict[int, int] = {}
     for p, events in enumerate(run.events):
         own: list[Event] = []
         for event in events:
             own.append(event)
             if isinstance(event, Committed):
-                writer = event.incarnation
-                before = writers.setdefault(event.partition, writer)
-                writers[event.partition] = writer
-                succeeded = () if before == writer else (before,)
-                changed = StateChanged(writer, event.transaction, event.topic, event.partition, 3, succeeded)
-                own.append(changed)
+                writer, place = event.incarnation, event.partition
+                succeeded = {writers.get(place, writer)} - {writer}
+                own.append(StateChanged(writer, event.transaction, event.topic, place, 3, (*succeeded,)))
+                writers[place] = writer
         run.events[p] = own
     changes: list[Change] = []
     counts: dict[tuple[int, bytes], int] = {}
@@ -78,12 +79,6 @@ def stateful(run: Run) -> list[Change]:
             stored = encode_stored(value, 1 + LASTS_MS)
             changes.append((p, state_key(point_of_key(key), PARITIES, key, parity), stored))
     return changes
-
-
-def altered_term(event: Any, term: int) -> StoreDeclared:
-    """The declaration, by the coordinator in office."""
-    assert isinstance(event, StoreDeclared)
-    return store_declared(term, *(getattr(event, name) for name in event.__struct_fields__[2:]))
 
 
 def beacons(run: Run) -> list[Change]:
@@ -111,7 +106,7 @@ def second_writer(run: Run) -> list[Change]:
     the offset log in front of it. Returns all beacons.
     """
     made, last = beacons(run), last_of(run, 0)
-    run.control.append(member_joined(max(getattr(event, "term", 0) for event in run.control), 2, "second", "id-2"))
+    run.control.append(member_joined(term_of(run), 2, "second", "id-2"))
     at = run.events[0].index(last)
     run.events[0].insert(at, StateChanged(2, 1, SOURCE, 0, 1, ()))
     return [*made, beacon(0, 2, 1)]
@@ -312,12 +307,7 @@ def test_the_beacon_of_before_is_read(judged: "Callable[..., Report]") -> None:
     run = planner(restarts=1).run()
     changes = stateful(run)
     for p, events in enumerate(run.events):
-        run.events[p] = [
-            StateChanged(e.incarnation, e.transaction, e.topic, e.partition, e.changes, (EVERYBODY,))
-            if isinstance(e, StateChanged)
-            else e
-            for e in events
-        ]
+        run.events[p] = [replace(e, succeeded=(EVERYBODY,)) if isinstance(e, StateChanged) else e for e in events]
     last = [last_of(run, p) for p in range(run.partitions)]
     assert {event.incarnation for event in last} == {2}
     old = [(e.partition, OLD_BEACON_KEY, (2).to_bytes(8) + e.transaction.to_bytes(8)) for e in last]
@@ -336,9 +326,8 @@ def test_a_snapshot_says_who_changed_last(judged: "Callable[..., Report]") -> No
     end = len(run.events[0])
     last = last_of(run, 0)
     (taken,) = plan.snapshot(run, 0, end)
-    fields = {name: getattr(taken, name) for name in taken.__struct_fields__}
-    fields["changed"] = (Writer(1, last.transaction), Writer(7, 5), Writer(8, 6))
-    run.events[0] += [SnapshotTaken(**fields), StateChanged(8, 9, SOURCE, 0, 1, (7,))]
+    taken = replace(taken, changed=(Writer(1, last.transaction), Writer(7, 5), Writer(8, 6)))
+    run.events[0] += [taken, StateChanged(8, 9, SOURCE, 0, 1, (7,))]
     run.trims[f"{APP}.offsets", 0] = end
     report = judged(run, [*changes, beacon(0, 1, last.transaction), beacon(0, 8, 9)], state=None)
     assert report.check("state-beacon").holds

@@ -332,22 +332,3 @@ def test_several_writers(
             step(logs, name, which)
     assert max(logs.members) == known
     searched(logs.records(), expected, len(logs.changelog)).check()
-
-
-def test_two_orders() -> None:
-    """A writes to the changelog, then B; B writes to the offset log, then A: each log has another one last, and the
-    changelog is in order. Without the tail of either it is not.
-    """
-    logs = Logs()
-    logs.join(logs.writers(), found=True)
-    logs.join(logs.writers(), found=True)
-    for name, incarnation in (("change", 1), ("change", 2), ("commit", 2), ("commit", 1)):
-        getattr(logs, name)(incarnation)
-    logs.fence(1)
-    logs.fence(2)
-    assert list(logs.changed) == [2, 1]
-    records = logs.records()
-    searched(records, logs.writers(), 2).check()
-    for left, lost in ((1, 2), (0, 1)):
-        with pytest.raises(ChangelogUnfit, match=f"no transaction of incarnation {lost}, and"):
-            searched(records[:left], logs.writers(), left).check()

@@ -41,13 +41,6 @@ def open_flights(folder: Path) -> RocksCopies:
 # Whose folder it is
 
 
-def test_the_folder_is_private(tmp_path: Path) -> None:
-    """Only its owner may enter, and its marker names kind and format."""
-    open_flights(tmp_path / "state").close()
-    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "state" / "KEYLANES").read_text() == "keylanes state format 1\n"
-
-
 @pytest.mark.parametrize(
     ("app", "birth", "helps"),
     [
@@ -72,18 +65,14 @@ def test_another_applications_folder_is_refused(tmp_path: Path, app: str, birth:
 
 
 def test_the_wrong_folder_is_refused(tmp_path: Path) -> None:
-    """A folder with topics in it, one of another format, one in use, and none to read."""
-    open_rocks(tmp_path / "topics", "topics", 1).close()
-    open_rocks(tmp_path / "newer", "state", 2).close()
-    for name, says in (("topics", "holds keylanes topics, not state"), ("newer", "has format 2; .* reads format 1")):
+    """A folder of another kind or format, and one that holds nothing to read. Nobody writes without a name."""
+    for name, kind, number, says in (
+        ("topics", "topics", 1, "holds keylanes topics, not state"),
+        ("newer", "state", 2, "has format 2; .* reads format 1"),
+    ):
+        open_rocks(tmp_path / name, kind, number).close()
         with pytest.raises(RocksError, match=says):
             open_flights(tmp_path / name)
-    copies = open_flights(tmp_path / "state")
-    with pytest.raises(RocksError, match="already open in this process"):
-        open_flights(tmp_path / "state")
-    copies.close()
-    with pytest.raises(RocksError, match="does not exist"):
-        open_copies(tmp_path / "none", mode="beside")
     open_rocks(tmp_path / "young", "state", 1).close()
     with pytest.raises(RocksError, match="holds no state yet"):
         open_copies(tmp_path / "young", mode="beside")
@@ -147,25 +136,6 @@ def test_what_can_not_be_read_is_damage(tmp_path: Path, stored_under: bytes, val
             copies.close()
     rocks = open_rocks(tmp_path / "state", "state", 1)  # who was refused holds nothing
     rocks.close()
-
-
-def test_a_damaged_file_is_never_an_empty_answer(tmp_path: Path) -> None:
-    """A read over a damaged file of RocksDB's raises; it does not say that keys are missing."""
-    copies = open_flights(tmp_path / "state")
-    keys = [key(point) for point in range(3000)]
-    copies.copy("a", 0).write([(k, random.Random(k).randbytes(50)) for k in keys])
-    copies.close()
-    for table in (tmp_path / "state").glob("*.sst"):
-        content = bytearray(table.read_bytes())
-        content[len(content) // 2 : len(content) // 2 + 200] = bytes(200)
-        table.write_bytes(content)
-    copies = open_flights(tmp_path / "state")
-    copy = copies.copy("a", 0)
-    with pytest.raises(RocksError, match="state is damaged"):
-        entries(copy)
-    with pytest.raises(RocksError, match="state is damaged"):
-        copy.get_many(keys)
-    copies.close()
 
 
 # A writer that dies, and one that is busy

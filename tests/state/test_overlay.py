@@ -9,7 +9,6 @@ from keylanes.state.keys import state_key
 from keylanes.state.overlay import (
     ABSENT,
     CELL_OVERHEAD_BYTES,
-    Absent,
     Cell,
     Changes,
     Layer,
@@ -167,27 +166,6 @@ def test_planted_defects_are_found(monkeypatch: pytest.MonkeyPatch, defect: str)
     change(Planting(monkeypatch), Overlay, method, (was, by))
     with pytest.raises((AssertionError, KeyError, IndexError)):
         run_state_machine_as_test(OverlayAgainstHistory, settings=FOUND_ONCE)
-
-
-def test_a_key_stays_as_long_as_a_record_of_it_does() -> None:
-    """A key of two records is settled with the second; until then the newest value is seen, deleted or not."""
-    overlay = Overlay(BYTES_MAX)
-    key = MAPS[0] + b"x"
-    first, second = (written(overlay, {key: value}).layer() for value in (b"1", None))
-    overlay.add(first)
-    overlay.add(second)
-    assert overlay.get(key) is None
-    assert isinstance(overlay.get_committed(key), Absent)
-    overlay.commit(changes_of([first]))
-    assert overlay.get_committed(key) == b"1"
-    overlay.settle([first], changes_of([first]))
-    assert overlay.get(key) is None
-    assert overlay.get_committed(key) is ABSENT
-    overlay.commit(changes_of([second]))
-    assert overlay.get_committed(key) is None
-    overlay.settle([second], changes_of([second]))
-    assert (overlay.get(key), overlay.get_committed(key), len(overlay)) == (None, ABSENT, 0)
-    assert overlay.entries(MAPS[0]) == []
 
 
 @given(st.dictionaries(KEYS, st.binary(max_size=2)), st.lists(st.tuples(KEYS, VALUES)))

@@ -65,24 +65,20 @@ def elsewhere(folder: Path, mode: str) -> str:
 
 
 def test_what_was_written_is_there_after_reopening(tmp_path: Path) -> None:
-    """Values survive close and reopen; the folder is its owner's alone and says what it holds."""
+    """Values survive close and reopen; the folder says what it holds, and is its owner's alone, also when others could
+    enter it before.
+    """
     folder = tmp_path / "deep" / "data"
     rocks = open_things(folder)
     put(rocks, b"key", b"value")
     rocks.close()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
     rocks = open_things(folder)
     assert (rocks.get(b"key"), rocks.get(b"other")) == (b"value", None)
     rocks.close()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / MARKER).read_text() == "keylanes things format 1\n"
-
-
-def test_an_open_folder_is_made_private(tmp_path: Path) -> None:
-    """A folder that others could enter is closed to them."""
-    folder = tmp_path / "data"
-    folder.mkdir(mode=0o755)
-    open_things(folder).close()
-    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_values_are_never_unpickled(tmp_path: Path) -> None:
@@ -142,13 +138,6 @@ def test_a_view_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
 
 
-def test_a_view_of_nothing_is_refused(tmp_path: Path) -> None:
-    """Reading a folder that does not exist is an error, and makes none."""
-    with pytest.raises(RocksError, match="does not exist"):
-        open_rocks(tmp_path / "none", "things", 1, "beside")
-    assert not (tmp_path / "none").exists()
-
-
 def test_a_foreign_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     """A folder with something else in it, be it another RocksDB, is refused, and not a byte of it changes."""
     (tmp_path / "text").mkdir()
@@ -190,19 +179,18 @@ def test_a_half_made_folder_is_finished(tmp_path: Path) -> None:
     open_things(tmp_path / "two").close()
 
 
-def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
-    """A link in place of the folder could lead anywhere."""
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    """A link, which could lead anywhere; a file; and, to read, a folder that does not exist: none is made."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(RocksError, match="symbolic link"):
         open_things(tmp_path / "link")
-
-
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    """A path that is a file is an error in words."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(RocksError, match="can't be used"):
         open_things(tmp_path / "file")
+    with pytest.raises(RocksError, match="does not exist"):
+        open_rocks(tmp_path / "none", "things", 1, "beside")
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_delete_takes_its_place_among_the_puts(tmp_path: Path) -> None:
@@ -267,15 +255,23 @@ def test_other_threads_run_while_many_keys_are_read(tmp_path: Path) -> None:
     rocks.close()
 
 
-def test_a_page_is_bounded(tmp_path: Path) -> None:
-    """``page`` gives the first entries of ``[first, end)`` in order, and keeps nothing open."""
+def test_pages_and_walks_have_their_bounds(tmp_path: Path) -> None:
+    """Both give ``[first, end)`` in order: a page its first entries, a walk with ``before`` from the last key at or
+    below ``first`` on. Neither keeps anything open, also when it is left early.
+    """
     rocks = open_things(tmp_path / "data")
     for key in (b"b", b"d", b"f"):
         put(rocks, key, key)
     assert rocks.page(b"a", b"z", 2) == [(b"b", b"b"), (b"d", b"d")]
     assert rocks.page(b"d", b"f", 9) == [(b"d", b"d")]
-    assert rocks.page(b"g", b"z", 9) == []
-    assert rocks.page(b"a", b"z", 0) == []
+    assert rocks.page(b"g", b"z", 9) == rocks.page(b"a", b"z", 0) == []
+    found = []
+    for first, end, before in ((b"a", b"f", False), (b"c", b"z", False), (b"c", b"z", True), (b"d", b"e", True)):
+        with rocks.entries(first, end, before=before) as entries:
+            found.append(b"".join(key for key, _ in entries))
+    assert found == [b"bd", b"df", b"bdf", b"d"]
+    with rocks.entries(b"a", b"z") as entries:
+        assert next(entries) == (b"b", b"b")
     rocks.close()
     open_things(tmp_path / "data").close()
 
@@ -331,30 +327,6 @@ def test_a_damaged_database_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "data" / "CURRENT").write_text("garbage\n")
     with pytest.raises(RocksError, match=r"data is damaged"):
         open_things(tmp_path / "data")
-
-
-def test_a_walk_begins_where_it_is_told(tmp_path: Path) -> None:
-    """``entries`` gives ``[first, end)``, with ``before`` from the last key at or below ``first`` on."""
-    rocks = open_things(tmp_path / "data")
-    for key in (b"b", b"d", b"f"):
-        put(rocks, key, key)
-    found = []
-    for first, end, before in ((b"a", b"f", False), (b"c", b"z", False), (b"c", b"z", True), (b"d", b"e", True)):
-        with rocks.entries(first, end, before=before) as entries:
-            found.append(b"".join(key for key, _ in entries))
-    assert found == [b"bd", b"df", b"bdf", b"d"]
-    rocks.close()
-
-
-def test_an_unfinished_walk_does_not_keep_the_lock(tmp_path: Path) -> None:
-    """After a walk that was left early the folder can be closed and opened again."""
-    rocks = open_things(tmp_path / "data")
-    put(rocks, b"a", b"1")
-    put(rocks, b"b", b"2")
-    with rocks.entries(b"a", b"z") as entries:
-        assert next(entries) == (b"a", b"1")
-    rocks.close()
-    open_things(tmp_path / "data").close()
 
 
 def test_closing_waits_for_reads_in_other_threads(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keylanes.state.rocks import RocksError
@@ -125,6 +125,8 @@ def test_what_does_not_exist_is_named(tmp_path: Path) -> None:
         store.read("a", 1, 0, 1)
     with pytest.raises(OffsetMissing, match="0 to 0, not 1"):
         store.read("a", 0, 1, 1)
+    with pytest.raises(OffsetMissing):
+        store.trim("a", 0, 1)
     assert store.watermarks("a", 0) == (0, 0)
     store.close()
 
@@ -144,41 +146,21 @@ def test_names_that_resemble_each_other_stay_apart(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_trim_moves_the_start(tmp_path: Path) -> None:
-    """Below the trimmed offset nothing can be read, from it on everything; also when it lies inside a chunk."""
-    store = TopicStore.open(tmp_path / "data")
-    store.create("a", 1, {})
-    store.append(numbered("a", 2500))
-    for before in (0, 1, 999, 1000, 1500, 1400, 2500):
-        store.trim("a", 0, before)
-        start = store.watermarks("a", 0).start
-        assert start == max(before, 1500 if before == 1400 else 0)
-        assert [record.offset for record in read_all(store, "a")] == list(range(start, 2500))
-        if start:
-            with pytest.raises(OffsetMissing):
-                store.read("a", 0, start - 1, 1)
-    with pytest.raises(OffsetMissing):
-        store.trim("a", 0, 2501)
-    store.append(numbered("a", 1))
-    store.close()
-    store = TopicStore.open(tmp_path / "data")
-    assert store.watermarks("a", 0) == (2500, 2501)
-    assert [record.offset for record in read_all(store, "a")] == [2500]
-    store.close()
-
-
 def test_epochs_persist(tmp_path: Path) -> None:
-    """An epoch only grows, an append guarded by an older one is refused, all of it across reopening."""
+    """An epoch only grows, an append guarded by an older one changes no log and no table, also across reopening."""
     store = TopicStore.open(tmp_path / "data")
     store.create("a", 1, {})
+    store.create("t", 1, TABLE_CONFIG)
     assert (store.epoch("id"), store.bump_epoch("id"), store.bump_epoch("id")) == (0, 1, 2)
     store.close()
     store = TopicStore.open(tmp_path / "data")
     assert (store.epoch("id"), store.epoch("other")) == (2, 0)
     with pytest.raises(EpochStale, match="at epoch 2; this producer holds 1"):
-        store.append(numbered("a", 1), guard=Guard("id", 1))
-    store.append(numbered("a", 1), guard=Guard("id", 2))
+        store.append([*numbered("a", 1), NewRecord("t", 0, b"old", b"1")], guard=Guard("id", 1))
+    written = store.append([*numbered("a", 1), NewRecord("t", 0, b"k", b"1")], guard=Guard("id", 2))
+    assert written == {("a", 0): 1, ("t", 0): 1}
     assert store.watermarks("a", 0) == (0, 1)
+    assert table_of(store).page(b"", None, 9) == [(b"k", b"1")]
     store.close()
 
 
@@ -254,19 +236,6 @@ def test_a_table_is_no_log(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(RocksError, match="was closed"):
         table_of(store).get(b"k")
-
-
-def test_a_guard_holds_for_tables(tmp_path: Path) -> None:
-    """What a fenced producer appends changes no table."""
-    store = TopicStore.open(tmp_path / "data")
-    store.create("t", 1, TABLE_CONFIG)
-    held = Guard("id", store.bump_epoch("id"))
-    assert store.append([NewRecord("t", 0, b"k", b"1")], guard=held) == {("t", 0): 1}
-    store.bump_epoch("id")
-    with pytest.raises(EpochStale):
-        store.append([NewRecord("t", 0, b"k", b"2"), NewRecord("t", 0, b"x", b"2")], guard=held)
-    assert table_of(store).page(b"", None, 9) == [(b"k", b"1")]
-    store.close()
 
 
 def test_tables_are_read_while_another_thread_writes(tmp_path: Path) -> None:
@@ -375,6 +344,9 @@ step = st.one_of(
 
 @settings(max_examples=25)
 @given(st.lists(step, max_size=12))
+@example(
+    [("many", ("a", 0), 2000), *(("trim", ("a", 0), part) for part in (0.0, 0.0005, 0.5, 0.75, 0.7, 1)), ("view",)]
+)
 def test_the_store_is_a_list(steps: list[Any]) -> None:
     """Any sequence of appends, reads, trims and reopenings behaves as plain lists would."""
     twin: dict[tuple[str, int], list[StoredRecord]] = defaultdict(list)
@@ -404,8 +376,12 @@ def test_the_store_is_a_list(steps: list[Any]) -> None:
                 assert store.read(*at, offset, bite)[0] == twin[at][offset : offset + bite]
             elif name == "trim":
                 at, part = arguments
-                start[at] = max(start[at], int(part * len(twin[at])))
-                store.trim(*at, start[at])
+                before = int(part * len(twin[at]))
+                store.trim(*at, before)
+                start[at] = max(start[at], before)
+                if start[at]:
+                    with pytest.raises(OffsetMissing):
+                        store.read(*at, start[at] - 1, 1)
             elif name == "reopen":
                 store.close()
                 store = TopicStore.open(folder / "data")
