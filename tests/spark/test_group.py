@@ -1,19 +1,20 @@
 """The audit of a group: proven, with its figures; and each statement on who owned what finds its planted fault."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from keylanes.spark.report import COPYING
+from keylanes.spark.report import COPYING, OWNERSHIP
 
 from .copy_plants import COPY_PLANTS
-from .group_plants import PLANTS, planted
-from .honest import Run
+from .group_plants import PLANTS, Plant, planted
+from .honest import Planner, Run
 from .honest_copies import CopyPlanner
 from .honest_group import GroupPlanner
 from .honest_ranges import RangePlanner
+from .owned_logs import judged
 from .range_plants import RANGE_PLANTS
 from .test_state import write
 
@@ -46,24 +47,6 @@ def test_an_honest_group_is_proven_and_shown(audited: Audited) -> None:
     assert 0.99 < sum(member["share"] for member in group["members"]) < 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "granted while its owner is at work",
-        "released below its tiles",
-        "a tile behind its release",
-        "a commit behind the fence",
-    ],
-)
-def test_a_planted_fault_is_found_by_name(audited: Audited, name: str) -> None:
-    """What the control log shows, and what tiles and commits show; test_ownership.py finds all, without Spark."""
-    check = PLANTS[name].check
-    report = audited(planted(GroupPlanner(), PLANTS[name]))
-    assert report.group is None, "it was not asked for"
-    assert check in report.violated()
-    assert report.check(check).examples
-
-
 def test_members_that_share_a_partition_are_proven(audited: Audited) -> None:
     """Three members with ranges of one partition: all statements hold, those on tiles and outputs, too."""
     run = RangePlanner().run()
@@ -74,10 +57,37 @@ def test_members_that_share_a_partition_are_proven(audited: Audited) -> None:
     assert [member["ended"] for member in group["members"]] == ["silent", "left", "left"]
 
 
-@pytest.mark.parametrize("name", ["one edge of several is wrong", "a tile in a released part of its own range"])
-def test_a_planted_fault_in_a_part_of_a_partition_is_found(audited: Audited, name: str) -> None:
-    """See test_ownership.py."""
-    assert RANGE_PLANTS[name].check in audited(planted(RangePlanner(), RANGE_PLANTS[name])).violated()
+@pytest.mark.parametrize(
+    ("planner", "plants"),
+    [
+        (
+            GroupPlanner(),
+            (
+                PLANTS["released below its tiles"],
+                PLANTS["begun before the release"],
+                PLANTS["a commit behind the fence"],
+            ),
+        ),
+        (
+            RangePlanner(),
+            (
+                RANGE_PLANTS["one edge of several is wrong"],
+                RANGE_PLANTS["a tile in a released part of its own range"],
+                RANGE_PLANTS["a grant overlaps by one point"],
+            ),
+        ),
+    ],
+)
+def test_faults_are_found_as_without_spark(audited: Audited, planner: Planner, plants: Sequence[Plant]) -> None:
+    """What Spark makes of the rows of tiles and commits is what the events say. test_ownership.py finds all faults."""
+    run = planner.run()
+    for plant in plants:
+        plant.change(run)
+    report = audited(run)
+    assert report.group is None, "it was not asked for"
+    found = {name for name in OWNERSHIP if not report.check(name).holds}
+    assert found == {*judged(run).violated()} >= {plant.check for plant in plants}
+    assert all(report.check(name).examples for name in found)
 
 
 def stored_empty(folder: Path, run: Run) -> Run:

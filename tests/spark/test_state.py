@@ -101,17 +101,6 @@ def last_of(run: Run, partition: int) -> StateChanged:
     return next(event for event in reversed(found) if event.partition == partition)
 
 
-def second_writer(run: Run) -> list[Change]:
-    """Another member writes to partition 0, too: to the changelog behind the last transaction of the first one, and to
-    the offset log in front of it. Returns all beacons.
-    """
-    made, last = beacons(run), last_of(run, 0)
-    run.control.append(member_joined(term_of(run), 2, "second", "id-2"))
-    at = run.events[0].index(last)
-    run.events[0].insert(at, StateChanged(2, 1, SOURCE, 0, 1, ()))
-    return [*made, beacon(0, 2, 1)]
-
-
 def expected_state(_spark: "SparkSession", done: "DataFrame") -> "DataFrame":
     """The same in SQL."""
     from pyspark.sql import functions as F
@@ -235,71 +224,52 @@ def test_a_key_in_two_partitions_is_found(judged: "Callable[..., Report]") -> No
     assert f"key={own.decode()} partitions=[0, 1]" in report.to_text()
 
 
-def test_a_changelog_of_another_moment_is_found(judged: "Callable[..., Report]") -> None:
-    """A beacon that names another transaction, none at all, and keys where the log knows of no change."""
-    run = planner(restarts=0, records=120, partitions=3, log_partitions=3).run()
-    changes = stateful(run)
-    last = last_of(run, 0).transaction
-    run.events[2] = [event for event in run.events[2] if not isinstance(event, StateChanged)]
-    report = judged(run, [*changes, beacon(0, 1, 1)])
-    assert report.violated() == ["state-beacon"]
-    assert [
-        (example["partition"], example["incarnation"], example["changed_last"], example["beacon"])
-        for example in report.check("state-beacon").examples
-    ] == [(0, 1, last, 1), (1, 1, last_of(run, 1).transaction, None), (2, None, None, None)]
-    assert last != 1
+LAST = -1
+"""The last transaction of the first writer, which has other numbers in other partitions."""
+FIRST_GONE, SECOND_GONE = (beacon_key(1), None), (beacon_key(2), None)
+BEACONS: list[tuple[str, list[tuple[bytes, bytes | None]], list[tuple[int | None, ...]]]] = [
+    ("in order", [], []),
+    ("missing", [SECOND_GONE], [(2, 1, None)]),
+    ("older", [encode_beacon(Beacon(2, 0))], [(2, 1, 0)]),
+    ("newer", [encode_beacon(Beacon(2, 2))], [(2, 1, 2)]),
+    ("torn", [(beacon_key(2), b"torn")], [(2, 1, None)]),
+    ("of nobody that the log knows", [encode_beacon(Beacon(5, 3))], [(5, None, 3)]),
+    ("of nobody, as before", [(OLD_BEACON_KEY, bytes(7) + b"\5" + bytes(7) + b"\3")], [(5, None, 3)]),
+    ("torn, as before", [(OLD_BEACON_KEY, b"torn")], [(None, None, None)]),
+    ("of another moment", [encode_beacon(Beacon(1, 1))], [(1, LAST, 1)]),
+    ("none", [FIRST_GONE, SECOND_GONE], [(1, LAST, None), (2, 1, None)]),
+    ("was succeeded, and came back", [FIRST_GONE, encode_beacon(Beacon(1, 3))], [(1, None, 3)]),
+    ("the log knows of no change", [FIRST_GONE, SECOND_GONE], [(None, None, None)]),
+]
+"""What is written behind the right beacons of two writers, and (incarnation, last change, beacon) of those that are
+wrong then; one after the other for each partition.
+"""
 
 
 @pytest.mark.parametrize("by_key", [False, True])
-def test_two_writers_in_different_orders(judged: "Callable[..., Report]", by_key: bool) -> None:
-    """Where the two logs have another transaction last, because two members wrote, all is proven."""
-    run = planner(restarts=0, records=120).run()
-    changes = stateful(run)
-    report = judged(run, [*changes, *second_writer(run)], by_key=by_key)
-    assert report.violated() == [], report.to_text()
-    assert report.check("state-beacon").checked == 3
-
-
-@pytest.mark.parametrize(
-    ("faults", "wrong"),
-    [
-        (
-            [(0, beacon_key(2), None), beacon(1, 5, 3)],
-            [(0, 2, 1, None), (1, 5, None, 3)],
-        ),
-        (
-            [beacon(0, 2, 0), (1, OLD_BEACON_KEY, bytes(7) + b"\5" + bytes(7) + b"\3")],
-            [(0, 2, 1, 0), (1, 5, None, 3)],
-        ),
-        (
-            [beacon(0, 2, 2), (1, OLD_BEACON_KEY, b"torn")],
-            [(0, 2, 1, 2), (1, None, None, None)],
-        ),
-        ([(0, beacon_key(2), b"torn")], [(0, 2, 1, None)]),
-    ],
-)
-def test_wrong_beacons_are_found(
-    judged: "Callable[..., Report]", faults: list[Change], wrong: list[tuple[int | None, ...]]
-) -> None:
-    """In one partition a writer's is missing, older, newer or torn while the other one's is right; in the other one
-    there is one of nobody that the log knows.
+def test_wrong_beacons_are_found(judged: "Callable[..., Report]", by_key: bool) -> None:
+    """Of two writers, of which each log has another one last: that in which they are in order is proven, the wrong
+    ones of each other partition are named.
     """
-    run = planner(restarts=0, records=120).run()
-    changes = stateful(run)
-    report = judged(run, [*changes, *second_writer(run), *faults])
+    run = planner(restarts=0, records=60, partitions=len(BEACONS), log_partitions=len(BEACONS)).run()
+    changes = [*stateful(run), *beacons(run)]
+    last = [last_of(run, p).transaction for p in range(run.partitions)]
+    assert 1 not in last
+    run.control.append(member_joined(term_of(run), 2, "second", "id-2"))
+    wrong: list[tuple[int | None, ...]] = []
+    for p, (name, written, found) in enumerate(BEACONS):
+        log = run.events[p]
+        succeeds = name == "was succeeded, and came back"
+        at = log.index(last_of(run, p)) + succeeds
+        log.insert(at, StateChanged(2, 1, SOURCE, p, 1, (1,) if succeeds else ()))
+        if name == "the log knows of no change":
+            run.events[p] = [event for event in log if not isinstance(event, StateChanged)]
+        changes += [beacon(p, 2, 1), *((p, key, value) for key, value in written)]
+        wrong += [(p, *(last[p] if each == LAST else each for each in row)) for row in found]
+    report = judged(run, changes, by_key=by_key, examples_max=50)
     assert report.violated() == ["state-beacon"], report.to_text()
     names = ("partition", "incarnation", "changed_last", "beacon")
     assert [tuple(example[name] for name in names) for example in report.check("state-beacon").examples] == wrong
-
-
-def test_a_writer_that_was_succeeded_came_back(judged: "Callable[..., Report]") -> None:
-    """Its beacon was deleted, and stands there again."""
-    run = planner(restarts=1).run()
-    changes = stateful(run)
-    report = judged(run, [*changes, *beacons(run), beacon(0, 1, 3)])
-    assert report.violated() == ["state-beacon"]
-    (example,) = report.check("state-beacon").examples
-    assert (example["partition"], example["incarnation"], example["changed_last"]) == (0, 1, None)
 
 
 def test_the_beacon_of_before_is_read(judged: "Callable[..., Report]") -> None:
