@@ -45,6 +45,7 @@ from ..offsets.golden_logs import (
 )
 from ..stage.cluster import Cluster
 from ..stage.engine import Engine
+from ..stage.virtual import virtual
 
 GOLDEN = Path(golden_logs.__file__).parent / "golden"
 VERSIONS = {"0.1": 1, "level-0": 2}
@@ -194,24 +195,21 @@ class World:
 
 
 @version
-def test_the_state_is_what_the_old_version_had_written(version: str) -> None:
+@virtual
+async def test_the_state_is_what_the_old_version_had_written(version: str) -> None:
     """Before anything is done: as the changelog of the old version holds it, which is what its orders give."""
-
-    async def story() -> None:
-        world = World(version)
-        gives = expected(sorted(world.old.done))
-        assert world.old.waiting
-        assert world.old.changed == {0}
-        assert state_of(world.old.state) == (gives.total, gives.last)
-        await world.start(holding(lambda _: True))
-        total, last = world.engine.view("total"), world.engine.view("last")
-        keys = [b"key %d" % number for number in range(KEYS)]
-        assert {key: total.get(key) for key in keys} == gives.total
-        assert {(key, parity): value for key in keys for parity, value in last.items(key)} == gives.last
-        assert folded(world.cluster.committed(CHANGELOG)) == world.old.state
-        await world.engine.crash()
-
-    run_virtual(story(), seed=1)
+    world = World(version)
+    gives = expected(sorted(world.old.done))
+    assert world.old.waiting
+    assert world.old.changed == {0}
+    assert state_of(world.old.state) == (gives.total, gives.last)
+    await world.start(holding(lambda _: True))
+    total, last = world.engine.view("total"), world.engine.view("last")
+    keys = [b"key %d" % number for number in range(KEYS)]
+    assert {key: total.get(key) for key in keys} == gives.total
+    assert {(key, parity): value for key in keys for parity, value in last.items(key)} == gives.last
+    assert folded(world.cluster.committed(CHANGELOG)) == world.old.state
+    await world.engine.crash()
 
 
 @version
@@ -237,53 +235,49 @@ def test_an_older_log_is_gone_on_with_across_a_crash_and_restarts(version: str, 
 
 
 @version
-def test_outputs_of_both_versions_name_one_application(version: str) -> None:
+@virtual
+async def test_outputs_of_both_versions_name_one_application(version: str) -> None:
     """By the birth of the old logs: the instance of the lowest incarnation. Headers of version 1 named none."""
-
-    async def story() -> None:
-        world = World(version)
-        await world.run(ORDERS)
-        for topic in (OUTPUT, DEAD):
-            old = {bytes(header[1]) for header in headers(world.old.topics[topic]) if header[0] == 2}
-            assert bool(old) == (VERSIONS[version] == 2)
-            new = headers(world.cluster.committed(topic))
-            assert {header[0] for header in new} == {VERSIONS[version], 2}
-            assert {header[1] for header in new if header[0] == 2} == {app_id(world.old.birth)} >= old
 
     def headers(rows: Iterable[Any]) -> list[list[Any]]:
         return [msgspec.msgpack.decode(dict(row.headers)[HEADER]) for row in rows]
 
-    run_virtual(story(), seed=1)
+    world = World(version)
+    await world.run(ORDERS)
+    for topic in (OUTPUT, DEAD):
+        old = {bytes(header[1]) for header in headers(world.old.topics[topic]) if header[0] == 2}
+        assert bool(old) == (VERSIONS[version] == 2)
+        new = headers(world.cluster.committed(topic))
+        assert {header[0] for header in new} == {VERSIONS[version], 2}
+        assert {header[1] for header in new if header[0] == 2} == {app_id(world.old.birth)} >= old
 
 
 @version
-def test_what_is_decided_from_now_on_is_of_level_1(version: str) -> None:
+@virtual
+async def test_what_is_decided_from_now_on_is_of_level_1(version: str) -> None:
     """An election that names the application, then numbers in turn; the old processes are fenced, each of them once."""
-
-    async def story() -> None:
-        world = World(version)
-        old = decoded(world.old.topics[f"{APP}.control"])
-        for life in (1, 2):
-            before = len(decisions(world))
-            await world.run(ORDERS)
-            elected, *decided = decisions(world)[before:]
-            assert elected[0] == "coordinator_elected/2"
-            assert (elected[1], elected[-1]) == (world.old.term + life, world.old.birth)
-            assert [event[1:3] for event in decided] == [[elected[1], n] for n in range(1, len(decided) + 1)]
-            raised = [event[:2] + event[3:] for event in decided if event[0].startswith("level_raised/")]
-            assert raised == ([["level_raised/1", elected[1], 1]] if life == 1 else [])
-        new = decisions(world)
-        assert not {event[0] for event in new} & {event[0] for event in old}
-        joined = {max(world.old.incarnations) + life for life in (1, 2)}
-        assert {event[3] for event in new if event[0].startswith("member_joined/")} == joined
-        fenced = [event[-1] for event in [*old, *new] if event[0].startswith("member_fenced/")]
-        assert sorted(fenced) == sorted({*world.old.incarnations, *joined})
 
     def decisions(world: World) -> list[Any]:
         """Without the events by which a process finds the end of the log."""
         return [event for event in world.control() if event[0] != "app_created/1"]
 
-    run_virtual(story(), seed=1)
+    world = World(version)
+    old = decoded(world.old.topics[f"{APP}.control"])
+    for life in (1, 2):
+        before = len(decisions(world))
+        await world.run(ORDERS)
+        elected, *decided = decisions(world)[before:]
+        assert elected[0] == "coordinator_elected/2"
+        assert (elected[1], elected[-1]) == (world.old.term + life, world.old.birth)
+        assert [event[1:3] for event in decided] == [[elected[1], n] for n in range(1, len(decided) + 1)]
+        raised = [event[:2] + event[3:] for event in decided if event[0].startswith("level_raised/")]
+        assert raised == ([["level_raised/1", elected[1], 1]] if life == 1 else [])
+    new = decisions(world)
+    assert not {event[0] for event in new} & {event[0] for event in old}
+    joined = {max(world.old.incarnations) + life for life in (1, 2)}
+    assert {event[3] for event in new if event[0].startswith("member_joined/")} == joined
+    fenced = [event[-1] for event in [*old, *new] if event[0].startswith("member_fenced/")]
+    assert sorted(fenced) == sorted({*world.old.incarnations, *joined})
 
 
 # --- on the embedded broker ------------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ from typing import Any, cast
 import pytest
 
 from keylanes import Settings
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
 from keylanes.runtime.rejoining import BACK_OFF_S, Rejoining
+
+from ..stage.virtual import virtual
 
 
 class Short:
@@ -37,7 +38,8 @@ class Short:
         self.stops += 1
 
 
-def test_one_that_is_told_to_stop_does_not_come_back(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_one_that_is_told_to_stop_does_not_come_back(caplog: pytest.LogCaptureFixture) -> None:
     """Expelled twice, it joins again the first time; the second time it was told to stop before."""
     caplog.set_level(logging.INFO, "keylanes")
     made: list[Short] = []
@@ -46,20 +48,18 @@ def test_one_that_is_told_to_stop_does_not_come_back(caplog: pytest.LogCaptureFi
         made.append(Short(lambda: len(made) == 1 or made[-1].stops > 0))
         return cast(Member, made[-1])
 
-    async def main() -> None:
-        runs = Rejoining(make, lambda member: None, Settings())
-        running = asyncio.get_running_loop().create_task(runs.run())
-        await asyncio.sleep(10)
-        assert len(made) == 2
-        runs.stop()
-        await running
-
-    run_virtual(main(), seed=1)
+    runs = Rejoining(make, lambda member: None, Settings())
+    running = asyncio.get_running_loop().create_task(runs.run())
+    await asyncio.sleep(10)
+    assert len(made) == 2
+    runs.stop()
+    await running
     assert len(made) == 2
     assert [caplog.text.count(words) for words in ("it joins again in", "it was told to stop, and does")] == [1, 1]
 
 
-def test_one_that_is_told_to_stop_as_its_wait_ends_does_not_come_back() -> None:
+@virtual
+async def test_one_that_is_told_to_stop_as_its_wait_ends_does_not_come_back() -> None:
     """In the very turn of the loop in which it would have joined again."""
     made: list[Short] = []
 
@@ -67,20 +67,18 @@ def test_one_that_is_told_to_stop_as_its_wait_ends_does_not_come_back() -> None:
         made.append(Short(lambda: len(made) == 1 or made[-1].stops > 0))
         return cast(Member, made[-1])
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        runs = Rejoining(make, lambda member: None, Settings())
-        running = loop.create_task(runs.run())
-        await asyncio.sleep(0)
-        loop.call_at(loop.time() + BACK_OFF_S, runs.stop)
-        async with asyncio.timeout(10 * BACK_OFF_S):
-            await running
-
-    run_virtual(main(), seed=1)
+    loop = asyncio.get_running_loop()
+    runs = Rejoining(make, lambda member: None, Settings())
+    running = loop.create_task(runs.run())
+    await asyncio.sleep(0)
+    loop.call_at(loop.time() + BACK_OFF_S, runs.stop)
+    async with asyncio.timeout(10 * BACK_OFF_S):
+        await running
     assert len(made) == 1
 
 
-def test_who_waits_for_the_start_gets_the_run_that_comes_to_work() -> None:
+@virtual
+async def test_who_waits_for_the_start_gets_the_run_that_comes_to_work() -> None:
     """The first is expelled before it works on anything; what counts is that the second does."""
     made: list[Short] = []
 
@@ -89,13 +87,10 @@ def test_who_waits_for_the_start_gets_the_run_that_comes_to_work() -> None:
         made.append(Short(lambda: is_first or made[-1].stops > 0, is_ready=not is_first))
         return cast(Member, made[-1])
 
-    async def main() -> None:
-        runs = Rejoining(make, lambda member: None, Settings())
-        running = asyncio.get_running_loop().create_task(runs.run())
-        async with asyncio.timeout(10):
-            await runs.started(running)
-        assert len(made) == 2
-        runs.stop()
-        await running
-
-    run_virtual(main(), seed=1)
+    runs = Rejoining(make, lambda member: None, Settings())
+    running = asyncio.get_running_loop().create_task(runs.run())
+    async with asyncio.timeout(10):
+        await runs.started(running)
+    assert len(made) == 2
+    runs.stop()
+    await running

@@ -14,12 +14,12 @@ from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
 from keylanes.brokers.protocol import Appender, BrokerError, Outgoing, TopicPartition, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.brokers.simulated.network import Kind
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.group.heard import PARTITIONS
 from keylanes.offsets.provenance import HEADER
 from keylanes.runtime.sending import Sending
 
 from ..stage.ground import Ground
+from ..stage.virtual import virtual
 
 KEYS = [b"c%d" % i for i in range(20)]
 
@@ -130,34 +130,31 @@ def test_a_folder_that_another_process_holds_is_said(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("lost", ["the request", "the answer"])
-def test_a_lost_answer_is_not_taken_for_anything(lost: str) -> None:
+@virtual
+async def test_a_lost_answer_is_not_taken_for_anything(lost: str) -> None:
     """SendUnknown: it may be there, or not; the next one is sent in a session of its own."""
+    cluster = SimulatedBroker(3)
+    cluster.create_topic("orders", 2)
+    app = shop(cluster.connect("sender"))
+    await app.send("orders", 1, key="a")
+    whole = cluster.network.send
 
-    async def story() -> None:
-        cluster = SimulatedBroker(3)
-        cluster.create_topic("orders", 2)
-        app = shop(cluster.connect("sender"))
-        await app.send("orders", 1, key="a")
-        whole = cluster.network.send
+    def send(client: str, kind: Kind, step: Any, *rest: Any) -> Any:
+        if kind is Kind.PRODUCE:
+            name = "request_lost" if lost == "the request" else "reply_lost"
+            setattr(cluster.faults, name, 1.0)
+        try:
+            return whole(client, kind, step, *rest)
+        finally:
+            cluster.faults.heal()
 
-        def send(client: str, kind: Kind, step: Any, *rest: Any) -> Any:
-            if kind is Kind.PRODUCE:
-                name = "request_lost" if lost == "the request" else "reply_lost"
-                setattr(cluster.faults, name, 1.0)
-            try:
-                return whole(client, kind, step, *rest)
-            finally:
-                cluster.faults.heal()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster.network, "send", send)
-            with pytest.raises(SendUnknown, match=r"not known: .*Look for it in the topic, or send it again"):
-                await app.send("orders", 2, key="b")
-        await app.send("orders", 3, key="c")
-        there = sorted(record.value or b"" for record in cluster.committed("orders"))
-        assert there == ([b"\x01", b"\x03"] if lost == "the request" else [b"\x01", b"\x02", b"\x03"])
-
-    run_virtual(story(), seed=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster.network, "send", send)
+        with pytest.raises(SendUnknown, match=r"not known: .*Look for it in the topic, or send it again"):
+            await app.send("orders", 2, key="b")
+    await app.send("orders", 3, key="c")
+    there = sorted(record.value or b"" for record in cluster.committed("orders"))
+    assert there == ([b"\x01", b"\x03"] if lost == "the request" else [b"\x01", b"\x02", b"\x03"])
 
 
 async def test_a_connection_that_is_opened_while_the_run_ends_is_closed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime import telling
 
 from ..stage.engine import SOURCE, Engine, application
+from ..stage.virtual import virtual
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "logging.md"
 
@@ -83,77 +84,71 @@ async def test_an_interpreted_run_says_so(caplog: pytest.LogCaptureFixture, monk
     assert App("idle", broker="kafka://localhost:9092").statistics().is_compiled == IS_COMPILED
 
 
-def test_lag_is_what_is_not_committed_below_the_ends() -> None:
+@virtual
+async def test_lag_is_what_is_not_committed_below_the_ends() -> None:
     """Seen in intervals; while the broker does not answer the known ends hold, their age grows, and nothing ends."""
+    gate = asyncio.Event()
+    limits: dict[str, Any] = dict.fromkeys(("request_timeout_ms", "default_api_timeout_ms"), 1_000)
+    app = application(ends_interval_ms=1_000, handler_timeout_ms=600_000, **limits)
 
-    async def main() -> None:
-        gate = asyncio.Event()
-        limits: dict[str, Any] = dict.fromkeys(("request_timeout_ms", "default_api_timeout_ms"), 1_000)
-        app = application(ends_interval_ms=1_000, handler_timeout_ms=600_000, **limits)
+    @app.handler(SOURCE, parallelising_factor=2)
+    async def look(value: bytes) -> None:
+        await gate.wait()
 
-        @app.handler(SOURCE, parallelising_factor=2)
-        async def look(value: bytes) -> None:
-            await gate.wait()
-
-        engine = Engine(app)
-        for _ in range(10):
-            engine.send(b"k", b"")
-        member = await engine.start()
-        (partition,) = member.statistics(0).partitions
-        assert (partition.end, partition.lag, member.statistics(0).lag) == (10, 10, 10)
-        engine.cluster.faults.away = True
-        for _ in range(20):
-            engine.send(b"k", b"")
-        await asyncio.sleep(50)
-        told = member.statistics(0)
-        assert told.ends_age_s is not None
-        assert told.ends_age_s > 45
-        assert told.partitions[0].end == 10
-        assert not engine.task.done()
-        engine.cluster.faults.away = False
-        await asyncio.sleep(20)
-        told = member.statistics(0)
-        assert (told.partitions[0].end, told.lag) == (30, 30)
-        assert told.ends_age_s is not None
-        assert told.ends_age_s < 5
-        gate.set()
-        await engine.level()
-        assert (member.statistics(0).lag, member.statistics(0).partitions[0].offset_least) == (0, 30)
-        back = engine.hold_back()
-        await member.work.requests.release((SOURCE, 0), KeyRange(0, SPACE_END // 2))
-        for _ in range(5):
-            engine.send(b"k", b"")
-        await asyncio.sleep(3)
-        assert member.statistics(0).lag == 5, "of released ranges, too"
-        back.set()
-        await engine.stop()
-
-    run_virtual(main(), seed=1)
+    engine = Engine(app)
+    for _ in range(10):
+        engine.send(b"k", b"")
+    member = await engine.start()
+    (partition,) = member.statistics(0).partitions
+    assert (partition.end, partition.lag, member.statistics(0).lag) == (10, 10, 10)
+    engine.cluster.faults.away = True
+    for _ in range(20):
+        engine.send(b"k", b"")
+    await asyncio.sleep(50)
+    told = member.statistics(0)
+    assert told.ends_age_s is not None
+    assert told.ends_age_s > 45
+    assert told.partitions[0].end == 10
+    assert not engine.task.done()
+    engine.cluster.faults.away = False
+    await asyncio.sleep(20)
+    told = member.statistics(0)
+    assert (told.partitions[0].end, told.lag) == (30, 30)
+    assert told.ends_age_s is not None
+    assert told.ends_age_s < 5
+    gate.set()
+    await engine.level()
+    assert (member.statistics(0).lag, member.statistics(0).partitions[0].offset_least) == (0, 30)
+    back = engine.hold_back()
+    await member.work.requests.release((SOURCE, 0), KeyRange(0, SPACE_END // 2))
+    for _ in range(5):
+        engine.send(b"k", b"")
+    await asyncio.sleep(3)
+    assert member.statistics(0).lag == 5, "of released ranges, too"
+    back.set()
+    await engine.stop()
 
 
-def test_a_storm_of_failures_is_some_lines_and_all_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_storm_of_failures_is_some_lines_and_all_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     """One warning for each handler, error and consequence in an interval, which counts those between."""
+    caplog.set_level(logging.INFO, "keylanes")
+    app = application(failure_log_interval_ms=5_000)
 
-    async def main() -> None:
-        app = application(failure_log_interval_ms=5_000)
+    @app.handler(SOURCE, retry=Retry(attempts=2, backoff_ms=1), on_failure=DeadLetter("dead"))
+    async def fail(value: bytes) -> None:
+        raise ValueError("no") if value == b"v" else KeyError("k")
 
-        @app.handler(SOURCE, retry=Retry(attempts=2, backoff_ms=1), on_failure=DeadLetter("dead"))
-        async def fail(value: bytes) -> None:
-            raise ValueError("no") if value == b"v" else KeyError("k")
-
-        engine = Engine(app)
-        member = await engine.start()
-        for round_ in range(3):
-            for n in range(400):
-                engine.send(b"%d" % n, b"k" if n == 7 and round_ == 0 else b"v")
-            await engine.level()
-            await asyncio.sleep(6)
-        told = member.statistics(0)
-        assert (told.failures, told.retries, told.dead_letters) == (2_400, 1_200, 1_200)
-        await engine.stop()
-
-    with caplog.at_level(logging.INFO, "keylanes"):
-        run_virtual(main(), seed=1)
+    engine = Engine(app)
+    member = await engine.start()
+    for round_ in range(3):
+        for n in range(400):
+            engine.send(b"%d" % n, b"k" if n == 7 and round_ == 0 else b"v")
+        await engine.level()
+        await asyncio.sleep(6)
+    told = member.statistics(0)
+    assert (told.failures, told.retries, told.dead_letters) == (2_400, 1_200, 1_200)
+    await engine.stop()
     warnings = lines(caplog, logging.WARNING)
     assert sum("KeyError" in line for line in warnings) == 2
     again = [line for line in warnings if "attempt 1 of 2: ValueError" in line]
@@ -165,71 +160,64 @@ def test_a_storm_of_failures_is_some_lines_and_all_are_counted(caplog: pytest.Lo
     assert last.endswith("; 2,400 failed attempts, 1,200 tried again, 1,200 dead letters")
 
 
-def test_records_whose_outputs_the_broker_refuses_are_counted_and_sampled(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_records_whose_outputs_the_broker_refuses_are_counted_and_sampled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """They failed as if their handler had: each is a failure and a dead letter, and few are said."""
+    app = application()
 
-    async def main() -> None:
-        app = application()
+    @app.handler(SOURCE, to="table", on_failure=DeadLetter("dead"))
+    async def copy(value: bytes) -> bytes:
+        return value
 
-        @app.handler(SOURCE, to="table", on_failure=DeadLetter("dead"))
-        async def copy(value: bytes) -> bytes:
-            return value
-
-        engine = Engine(app)
-        engine.cluster.create_topic("table", 1)
-        member = await engine.start()
-        engine.cluster.state.configure("table", {"cleanup.policy": "compact"})  # it looked at the topic before
-        for n in range(8):
-            engine.send(None if n % 2 else b"k", b"%d" % n)
-        await engine.level()
-        assert (member.statistics(0).failures, member.statistics(0).dead_letters) == (4, 4)
-        assert len(engine.cluster.committed("dead")) == 4
-        await engine.stop()
-
-    run_virtual(main(), seed=1)
+    engine = Engine(app)
+    engine.cluster.create_topic("table", 1)
+    member = await engine.start()
+    engine.cluster.state.configure("table", {"cleanup.policy": "compact"})  # it looked at the topic before
+    for n in range(8):
+        engine.send(None if n % 2 else b"k", b"%d" % n)
+    await engine.level()
+    assert (member.statistics(0).failures, member.statistics(0).dead_letters) == (4, 4)
+    assert len(engine.cluster.committed("dead")) == 4
+    await engine.stop()
     assert sum("the broker refuses its output" in line for line in lines(caplog, logging.WARNING)) == 1
 
 
-def test_a_start_after_a_clean_stop_does_not_sound_like_an_accident(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_start_after_a_clean_stop_does_not_sound_like_an_accident(caplog: pytest.LogCaptureFixture) -> None:
     """What it does to the run before it is what each start does."""
-
-    async def main() -> None:
-        app = application()
-        app.handler(SOURCE)(lambda value: None)
-        engine = Engine(app)
-        await engine.start()
-        await engine.stop()
-        await engine.start()
-        await engine.stop()
-
-    with caplog.at_level(logging.INFO, "keylanes"):
-        run_virtual(main(), seed=1)
+    caplog.set_level(logging.INFO, "keylanes")
+    app = application()
+    app.handler(SOURCE)(lambda value: None)
+    engine = Engine(app)
+    await engine.start()
+    await engine.stop()
+    await engine.start()
+    await engine.stop()
     assert [word for word in ("fenc", "expel", "waiting") if word in caplog.text] == []
     assert caplog.text.count("stopping: it was told to") == 2
 
 
-def test_a_run_that_fails_says_how_it_ended(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_run_that_fails_says_how_it_ended(caplog: pytest.LogCaptureFixture) -> None:
     """Also one that never came to its work."""
+    caplog.set_level(logging.INFO, "keylanes")
+    app = application()
 
-    async def main() -> None:
-        app = application()
+    @app.handler(SOURCE)
+    async def fail(value: bytes) -> None:
+        raise ValueError("no")
 
-        @app.handler(SOURCE)
-        async def fail(value: bytes) -> None:
-            raise ValueError("no")
-
-        engine = Engine(app)
-        engine.send(b"k", b"")
-        await engine.start()
-        await asyncio.wait([engine.task])
-        assert engine.task.exception() is not None
-        missing = application("other")
-        missing.handler("nowhere")(lambda value: None)
-        with pytest.raises(Exception, match="nowhere"):
-            await engine.start(missing)
-
-    with caplog.at_level(logging.INFO, "keylanes"):
-        run_virtual(main(), seed=1)
+    engine = Engine(app)
+    engine.send(b"k", b"")
+    await engine.start()
+    await asyncio.wait([engine.task])
+    assert engine.task.exception() is not None
+    missing = application("other")
+    missing.handler("nowhere")(lambda value: None)
+    with pytest.raises(Exception, match="nowhere"):
+        await engine.start(missing)
     assert "app: stopped by HandlerFailed: 0 records done" in caplog.text
     assert "3 failed attempts, 2 tried again, 0 dead letters" in caplog.text
     assert re.search(r"other: stopped by \w+, before it had started to work", caplog.text)

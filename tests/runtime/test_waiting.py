@@ -17,6 +17,7 @@ from keylanes.offsets.codec import decode
 from keylanes.offsets.events import SnapshotTaken
 
 from ..stage.engine import OUT, SOURCE, Engine, application
+from ..stage.virtual import virtual
 
 RETRY_MS = 30_000
 LOG = TopicPartition("app.offsets", 0)
@@ -101,22 +102,19 @@ TAKEN: list[tuple[str, Operation]] = [(OUT, "WRITE"), (LOG.topic, "WRITE"), (SOU
 
 
 @pytest.mark.parametrize(("topic", "operation"), TAKEN)
-def test_a_right_that_is_given_back_in_time_costs_only_time(
+@virtual
+async def test_a_right_that_is_given_back_in_time_costs_only_time(
     topic: str, operation: Operation, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is said once, with the ACL, then counted; what waited goes on, once each."""
-
-    async def main() -> None:
-        engine = await denied(Right("topic", topic, operation))
-        await work_for(engine, 20)
-        engine.cluster.faults.denied.clear()
-        await work_for(engine, 10)
-        await engine.level()
-        assert len(engine.values()[b"k"]) == 330
-        await engine.stop()
-
-    with caplog.at_level(logging.INFO, "keylanes"):
-        run_virtual(main(), seed=1)
+    caplog.set_level(logging.INFO, "keylanes")
+    engine = await denied(Right("topic", topic, operation))
+    await work_for(engine, 20)
+    engine.cluster.faults.denied.clear()
+    await work_for(engine, 10)
+    await engine.level()
+    assert len(engine.values()[b"k"]) == 330
+    await engine.stop()
     (line,) = said(caplog, "has no right")
     assert f"User:simulated has no right to {operation} on topic '{topic}'" in line
     assert f"--operation {operation} --topic '{topic}'" in line
@@ -125,38 +123,32 @@ def test_a_right_that_is_given_back_in_time_costs_only_time(
 
 
 @pytest.mark.parametrize(("topic", "operation"), TAKEN)
-def test_a_right_that_stays_away_ends_the_application(
+@virtual
+async def test_a_right_that_stays_away_ends_the_application(
     topic: str, operation: Operation, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After ``broker_retry_ms``, with exit code 2 and the ACL; not before."""
-
-    async def main() -> None:
-        engine = await denied(Right("topic", topic, operation))
-        began = asyncio.get_running_loop().time()
-        engine.send(b"k", b"1")
-        with pytest.raises(AccessRefused) as ended:
-            await engine.task
-        assert ended.value.exit_code == 2
-        assert f"no right to {operation} on topic '{topic}'" in str(ended.value)
-        assert RETRY_MS <= (asyncio.get_running_loop().time() - began) * 1000 <= 1.5 * RETRY_MS
-
-    run_virtual(main(), seed=1)
+    engine = await denied(Right("topic", topic, operation))
+    began = asyncio.get_running_loop().time()
+    engine.send(b"k", b"1")
+    with pytest.raises(AccessRefused) as ended:
+        await engine.task
+    assert ended.value.exit_code == 2
+    assert f"no right to {operation} on topic '{topic}'" in str(ended.value)
+    assert RETRY_MS <= (asyncio.get_running_loop().time() - began) * 1000 <= 1.5 * RETRY_MS
     assert len(said(caplog, "has no right")) == 1
 
 
 @pytest.mark.parametrize("away_ms", [RETRY_MS - 1_000, RETRY_MS - 250])
-def test_a_broker_that_is_back_in_time_costs_only_time(away_ms: int) -> None:
+@virtual
+async def test_a_broker_that_is_back_in_time_costs_only_time(away_ms: int) -> None:
     """Also when a try that began while it was away ends after ``broker_retry_ms``: one more is made."""
-
-    async def main() -> None:
-        engine = Engine(copying(default_api_timeout_ms=2_000, request_timeout_ms=500))
-        await engine.start()
-        engine.cluster.faults.away = True
-        engine.send(b"k", b"1")
-        await asyncio.sleep(away_ms / 1000)
-        engine.cluster.faults.away = False
-        await engine.level()
-        assert engine.values()[b"k"] == [b"1"]
-        await engine.stop()
-
-    run_virtual(main(), seed=1)
+    engine = Engine(copying(default_api_timeout_ms=2_000, request_timeout_ms=500))
+    await engine.start()
+    engine.cluster.faults.away = True
+    engine.send(b"k", b"1")
+    await asyncio.sleep(away_ms / 1000)
+    engine.cluster.faults.away = False
+    await engine.level()
+    assert engine.values()[b"k"] == [b"1"]
+    await engine.stop()

@@ -53,12 +53,14 @@ class Engine:
             self.cluster.create_topic(topic, partitions)
         self.copies: Copies = MemoryCopies()
         self.starts = 0
+        self.is_over = True
+        """It does not run, or the test itself has ended it."""
 
     # --- the process -----------------------------------------------------------------------------------------------
 
     async def start(self, app: App | None = None, *, until_level: bool = False) -> Member:
         """Start; returns when it works, raises what ended its start."""
-        self.app = app or self.app
+        self.app, self.is_over = app or self.app, False
         self.task = asyncio.get_running_loop().create_task(self.make().run(until_level=until_level))
         await self.member.started(self.task)
         return self.member
@@ -89,12 +91,14 @@ class Engine:
 
     async def crash(self) -> None:
         """Kill -9."""
+        self.is_over = True
         self.connection.sever()
         self.task.cancel()
         await asyncio.wait([self.task])
 
     async def stop(self) -> None:
         """Stop in order; raises what ended it."""
+        self.is_over = True
         self.member.stop()
         await self.task
 

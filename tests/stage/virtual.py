@@ -4,39 +4,35 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeAlias
 
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
-P = ParamSpec("P")
-W = TypeVar("W")
+Test: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
+Decorator: TypeAlias = Callable[[Test], Callable[..., None]]
 
 
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test in virtual time."""
+def virtual(test: Test) -> Callable[..., None]:
+    """Run a test in virtual time. The loop has the test's ``seed``."""
 
     @functools.wraps(test)
-    def run(*given: P.args, **named: P.kwargs) -> None:
-        run_virtual(test(*given, **named), seed=1)
+    def run(**named: Any) -> None:
+        run_virtual(test(**named), seed=named.get("seed", 1))
 
     return run
 
 
-def virtual_in(
-    make: Callable[[], AbstractAsyncContextManager[W]],
-) -> Callable[[Callable[Concatenate[W, P], Coroutine[Any, Any, None]]], Callable[P, None]]:
-    """Run a test in virtual time, in a world that is made for it: its first argument. Its ``seed`` is the loop's, too."""
+def virtual_in(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Decorator:
+    """The same, with a world as the test's first argument that is made for it."""
 
-    def decorate(test: Callable[Concatenate[W, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    def decorate(test: Test) -> Callable[..., None]:
         @functools.wraps(test)
-        def run(*given: P.args, **named: P.kwargs) -> None:
+        def run(**named: Any) -> None:
             async def main() -> None:
                 async with make() as world:
-                    await test(world, *given, **named)
+                    await test(world, **named)
 
-            seed = named.get("seed", 1)
-            assert isinstance(seed, int)
-            run_virtual(main(), seed=seed)
+            run_virtual(main(), seed=named.get("seed", 1))
 
         known = inspect.signature(test)
         run.__signature__ = known.replace(parameters=[*known.parameters.values()][1:])  # type: ignore[attr-defined]

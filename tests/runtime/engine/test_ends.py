@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylanes.brokers.protocol import TopicPartition
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime.engine.ends import Ends
 
 from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.virtual import virtual
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 
@@ -202,64 +202,58 @@ def test_without_circles_each_topic_is_pinned_once(seed: int) -> None:
     assert len(asked) == len(set(asked))
 
 
-def test_a_released_range_is_waited_for() -> None:
+@virtual
+async def test_a_released_range_is_waited_for() -> None:
     """Who gave up a range with records is not level before they are done, however level all the rest is."""
+    app = application(commit_interval_ms=20, commit_lead_ms=5)
 
-    async def main() -> None:
-        app = application(commit_interval_ms=20, commit_lead_ms=5)
+    @app.handler(SOURCE, parallelising_factor=2)
+    async def look(value: bytes) -> None:
+        return None
 
-        @app.handler(SOURCE, parallelising_factor=2)
-        async def look(value: bytes) -> None:
-            return None
-
-        engine = Engine(app)
-        member = await engine.start()
-        lower, _ = WHOLE.split(SPACE_END // 2)
-        back = engine.hold_back()
-        await member.work.requests.release((SOURCE, 0), lower)
-        for n in range(20):
-            engine.send(b"%d" % n, b"")
-        ends = {TopicPartition(SOURCE, 0): 20}
-        await engine.level()
-        assert not member.work.ends_watch.is_level(ends)
-        back.set()
-        await member.work.requests.grant((SOURCE, 0), lower)
-        await engine.level()
-        assert member.work.ends_watch.is_level(ends)
-        await engine.stop()
-
-    run_virtual(main(), seed=1)
+    engine = Engine(app)
+    member = await engine.start()
+    lower, _ = WHOLE.split(SPACE_END // 2)
+    back = engine.hold_back()
+    await member.work.requests.release((SOURCE, 0), lower)
+    for n in range(20):
+        engine.send(b"%d" % n, b"")
+    ends = {TopicPartition(SOURCE, 0): 20}
+    await engine.level()
+    assert not member.work.ends_watch.is_level(ends)
+    back.set()
+    await member.work.requests.grant((SOURCE, 0), lower)
+    await engine.level()
+    assert member.work.ends_watch.is_level(ends)
+    await engine.stop()
 
 
 @pytest.mark.parametrize("part", [True, False], ids=["a-part", "all"])
-def test_a_range_that_is_given_up_before_the_level_comes_back_and_is_done(*, part: bool) -> None:
+@virtual
+async def test_a_range_that_is_given_up_before_the_level_comes_back_and_is_done(*, part: bool) -> None:
     """Where there is nobody else to have it; the run ends when it is level, too."""
+    gate = asyncio.Event()
+    app = application(commit_interval_ms=20, commit_lead_ms=5)
 
-    async def main() -> None:
-        gate = asyncio.Event()
-        app = application(commit_interval_ms=20, commit_lead_ms=5)
+    @app.handler(SOURCE, to=OUT, parallelising_factor=2)
+    async def look(value: bytes) -> bytes:
+        await gate.wait()
+        return value
 
-        @app.handler(SOURCE, to=OUT, parallelising_factor=2)
-        async def look(value: bytes) -> bytes:
-            await gate.wait()
-            return value
-
-        engine = Engine(app)
-        for n in range(20):
-            engine.send(b"%d" % n, b"%d" % n)
-        member = await engine.start(until_level=True)
-        await asyncio.sleep(1)
-        lower, _ = WHOLE.split(SPACE_END // 2)
-        back = engine.hold_back()
-        leaving = asyncio.create_task(member.work.requests.release((SOURCE, 0), lower if part else WHOLE))
-        await asyncio.sleep(10)
-        assert not leaving.done()
-        gate.set()
-        await leaving
-        await asyncio.sleep(60)
-        assert not engine.task.done(), "what nobody works on is not level"
-        back.set()
-        await engine.task
-        assert sorted(int(record.value or b"") for record in engine.cluster.committed(OUT)) == list(range(20))
-
-    run_virtual(main(), seed=1)
+    engine = Engine(app)
+    for n in range(20):
+        engine.send(b"%d" % n, b"%d" % n)
+    member = await engine.start(until_level=True)
+    await asyncio.sleep(1)
+    lower, _ = WHOLE.split(SPACE_END // 2)
+    back = engine.hold_back()
+    leaving = asyncio.create_task(member.work.requests.release((SOURCE, 0), lower if part else WHOLE))
+    await asyncio.sleep(10)
+    assert not leaving.done()
+    gate.set()
+    await leaving
+    await asyncio.sleep(60)
+    assert not engine.task.done(), "what nobody works on is not level"
+    back.set()
+    await engine.task
+    assert sorted(int(record.value or b"") for record in engine.cluster.committed(OUT)) == list(range(20))

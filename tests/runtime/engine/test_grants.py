@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from keylanes import App
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 
 from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.virtual import virtual
 
 
 def passing_on() -> App:
@@ -29,65 +29,59 @@ def holds_one(engine: Engine) -> bool:
     return [bool(run.dispatch.workers) for run in engine.member.runs] == [True]
 
 
-def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_another_already() -> None:
+@virtual
+async def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_another_already() -> None:
     """The release is visible, and the range granted on, before its transaction is through here: nothing is left of it,
     and nothing more of its records is read.
     """
+    first = Engine(passing_on(), partitions=2, name="first")
+    second = Engine(passing_on(), partitions=2, cluster=first.cluster, name="second")
+    await first.start()
+    while not first.member.statistics(0.0).commits:  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0.01)
+    keeper, is_written = first.member.keeper, asyncio.Event()
+    committed = keeper.committed
 
-    async def main() -> None:
-        first = Engine(passing_on(), partitions=2, name="first")
-        second = Engine(passing_on(), partitions=2, cluster=first.cluster, name="second")
-        await first.start()
-        while not first.member.statistics(0.0).commits:  # noqa: ASYNC110  # nobody tells
+    async def slowly(*given: Any, **named: Any) -> None:
+        await committed(*given, **named)
+        await is_written.wait()
+
+    keeper.committed = slowly  # type: ignore[method-assign]  # a disk that takes its time
+    await second.start()
+    async with asyncio.timeout(60):
+        while not holds_one(second):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
-        keeper, is_written = first.member.keeper, asyncio.Event()
-        committed = keeper.committed
-
-        async def slowly(*given: Any, **named: Any) -> None:
-            await committed(*given, **named)
-            await is_written.wait()
-
-        keeper.committed = slowly  # type: ignore[method-assign]  # a disk that takes its time
-        await second.start()
-        async with asyncio.timeout(60):
-            while not holds_one(second):  # noqa: ASYNC110  # nobody tells
-                await asyncio.sleep(0.01)
-        assert not first.member.standing.ledger.control.moves.asked, "it has read the grant"
-        is_written.set()
-        async with asyncio.timeout(10):
-            while not holds_one(first):  # noqa: ASYNC110  # nobody tells
-                await asyncio.sleep(0.01)
-        assert len(first.member.statistics(0.0).partitions) == 1
-        await second.stop()
-        await first.stop()
-
-    run_virtual(main())
+    assert not first.member.standing.ledger.control.moves.asked, "it has read the grant"
+    is_written.set()
+    async with asyncio.timeout(10):
+        while not holds_one(first):  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.01)
+    assert len(first.member.statistics(0.0).partitions) == 1
+    await second.stop()
+    await first.stop()
 
 
-def test_a_grant_to_another_process_is_not_taken_up() -> None:
+@virtual
+async def test_a_grant_to_another_process_is_not_taken_up() -> None:
     """Told to work on a grant that names another incarnation, or on none, a process refuses; what it holds goes on."""
-
-    async def main() -> None:
-        first = Engine(passing_on(), partitions=2, name="first")
-        second = Engine(passing_on(), partitions=2, cluster=first.cluster, name="second")
-        await first.start()
-        await second.start()
-        async with asyncio.timeout(60):
-            while not all(holds_one(engine) for engine in (first, second)):  # noqa: ASYNC110  # nobody tells
-                await asyncio.sleep(0.01)
-        (held,), (of_other,) = first.member.runs, second.member.runs
-        cycle, foreign = first.member.work.cycle, of_other.dispatch
-        await cycle.standing.read()
-        foreign_epoch = foreign.epoch
-        assert cycle.standing.ledger.partition(foreign.place).parts[foreign_epoch].incarnation == 2
-        parts = cycle.standing.ledger.partition(foreign.place).parts
-        for epoch in (foreign_epoch, 99):
-            dispatch = PartitionDispatch(*foreign.place, 0, 1_000, WorkerNumbers())
-            dispatch.incarnation = held.dispatch.incarnation
-            with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):
-                cycle.reshape.take_up(dispatch, epoch, parts.get(epoch), [WHOLE], ())
-        assert first.member.runs == [held]
-        await second.stop()
-        await first.stop()
-
-    run_virtual(main())
+    first = Engine(passing_on(), partitions=2, name="first")
+    second = Engine(passing_on(), partitions=2, cluster=first.cluster, name="second")
+    await first.start()
+    await second.start()
+    async with asyncio.timeout(60):
+        while not all(holds_one(engine) for engine in (first, second)):  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.01)
+    (held,), (of_other,) = first.member.runs, second.member.runs
+    cycle, foreign = first.member.work.cycle, of_other.dispatch
+    await cycle.standing.read()
+    foreign_epoch = foreign.epoch
+    assert cycle.standing.ledger.partition(foreign.place).parts[foreign_epoch].incarnation == 2
+    parts = cycle.standing.ledger.partition(foreign.place).parts
+    for epoch in (foreign_epoch, 99):
+        dispatch = PartitionDispatch(*foreign.place, 0, 1_000, WorkerNumbers())
+        dispatch.incarnation = held.dispatch.incarnation
+        with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):
+            cycle.reshape.take_up(dispatch, epoch, parts.get(epoch), [WHOLE], ())
+    assert first.member.runs == [held]
+    await second.stop()
+    await first.stop()

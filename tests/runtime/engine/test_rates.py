@@ -12,7 +12,8 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.partition.pace import CATCH_UP_S
 
 from ...stage.engine import SOURCE, Engine, application
-from ..membership.group import BEAT_S, SESSION_S, Group, coordinators, share, until, virtual
+from ...stage.virtual import virtual
+from ..membership.group import BEAT_S, SESSION_S, Group, coordinators, in_group, share, start, until
 
 RATE = 20.0
 SLACK_S = CATCH_UP_S + 0.05
@@ -49,7 +50,8 @@ class Begun:
 
 
 @pytest.mark.parametrize("kind", ["plain", "state", "context", "thread"])
-def test_attempts_of_one_process_keep_to_the_rate(kind: str) -> None:
+@virtual
+async def test_attempts_of_one_process_keep_to_the_rate(kind: str) -> None:
     """Of whatever kind the handler is; all records are handled, as fast as that allows."""
     begun, records = Begun(), 60
 
@@ -69,15 +71,11 @@ def test_attempts_of_one_process_keep_to_the_rate(kind: str) -> None:
     handlers: dict[str, Any] = {"plain": plain, "state": with_state, "context": with_context, "thread": in_thread}
     app = application()
     app.handler(SOURCE, rate_per_s=RATE)(handlers[kind])
-
-    async def main() -> None:
-        engine = await filled(app, records)
-        began_s = asyncio.get_running_loop().time()
-        await engine.level()
-        assert asyncio.get_running_loop().time() - began_s <= records / RATE * 1.1 + 1.0
-        await engine.stop()
-
-    run_virtual(main())
+    engine = await filled(app, records)
+    began_s = asyncio.get_running_loop().time()
+    await engine.level()
+    assert asyncio.get_running_loop().time() - began_s <= records / RATE * 1.1 + 1.0
+    await engine.stop()
     assert len(begun.at) == records
     begun.see(RATE)
 
@@ -116,7 +114,8 @@ def tries_again(limit: int | None) -> None:
     begun.see(RATE)
 
 
-def test_partitions_take_turns_where_there_is_a_rate() -> None:
+@virtual
+async def test_partitions_take_turns_where_there_is_a_rate() -> None:
     """A few records of one partition do not wait for the backlog of another one."""
     seen: list[int] = []
 
@@ -125,22 +124,18 @@ def test_partitions_take_turns_where_there_is_a_rate() -> None:
 
     app = application()
     app.handler(SOURCE, rate_per_s=RATE)(work)
-
-    async def main() -> None:
-        engine = Engine(app, partitions=2)
-        for value in range(200):
-            engine.send(b"k%d" % value, b"%d" % value, partition=0)
-        await engine.start()
-        await until(lambda: len(seen) >= 10)
-        for value in range(5):
-            engine.send(b"k%d" % value, b"%d" % value, partition=1)
-        before = len(seen)
-        await until(lambda: seen.count(1) == 5)
-        assert len(seen) - before <= 20
-        await engine.level()
-        await engine.stop()
-
-    run_virtual(main())
+    engine = Engine(app, partitions=2)
+    for value in range(200):
+        engine.send(b"k%d" % value, b"%d" % value, partition=0)
+    await engine.start()
+    await until(lambda: len(seen) >= 10)
+    for value in range(5):
+        engine.send(b"k%d" % value, b"%d" % value, partition=1)
+    before = len(seen)
+    await until(lambda: seen.count(1) == 5)
+    assert len(seen) - before <= 20
+    await engine.level()
+    await engine.stop()
 
 
 async def filled(app: App, records: int) -> Engine:
@@ -169,81 +164,65 @@ def limited(name: str, begun: Begun, rate: float = RATE) -> App:
 async def started(group: Group, begun: Begun, names: Sequence[str]) -> list[Engine]:
     """So many processes, at work."""
     engines = [group.process(name, limited(name, begun), is_named=False) for name in names]
-    for engine in engines:
-        await engine.start()
-    await until(share(*engines))
+    await start(*engines)
     return engines
 
 
-def test_processes_share_the_rate_and_use_all_of_it() -> None:
+@in_group()
+async def test_processes_share_the_rate_and_use_all_of_it(group: Group) -> None:
     """Each has a part of it, together they reach it, while one joins and one leaves."""
     begun = Begun()
-
-    async def story() -> None:
-        group = Group()
-        group.send(3_000)
-        engines = await started(group, begun, "abc")
-        assert await begun.during(20) >= 0.95 * RATE * 20
-        assert min(begun.by.values()) >= 20 * RATE / 6, "each has a part of it"
-        late = group.process("d", limited("d", begun), is_named=False)
-        await late.start()
-        await engines[0].stop()
-        assert await begun.during(20) >= 0.9 * RATE * 20, "what the one had is the others' soon"
-        assert begun.by["d"] >= 20 * RATE / 6
-        for engine in (*engines[1:], late):
-            await engine.stop()
-
-    virtual(story)
+    group.send(3_000)
+    engines = await started(group, begun, "abc")
+    assert await begun.during(20) >= 0.95 * RATE * 20
+    assert min(begun.by.values()) >= 20 * RATE / 6, "each has a part of it"
+    late = group.process("d", limited("d", begun), is_named=False)
+    await late.start()
+    await engines[0].stop()
+    assert await begun.during(20) >= 0.9 * RATE * 20, "what the one had is the others' soon"
+    assert begun.by["d"] >= 20 * RATE / 6
+    for engine in (*engines[1:], late):
+        await engine.stop()
     begun.see(RATE, 4)
 
 
 @pytest.mark.parametrize("who", ["the coordinator", "another one"])
-def test_what_a_killed_process_had_is_free_once_it_is_fenced(who: str) -> None:
+@in_group()
+async def test_what_a_killed_process_had_is_free_once_it_is_fenced(group: Group, who: str) -> None:
     """Until then the others go on with what they have, also when nobody coordinates; then they have all of it."""
     begun = Begun()
-
-    async def story() -> None:
-        group = Group()
-        group.send(4_000)
-        engines = await started(group, begun, "abc")
-        (leads,) = coordinators(*engines)
-        killed = leads if who == "the coordinator" else next(engine for engine in engines if engine is not leads)
-        left = [engine for engine in engines if engine is not killed]
-        await asyncio.sleep(5)
-        await killed.crash()
-        between = await begun.during(SESSION_S - 1)
-        assert 0.5 * RATE * (SESSION_S - 1) <= between <= 0.8 * RATE * (SESSION_S - 1), "two of three parts"
-        await until(share(*left))
-        await asyncio.sleep(2 * BEAT_S)
-        assert await begun.during(20) >= 0.95 * RATE * 20
-        for engine in left:
-            await engine.stop()
-
-    virtual(story)
+    group.send(4_000)
+    engines = await started(group, begun, "abc")
+    (leads,) = coordinators(*engines)
+    killed = leads if who == "the coordinator" else next(engine for engine in engines if engine is not leads)
+    left = [engine for engine in engines if engine is not killed]
+    await asyncio.sleep(5)
+    await killed.crash()
+    between = await begun.during(SESSION_S - 1)
+    assert 0.5 * RATE * (SESSION_S - 1) <= between <= 0.8 * RATE * (SESSION_S - 1), "two of three parts"
+    await until(share(*left))
+    await asyncio.sleep(2 * BEAT_S)
+    assert await begun.during(20) >= 0.95 * RATE * 20
+    for engine in left:
+        await engine.stop()
     begun.see(RATE, 3)
 
 
-def test_a_rollout_changes_the_rate() -> None:
+@in_group()
+async def test_a_rollout_changes_the_rate(group: Group) -> None:
     """While processes differ the lower rate counts; it is no reason to refuse one."""
     begun = Begun()
-
-    async def story() -> None:
-        group = Group()
-        group.send(3_000)
-        engines = await started(group, begun, "ab")
-        await asyncio.sleep(2 * BEAT_S)
-        assert sum(engine.member.statistics(0.0).rates[SOURCE] for engine in engines) == pytest.approx(RATE)
-        slower = group.process("c", limited("c", begun, RATE / 2), is_named=False)
-        await slower.start()
-        await asyncio.sleep(2 * BEAT_S)
-        assert 0.9 * RATE / 2 * 20 <= (await begun.during(20)) <= RATE / 2 * 20 + 3
-        await slower.stop()
-        await asyncio.sleep(2 * BEAT_S)
-        assert await begun.during(20) >= 0.9 * RATE * 20
-        for engine in engines:
-            await engine.stop()
-
-    virtual(story)
+    group.send(3_000)
+    engines = await started(group, begun, "ab")
+    await asyncio.sleep(2 * BEAT_S)
+    assert sum(engine.member.statistics(0.0).rates[SOURCE] for engine in engines) == pytest.approx(RATE)
+    slower = group.process("c", limited("c", begun, RATE / 2), is_named=False)
+    await slower.start()
+    await asyncio.sleep(2 * BEAT_S)
+    assert 0.9 * RATE / 2 * 20 <= (await begun.during(20)) <= RATE / 2 * 20 + 3
+    await slower.stop()
+    await asyncio.sleep(2 * BEAT_S)
+    assert await begun.during(20) >= 0.9 * RATE * 20
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "10", True, 2e6])

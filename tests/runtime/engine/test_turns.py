@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from keylanes import App, Context, DeadLetter, Retry, SettingsError, State
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END
 
 from ...stage.engine import DEAD, SOURCE, Engine, application
 from ...stage.ground import Ground
+from ...stage.virtual import virtual
 
 PARTITIONS = 4
 LIMIT = 20
@@ -53,7 +53,8 @@ def fill(engine: Engine, records: int, keys: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["suspends", "now and then", "context", "state"])
-def test_at_most_so_many_run_at_once(kind: str) -> None:
+@virtual
+async def test_at_most_so_many_run_at_once(kind: str) -> None:
     """512 workers of each of four partitions, 20 at once: all records are handled in the order of their keys, none runs
     out of its time although it waits for many times as long, and what waits counts nowhere as running.
     """
@@ -81,16 +82,12 @@ def test_at_most_so_many_run_at_once(kind: str) -> None:
     app = application()
     handler: Any = handlers.get(kind, work)
     app.handler(SOURCE, parallelising_factor=512, max_in_flight=LIMIT, timeout_ms=TIMEOUT_MS)(handler)
-
-    async def main() -> None:
-        engine = Engine(app, partitions=PARTITIONS)
-        fill(engine, records, keys)
-        app._adopt(await engine.start(), lambda work: work)
-        await engine.level()
-        assert not app.statistics().running
-        await engine.stop()
-
-    run_virtual(main())
+    engine = Engine(app, partitions=PARTITIONS)
+    fill(engine, records, keys)
+    app._adopt(await engine.start(), lambda work: work)
+    await engine.level()
+    assert not app.statistics().running
+    await engine.stop()
     assert seen.most == LIMIT
     assert max(running) <= LIMIT
     assert all(values == sorted(values) for values in seen.values.values())
@@ -128,7 +125,8 @@ ENDS = (
 )
 
 
-def test_a_permit_comes_back_on_every_way_out() -> None:
+@virtual
+async def test_a_permit_comes_back_on_every_way_out() -> None:
     """However a handler ends, it gives way: afterwards as many run at once as before, and never more."""
     limit, seen = 3, Seen()
     app = application()
@@ -161,27 +159,25 @@ def test_a_permit_comes_back_on_every_way_out() -> None:
             seen.end(value, 1)
         return None
 
-    async def main() -> None:
-        engine = Engine(app, partitions=PARTITIONS)
-        await engine.start()
-        for wave in range(3):
-            seen.most = 0
-            for i in range(80):
-                is_empty = ENDS[i % len(ENDS)] == "empty"
-                value = None if is_empty else b"%d" % (wave * 80 + i)
-                engine.send(b"k%d" % (i * 7), value, partition=i % PARTITIONS)
-            await engine.level()
-            assert seen.most == limit, "all permits are there"
-            assert seen.now == 0
-        dead = sum(len(values) for values in engine.values(DEAD).values())
-        failing = sum(how not in ("returns", "does not suspend") for how in ENDS)
-        assert dead == 3 * 80 // len(ENDS) * failing
-        await engine.stop()
-
-    run_virtual(main())
+    engine = Engine(app, partitions=PARTITIONS)
+    await engine.start()
+    for wave in range(3):
+        seen.most = 0
+        for i in range(80):
+            is_empty = ENDS[i % len(ENDS)] == "empty"
+            value = None if is_empty else b"%d" % (wave * 80 + i)
+            engine.send(b"k%d" % (i * 7), value, partition=i % PARTITIONS)
+        await engine.level()
+        assert seen.most == limit, "all permits are there"
+        assert seen.now == 0
+    dead = sum(len(values) for values in engine.values(DEAD).values())
+    failing = sum(how not in ("returns", "does not suspend") for how in ENDS)
+    assert dead == 3 * 80 // len(ENDS) * failing
+    await engine.stop()
 
 
-def test_partitions_take_turns() -> None:
+@virtual
+async def test_partitions_take_turns() -> None:
     """A few records of one partition do not wait for the backlog of another one."""
     app = application()
     done: dict[int, list[float]] = defaultdict(list)
@@ -191,24 +187,22 @@ def test_partitions_take_turns() -> None:
         await asyncio.sleep(0.1)
         done[ctx.partition].append(asyncio.get_running_loop().time())
 
-    async def main() -> None:
-        engine = Engine(app, partitions=2)
-        for value in range(500):
-            engine.send(b"k%d" % value, b"%d" % value, partition=0)
-        await engine.start()
-        await asyncio.sleep(2.0)
-        sent_s = asyncio.get_running_loop().time()
-        for value in range(10):
-            engine.send(b"k%d" % value, b"%d" % value, partition=1)
-        await engine.level()
-        assert done[1][-1] - sent_s < 3.0, "every other turn was theirs: 10 of them, and as many of the others"
-        assert done[0][-1] - sent_s > 20.0
-        await engine.stop()
-
-    run_virtual(main())
+    engine = Engine(app, partitions=2)
+    for value in range(500):
+        engine.send(b"k%d" % value, b"%d" % value, partition=0)
+    await engine.start()
+    await asyncio.sleep(2.0)
+    sent_s = asyncio.get_running_loop().time()
+    for value in range(10):
+        engine.send(b"k%d" % value, b"%d" % value, partition=1)
+    await engine.level()
+    assert done[1][-1] - sent_s < 3.0, "every other turn was theirs: 10 of them, and as many of the others"
+    assert done[0][-1] - sent_s > 20.0
+    await engine.stop()
 
 
-def test_one_that_is_tried_again_lets_others_go_on() -> None:
+@virtual
+async def test_one_that_is_tried_again_lets_others_go_on() -> None:
     """Between two attempts a record holds no permit; its key waits, as always."""
     app = application()
     order: list[tuple[int, int]] = []
@@ -227,24 +221,22 @@ def test_one_that_is_tried_again_lets_others_go_on() -> None:
         if value == 0:
             raise ValueError(value)
 
-    async def main() -> None:
-        engine = Engine(app)
-        await engine.start()
-        for value in range(40):
-            engine.send(b"first" if value < 2 else b"k%d" % value, b"%d" % value)
-        await engine.level()
-        assert len(order) == 42
-        first = [entry for entry in order if entry[0] < 2]
-        assert first == [(0, 1), (0, 2), (0, 3), (1, 1)]
-        assert order.index((0, 2)) - order.index((0, 1)) > 2, "others had their turns meanwhile"
-        assert not any(value != b"0" for values in engine.values(DEAD).values() for value in values)
-        await engine.stop()
-
-    run_virtual(main())
+    engine = Engine(app)
+    await engine.start()
+    for value in range(40):
+        engine.send(b"first" if value < 2 else b"k%d" % value, b"%d" % value)
+    await engine.level()
+    assert len(order) == 42
+    first = [entry for entry in order if entry[0] < 2]
+    assert first == [(0, 1), (0, 2), (0, 3), (1, 1)]
+    assert order.index((0, 2)) - order.index((0, 1)) > 2, "others had their turns meanwhile"
+    assert not any(value != b"0" for values in engine.values(DEAD).values() for value in values)
+    await engine.stop()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_ranges_change_while_workers_stand_in_line(seed: int) -> None:
+@virtual
+async def test_ranges_change_while_workers_stand_in_line(seed: int) -> None:
     """Splits, merges, crashes and stops while most wait: every record is handled, each key in order, never more at
     once.
     """
@@ -262,28 +254,25 @@ def test_ranges_change_while_workers_stand_in_line(seed: int) -> None:
         finally:
             seen.end(value, keys)
 
-    async def main() -> None:
-        engine = Engine(app, seed=seed, partitions=PARTITIONS)
-        await engine.start()
-        for value in range(records):
-            key = value % keys
-            engine.send(b"k%d" % key, b"%d" % value, partition=key % PARTITIONS)
-            if value % 10 == 0:
-                await asyncio.sleep(rng.uniform(0.0, 0.1))
-            if value % 20 == 0:
-                dispatch = rng.choice(engine.member.runs).dispatch
-                asking = engine.member.work.requests.split(dispatch.place, rng.randrange(1, SPACE_END))
-                changes.append(asyncio.get_running_loop().create_task(asking))
-            if value % 150 == 149:
-                await (engine.crash() if rng.random() < 0.5 else engine.stop())
-                seen.now = 0
-                await engine.start()
-        await engine.level()
-        await engine.stop()
-        await asyncio.gather(*changes, return_exceptions=True)
-
     changes: list[asyncio.Task[None]] = []
-    run_virtual(main())
+    engine = Engine(app, seed=seed, partitions=PARTITIONS)
+    await engine.start()
+    for value in range(records):
+        key = value % keys
+        engine.send(b"k%d" % key, b"%d" % value, partition=key % PARTITIONS)
+        if value % 10 == 0:
+            await asyncio.sleep(rng.uniform(0.0, 0.1))
+        if value % 20 == 0:
+            dispatch = rng.choice(engine.member.runs).dispatch
+            asking = engine.member.work.requests.split(dispatch.place, rng.randrange(1, SPACE_END))
+            changes.append(asyncio.get_running_loop().create_task(asking))
+        if value % 150 == 149:
+            await (engine.crash() if rng.random() < 0.5 else engine.stop())
+            seen.now = 0
+            await engine.start()
+    await engine.level()
+    await engine.stop()
+    await asyncio.gather(*changes, return_exceptions=True)
     assert seen.most <= limit
     for values in seen.values.values():
         firsts = list(dict.fromkeys(values))  # what was done and not committed is done again after a crash
@@ -305,7 +294,8 @@ def test_a_wrong_limit_is_refused() -> None:
     app.handler("t", max_in_flight=1, timeout_ms=1)(lambda value: None)
 
 
-def test_a_handlers_own_time_counts() -> None:
+@virtual
+async def test_a_handlers_own_time_counts() -> None:
     """``timeout_ms`` is one handler's; another one has what the settings say."""
     app = application(handler_timeout_ms=2_000)
     for topic, own in ((SOURCE, 300), ("slow", None)):
@@ -314,19 +304,17 @@ def test_a_handlers_own_time_counts() -> None:
         async def work(value: int) -> None:
             await asyncio.sleep(1.0)
 
-    async def main() -> None:
-        engine = Engine(app, sources=(SOURCE, "slow"))
-        await engine.start()
-        engine.send(b"short", b"1")
-        engine.send(b"long", b"1", topic="slow")
-        await engine.level()
-        assert set(engine.values(DEAD)) == {b"short"}
-        await engine.stop()
-
-    run_virtual(main())
+    engine = Engine(app, sources=(SOURCE, "slow"))
+    await engine.start()
+    engine.send(b"short", b"1")
+    engine.send(b"long", b"1", topic="slow")
+    await engine.level()
+    assert set(engine.values(DEAD)) == {b"short"}
+    await engine.stop()
 
 
-def test_what_a_record_waits_for_is_not_the_time_of_the_next_one() -> None:
+@virtual
+async def test_what_a_record_waits_for_is_not_the_time_of_the_next_one() -> None:
     """An output that can't be sent is tried again, for longer than a handler may take: the next record has all of its
     own time.
     """
@@ -341,13 +329,10 @@ def test_what_a_record_waits_for_is_not_the_time_of_the_next_one() -> None:
         await asyncio.sleep(0.3)
         return object() if value == 1 and calls.count(1) == 1 else value
 
-    async def main() -> None:
-        engine = Engine(app)
-        await engine.start()
-        for value in range(3):  # the first one runs straight from its batch
-            engine.send(b"k", b"%d" % value)
-        await engine.level()
-        assert calls == [0, 1, 1, 2]
-        await engine.stop()
-
-    run_virtual(main())
+    engine = Engine(app)
+    await engine.start()
+    for value in range(3):  # the first one runs straight from its batch
+        engine.send(b"k", b"%d" % value)
+    await engine.level()
+    assert calls == [0, 1, 1, 2]
+    await engine.stop()

@@ -9,7 +9,6 @@ import pytest
 
 from keylanes.brokers.protocol import Batch, BrokerTimeout, Outgoing, Producer, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedBroker
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.codec import encode
@@ -32,6 +31,7 @@ from keylanes.runtime.settings import Settings
 
 from ...stage.appending import append
 from ...stage.fencing import fence
+from ...stage.virtual import virtual
 from ...tiers.marks import tier
 
 pytestmark = tier("check")
@@ -165,135 +165,114 @@ class Group:
         await broker.trim({LOG: position})
 
 
-def test_what_others_committed_beside_a_member_is_known_to_it() -> None:
+@virtual
+async def test_what_others_committed_beside_a_member_is_known_to_it() -> None:
     """Two members in one partition of the log. What the other one committed in front of the own commit counts, too."""
-
-    async def story() -> None:
-        group = Group()
-        member = await group.begin()
-        other = await group.join(member, KeyRange(HALF, SPACE_END))
-        await group.transact(CommitKey(other, 1, 2, *PLACE), Move(0, HALF, SPACE_END, 0, 3))
-        await group.commit(member, 0, 4, end=HALF)
-        await group.transact(CommitKey(other, 2, 2, *PLACE), Move(0, HALF, SPACE_END, 3, 5))
-        await member.read()
-        edges = member.ledger.partition(PLACE).edges(0)
-        assert (edges.at(0), edges.at(HALF)) == (4, 5)
-
-    run_virtual(story(), seed=1)
+    group = Group()
+    member = await group.begin()
+    other = await group.join(member, KeyRange(HALF, SPACE_END))
+    await group.transact(CommitKey(other, 1, 2, *PLACE), Move(0, HALF, SPACE_END, 0, 3))
+    await group.commit(member, 0, 4, end=HALF)
+    await group.transact(CommitKey(other, 2, 2, *PLACE), Move(0, HALF, SPACE_END, 3, 5))
+    await member.read()
+    edges = member.ledger.partition(PLACE).edges(0)
+    assert (edges.at(0), edges.at(HALF)) == (4, 5)
 
 
-def test_the_bounds_of_a_grant_outlive_a_trim() -> None:
+@virtual
+async def test_the_bounds_of_a_grant_outlive_a_trim() -> None:
     """They stand in no snapshot. Who was granted them, and takes them up when others were granted something since, cuts
     there all the same.
     """
-
-    async def story() -> None:
-        group, bounds = Group(), (HALF + 5, HALF + 6)
-        await group.begin()
-        member = await group.admit(Standing(group.identity("Q")), "Q", KeyRange(HALF, SPACE_END), bounds)
-        other = await group.admit(Standing(group.identity("R")), "R", KeyRange(0, HALF))
-        await group.transact(CommitKey(other.incarnation, 1, 3, *PLACE), Move(0, 0, HALF, 0, 4))
-        await group.snapshot()
-        await member.read()
-        assert member.ledger.frontier(PLACE) == 0
-        assert member.ledger.partition(PLACE).edges(0).at(0) == 4
-        assert member.ledger.partition(PLACE).parts[2].granted_bounds == bounds
-
-    run_virtual(story(), seed=1)
+    group, bounds = Group(), (HALF + 5, HALF + 6)
+    await group.begin()
+    member = await group.admit(Standing(group.identity("Q")), "Q", KeyRange(HALF, SPACE_END), bounds)
+    other = await group.admit(Standing(group.identity("R")), "R", KeyRange(0, HALF))
+    await group.transact(CommitKey(other.incarnation, 1, 3, *PLACE), Move(0, 0, HALF, 0, 4))
+    await group.snapshot()
+    await member.read()
+    assert member.ledger.frontier(PLACE) == 0
+    assert member.ledger.partition(PLACE).edges(0).at(0) == 4
+    assert member.ledger.partition(PLACE).parts[2].granted_bounds == bounds
 
 
-def test_an_unknown_transaction_behind_the_own_last_commit_is_found() -> None:
+@virtual
+async def test_an_unknown_transaction_behind_the_own_last_commit_is_found() -> None:
     """The answer to it was lost."""
-
-    async def story() -> None:
-        group = Group()
-        member = await group.begin()
-        await group.commit(member, 0, 3)
-        unknown = await group.commit(member, 3, 5, is_known=False)
-        await member.read()
-        assert member.has_committed(unknown)
-        assert not member.has_committed(unknown + 1)
-        assert member.ledger.frontier(PLACE) == 5
-
-    run_virtual(story(), seed=1)
+    group = Group()
+    member = await group.begin()
+    await group.commit(member, 0, 3)
+    unknown = await group.commit(member, 3, 5, is_known=False)
+    await member.read()
+    assert member.has_committed(unknown)
+    assert not member.has_committed(unknown + 1)
+    assert member.ledger.frontier(PLACE) == 5
 
 
-def test_an_unknown_transaction_that_others_trimmed_is_found_in_their_snapshot() -> None:
+@virtual
+async def test_an_unknown_transaction_that_others_trimmed_is_found_in_their_snapshot() -> None:
     """It is as if the member had read it, and goes on from there."""
-
-    async def story() -> None:
-        group = Group()
-        member = await group.begin()
-        await group.commit(member, 0, 3)
-        unknown = await group.commit(member, 3, 5, is_known=False)
-        await group.snapshot()
-        await group.commit(member, 5, 6, is_known=False)
-        await member.read()
-        assert member.has_committed(unknown + 1)
-        assert not member.has_committed(unknown + 2)
-        assert member.ledger.frontier(PLACE) == 6
-        await group.commit(member, 6, 9)
-        await member.read()
-        assert member.ledger.frontier(PLACE) == 9
-
-    run_virtual(story(), seed=1)
+    group = Group()
+    member = await group.begin()
+    await group.commit(member, 0, 3)
+    unknown = await group.commit(member, 3, 5, is_known=False)
+    await group.snapshot()
+    await group.commit(member, 5, 6, is_known=False)
+    await member.read()
+    assert member.has_committed(unknown + 1)
+    assert not member.has_committed(unknown + 2)
+    assert member.ledger.frontier(PLACE) == 6
+    await group.commit(member, 6, 9)
+    await member.read()
+    assert member.ledger.frontier(PLACE) == 9
 
 
 @pytest.mark.parametrize("fetch", range(1, 9))
-def test_a_search_that_was_cut_short_leaves_nothing_behind(fetch: int) -> None:
+@virtual
+async def test_a_search_that_was_cut_short_leaves_nothing_behind(fetch: int) -> None:
     """A fetch of the search for the snapshot has no answer: the next one begins anew, and all is as without it."""
-
-    async def story() -> None:
-        group = Group()
-        member = await group.begin()
-        await group.commit(member, 0, 3)
-        unknown = await group.commit(member, 3, 5, is_known=False)
-        await group.snapshot()
-        broker: Any = member.identity.broker
-        broker.left = fetch
-        for _ in range(2):
-            with contextlib.suppress(BrokerTimeout):
-                await member.read()
-        broker.left = 0
-        assert member.has_committed(unknown)
-        assert member.ledger.frontier(PLACE) == 5
-        await group.commit(member, 5, 6)
-        assert member.ledger.violations() == []
-        await member.read()
-        assert member.ledger.frontier(PLACE) == 6
-
-    run_virtual(story(), seed=1)
+    group = Group()
+    member = await group.begin()
+    await group.commit(member, 0, 3)
+    unknown = await group.commit(member, 3, 5, is_known=False)
+    await group.snapshot()
+    broker: Any = member.identity.broker
+    broker.left = fetch
+    for _ in range(2):
+        with contextlib.suppress(BrokerTimeout):
+            await member.read()
+    broker.left = 0
+    assert member.has_committed(unknown)
+    assert member.ledger.frontier(PLACE) == 5
+    await group.commit(member, 5, 6)
+    assert member.ledger.violations() == []
+    await member.read()
+    assert member.ledger.frontier(PLACE) == 6
 
 
-def test_what_nothing_became_of_is_not_found_in_a_snapshot() -> None:
+@virtual
+async def test_what_nothing_became_of_is_not_found_in_a_snapshot() -> None:
     """The member's transaction was lost before others trimmed the log."""
-
-    async def story() -> None:
-        group = Group()
-        member = await group.begin()
-        first = await group.commit(member, 0, 3, is_known=False)
-        lost = member.next_transaction()
-        member.unknown()
-        await group.snapshot()
-        await member.read()
-        assert member.has_committed(first)
-        assert not member.has_committed(lost)
-        assert member.ledger.frontier(PLACE) == 3
-
-    run_virtual(story(), seed=1)
+    group = Group()
+    member = await group.begin()
+    first = await group.commit(member, 0, 3, is_known=False)
+    lost = member.next_transaction()
+    member.unknown()
+    await group.snapshot()
+    await member.read()
+    assert member.has_committed(first)
+    assert not member.has_committed(lost)
+    assert member.ledger.frontier(PLACE) == 3
 
 
-def test_an_expelled_member_whose_log_was_trimmed_is_told_so() -> None:
+@virtual
+async def test_an_expelled_member_whose_log_was_trimmed_is_told_so() -> None:
     """It is no damage of the log."""
-
-    async def story() -> None:
-        group = Group()
-        member = await group.begin()
-        await group.commit(member, 0, 3, is_known=False)
-        await group.begin("Q")
-        await group.snapshot()
-        await member.read()
-        with pytest.raises(Expelled, match=r"incarnation 1\) was expelled: others have its ranges"):
-            member.check()
-
-    run_virtual(story(), seed=1)
+    group = Group()
+    member = await group.begin()
+    await group.commit(member, 0, 3, is_known=False)
+    await group.begin("Q")
+    await group.snapshot()
+    await member.read()
+    with pytest.raises(Expelled, match=r"incarnation 1\) was expelled: others have its ranges"):
+        member.check()

@@ -1,16 +1,17 @@
 """Several processes of one application on a simulated cluster, and what tests wait for."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from keylanes import App, Context
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import Latency
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ...stage.cluster import Cluster
 from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.virtual import Decorator, virtual_in
 
 PARTITIONS = 6
 SESSION_S, BEAT_S = 10.0, 1.0
@@ -37,13 +38,27 @@ class Group:
         self.cluster: Cluster = cluster or Cluster(1, Latency())
         self.partitions, self.sent = partitions, 0
         self.cluster.create_topic(SOURCE, partitions)
+        self.engines: list[Engine] = []
 
     def process(self, name: str, app: App | None = None, *, is_named: bool = True) -> Engine:
         """One that was not started yet; without a name of its own in the group unless it is to have one."""
         engine = Engine(app or passing_on(), partitions=self.partitions, cluster=self.cluster, name=name)
         if not is_named:
             engine.settings = lambda: engine.app.settings  # type: ignore[method-assign]  # it goes by no name
+        self.engines.append(engine)
         return engine
+
+    async def sharing(self, names: str, app: App | None = None, *, is_named: bool = True) -> list[Engine]:
+        """Processes, one for each letter, that are at work and share all partitions."""
+        engines = [self.process(name, app, is_named=is_named) for name in names]
+        await start(*engines)
+        return engines
+
+    async def stop(self) -> None:
+        """Stop all that work, the newest first; raises what ended one."""
+        for engine in reversed(self.engines):
+            if not engine.is_over:
+                await engine.stop()
 
     def send(self, count: int) -> None:
         """So many records, to all partitions."""
@@ -94,6 +109,13 @@ def share(*engines: Engine) -> Callable[[], bool]:
     return they_do
 
 
+async def start(*engines: Engine, until_level: bool = False) -> None:
+    """Start one after the other; returns when they share all partitions."""
+    for engine in engines:
+        await engine.start(until_level=until_level)
+    await until(share(*engines))
+
+
 def coordinators(*engines: Engine) -> list[Engine]:
     """Those that decide, by what they have read."""
     return [engine for engine in engines if engine.member.group.coordinating.is_coordinator]
@@ -101,15 +123,19 @@ def coordinators(*engines: Engine) -> list[Engine]:
 
 async def three(group: Group, who: str) -> tuple[Engine, list[Engine]]:
     """Three without names that share all: "the coordinator" or another one, and the other two."""
-    engines = [group.process(name, is_named=False) for name in "abc"]
-    for engine in engines:
-        await engine.start()
-    await until(share(*engines))
+    engines = await group.sharing("abc", is_named=False)
     (first,) = coordinators(*engines)
     one = first if who == "the coordinator" else next(engine for engine in engines if engine is not first)
     return one, [engine for engine in engines if engine is not one]
 
 
-def virtual(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a story in virtual time."""
-    run_virtual(story(), seed=1)
+def in_group(**options: Any) -> Decorator:
+    """Run a test in virtual time, with a group; what still works of it is stopped behind the test."""
+
+    @contextlib.asynccontextmanager
+    async def made() -> AsyncIterator[Group]:
+        group = Group(**options)
+        yield group
+        await group.stop()
+
+    return virtual_in(made)

@@ -9,57 +9,46 @@ from keylanes.offsets.codec import decode
 from keylanes.offsets.control_events import EndsPinned
 
 from ...stage.engine import SOURCE
-from .group import PROCESSED_S, Group, coordinators, held, passing_on, until, virtual
+from .group import PROCESSED_S, Group, coordinators, held, in_group, passing_on, until
 
 
-def test_a_second_run_to_the_level_has_ends_of_its_own() -> None:
+@in_group()
+async def test_a_second_run_to_the_level_has_ends_of_its_own(group: Group) -> None:
     """The coordinator stays; who runs to the level later comes to what was sent until then."""
-
-    async def story() -> None:
-        group = Group()
-        stays = group.process("stays")
-        await stays.start()
-        for number in range(2):
-            group.send(500)
-            runs = group.process(f"runs-{number}")
-            await runs.start(until_level=True)
-            async with asyncio.timeout(PROCESSED_S):
-                await runs.task
-            assert coordinators(stays) == [stays]
-            events = [decode(record.value or b"") for record in group.cluster.committed("app.control")]
-            newest = [event for event in events if isinstance(event, EndsPinned)][-1]
-            assert sum(end.offset for end in newest.ends) == group.sent
-            await until(lambda: stays.member.standing.ledger.control.pinned is None)
-        await stays.stop()
-
-    virtual(story)
-
-
-def test_a_coordinator_that_commits_nothing_takes_snapshots() -> None:
-    """One partition for two: the one that has none coordinates, and the offset log stays short all the same."""
-
-    async def story() -> None:
-        group = Group(partitions=1)
-        app = passing_on(snapshot_every_commits=50, commit_interval_ms=40, history_ms=0)
-        works, idles = (group.process(name, app) for name in ("works", "idles"))
-        await works.start()
-        await idles.start()
-        await until(lambda: bool(held(works)) and not held(idles))
-        await works.crash()
-        await until(lambda: bool(held(idles)))
-        back = group.process("works-again", app)
-        await back.start()
-        release = idles.member.work.requests.release((SOURCE, 0), KeyRange(0, SPACE_END))
+    stays = group.process("stays")
+    await stays.start()
+    for number in range(2):
+        group.send(500)
+        runs = group.process(f"runs-{number}")
+        await runs.start(until_level=True)
         async with asyncio.timeout(PROCESSED_S):
-            await release
-        await until(lambda: bool(held(back)) and not held(idles))
-        assert coordinators(idles, back) == [idles]
-        for _ in range(400):
-            group.send(1)
-            await asyncio.sleep(0.1)
-        await until(lambda: group.cluster.watermarks(TopicPartition("app.offsets", 0)).start > 100)
-        await group.done()
-        await back.stop()
-        await idles.stop()
+            await runs.task
+        assert coordinators(stays) == [stays]
+        events = [decode(record.value or b"") for record in group.cluster.committed("app.control")]
+        newest = [event for event in events if isinstance(event, EndsPinned)][-1]
+        assert sum(end.offset for end in newest.ends) == group.sent
+        await until(lambda: stays.member.standing.ledger.control.pinned is None)
 
-    virtual(story)
+
+@in_group(partitions=1)
+async def test_a_coordinator_that_commits_nothing_takes_snapshots(group: Group) -> None:
+    """One partition for two: the one that has none coordinates, and the offset log stays short all the same."""
+    app = passing_on(snapshot_every_commits=50, commit_interval_ms=40, history_ms=0)
+    works, idles = (group.process(name, app) for name in ("works", "idles"))
+    await works.start()
+    await idles.start()
+    await until(lambda: bool(held(works)) and not held(idles))
+    await works.crash()
+    await until(lambda: bool(held(idles)))
+    back = group.process("works-again", app)
+    await back.start()
+    release = idles.member.work.requests.release((SOURCE, 0), KeyRange(0, SPACE_END))
+    async with asyncio.timeout(PROCESSED_S):
+        await release
+    await until(lambda: bool(held(back)) and not held(idles))
+    assert coordinators(idles, back) == [idles]
+    for _ in range(400):
+        group.send(1)
+        await asyncio.sleep(0.1)
+    await until(lambda: group.cluster.watermarks(TopicPartition("app.offsets", 0)).start > 100)
+    await group.done()

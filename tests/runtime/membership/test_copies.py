@@ -4,15 +4,14 @@ The test decides: it writes into the control log what a coordinator would.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
 from keylanes.brokers.protocol import Outgoing
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.codec import decode_signal, encode
@@ -25,8 +24,9 @@ from keylanes.offsets.signals import Copies
 
 from ...stage.engine import OUT, Engine
 from ...stage.log_events import coordinator_elected
+from ...stage.virtual import virtual_in
 from .group import until
-from .test_hand_over import KEYS, PLACE, Pair, at_once
+from .test_hand_over import KEYS, PLACE, Pair
 
 LOWER, UPPER = WHOLE.split(SPACE_END // 2)
 
@@ -103,20 +103,19 @@ class Decided(Pair):
         return {k: v for k, v in state.items() if within.contains(int.from_bytes(k[:4], "big"))}
 
 
-def decided(tell: Callable[[Decided], Awaitable[None]], **settings: Any) -> None:
-    """Run it in virtual time; in the end all that was sent was counted rightly."""
-
-    async def main() -> None:
-        pair = Decided(at_once, session_timeout_ms=300_000, **settings)
-        await pair.start(is_stateful=True)
-        pair.take_office()
-        await tell(pair)
-        await until(lambda: len(pair.cluster.committed(OUT)) >= pair.sent)
-        pair.counts_are_right()
-        for engine in (pair.other, pair.owner):
-            await engine.crash()
-
-    run_virtual(main(), seed=1)
+@contextlib.asynccontextmanager
+async def decided() -> AsyncIterator[Decided]:
+    """Both members at work; in the end all that was sent was counted rightly."""
+    pair = Decided(session_timeout_ms=300_000)
+    await pair.start(is_stateful=True)
+    pair.take_office()
+    yield pair
+    if pair.sending is not None:
+        pair.sending.cancel()
+    await until(lambda: len(pair.cluster.committed(OUT)) >= pair.sent)
+    pair.counts_are_right()
+    for engine in (pair.other, pair.owner):
+        await engine.crash()
 
 
 def restored_records(caplog: pytest.LogCaptureFixture) -> list[int]:
@@ -126,146 +125,126 @@ def restored_records(caplog: pytest.LogCaptureFixture) -> list[int]:
     return [int(match[1].replace(",", "")) for match in found if match]
 
 
-def test_a_range_moves_behind_its_copy(caplog: pytest.LogCaptureFixture) -> None:
+@virtual_in(decided)
+async def test_a_range_moves_behind_its_copy(pair: Decided, caplog: pytest.LogCaptureFixture) -> None:
     """The copy is made while its owner works; the new owner reads the tail alone, and counts on. The old one follows
     from where it was, and takes it up again from there.
     """
     caplog.set_level(logging.DEBUG, "keylanes")
+    for _ in range(100):
+        pair.send(KEYS)
+        await asyncio.sleep(0.1)
+    pair.keep_sending(1)
+    move = pair.ask_copy(pair.other, LOWER)
+    await pair.ready(move)
+    assert pair.other.member.statistics(0.0).copying[:2] == (1, 1)
+    all_of_it = len(pair.cluster.committed(pair.owner.changelog()))
+    await pair.released(pair.owner, LOWER, move)
+    back = pair.ask_copy(pair.owner, LOWER, role="standby")
+    caplog.clear()
+    await pair.granted(pair.other, LOWER)
+    (tail,) = restored_records(caplog)
+    assert tail < all_of_it / 10
+    assert pair.other.member.statistics(0.0).copying.copies == 0, "what it owns is no copy"
 
-    async def tell(pair: Decided) -> None:
-        for _ in range(100):
-            pair.send(KEYS)
-            await asyncio.sleep(0.1)
-        sending = asyncio.ensure_future(pair.keep_sending(1))
-        move = pair.ask_copy(pair.other, LOWER)
-        await pair.ready(move)
-        assert pair.other.member.statistics(0.0).copying[:2] == (1, 1)
-        all_of_it = len(pair.cluster.committed(pair.owner.changelog()))
-        await pair.released(pair.owner, LOWER, move)
-        back = pair.ask_copy(pair.owner, LOWER, role="standby")
-        caplog.clear()
-        await pair.granted(pair.other, LOWER)
-        (tail,) = restored_records(caplog)
-        assert tail < all_of_it / 10
-        assert pair.other.member.statistics(0.0).copying.copies == 0, "what it owns is no copy"
-
-        await pair.ready(back)
-        standby = pair.owner.member.statistics(0.0).copying
-        assert standby.bytes_standby < 10_000, "nothing was read that it had written itself"
-        await asyncio.sleep(5.0)
-        stale_ms = pair.owner.member.keeper.learner.stale_ms(PLACE, LOWER.first)
-        assert stale_ms is not None
-        assert stale_ms < 1_500
-        await pair.released(pair.other, LOWER, back)
-        caplog.clear()
-        await pair.granted(pair.owner, LOWER)
-        (tail,) = restored_records(caplog)
-        assert tail < all_of_it / 10
-        pair.is_sending = False
-        await sending
-
-    decided(tell)
+    await pair.ready(back)
+    standby = pair.owner.member.statistics(0.0).copying
+    assert standby.bytes_standby < 10_000, "nothing was read that it had written itself"
+    await asyncio.sleep(5.0)
+    stale_ms = pair.owner.member.keeper.learner.stale_ms(PLACE, LOWER.first)
+    assert stale_ms is not None
+    assert stale_ms < 1_500
+    await pair.released(pair.other, LOWER, back)
+    caplog.clear()
+    await pair.granted(pair.owner, LOWER)
+    (tail,) = restored_records(caplog)
+    assert tail < all_of_it / 10
 
 
-def test_the_old_owner_follows() -> None:
+@virtual_in(decided)
+async def test_the_old_owner_follows(pair: Decided) -> None:
     """What the new one writes comes into its copy; what it goes on writing of the rest is marked for that alone."""
-
-    async def tell(pair: Decided) -> None:
+    pair.send(5 * KEYS)
+    await asyncio.sleep(2.0)
+    await pair.released(pair.owner, LOWER, 1)
+    pair.ask_copy(pair.owner, LOWER, role="standby")
+    await pair.granted(pair.other, LOWER)
+    for _ in range(10):
         pair.send(5 * KEYS)
-        await asyncio.sleep(2.0)
-        await pair.released(pair.owner, LOWER, 1)
-        pair.ask_copy(pair.owner, LOWER, role="standby")
-        await pair.granted(pair.other, LOWER)
-        for _ in range(10):
-            pair.send(5 * KEYS)
-            await asyncio.sleep(0.3)
-        await asyncio.sleep(3.0)
-        assert pair.committed(LOWER)
-        assert pair.copied(pair.owner, LOWER) == pair.committed(LOWER)
-        assert pair.copied(pair.owner, UPPER) == pair.committed(UPPER)
-
-    decided(tell)
+        await asyncio.sleep(0.3)
+    await asyncio.sleep(3.0)
+    assert pair.committed(LOWER)
+    assert pair.copied(pair.owner, LOWER) == pair.committed(LOWER)
+    assert pair.copied(pair.owner, UPPER) == pair.committed(UPPER)
 
 
-def test_a_promotion_that_failed_goes_back(caplog: pytest.LogCaptureFixture) -> None:
+@virtual_in(decided)
+async def test_a_promotion_that_failed_goes_back(pair: Decided, caplog: pytest.LogCaptureFixture) -> None:
     """Who released it has followed it since: it restores the tail, for older values may lie there for a moment, and
     works on.
     """
     caplog.set_level(logging.DEBUG, "keylanes")
-
-    async def tell(pair: Decided) -> None:
-        for _ in range(20):
-            pair.send(KEYS)
-            await asyncio.sleep(0.1)
-        await pair.released(pair.owner, LOWER, 1)
-        move = pair.ask_copy(pair.owner, LOWER, role="standby")
-        await pair.ready(move)
-        assert pair.owner.member.keeper.learner.has_touched(PLACE, LOWER)
-        caplog.clear()
-        await pair.granted(pair.owner, LOWER)
-        (tail,) = restored_records(caplog)
-        assert tail < 100
-        pair.send(5 * KEYS)
-
-    decided(tell)
+    for _ in range(20):
+        pair.send(KEYS)
+        await asyncio.sleep(0.1)
+    await pair.released(pair.owner, LOWER, 1)
+    move = pair.ask_copy(pair.owner, LOWER, role="standby")
+    await pair.ready(move)
+    assert pair.owner.member.keeper.learner.has_touched(PLACE, LOWER)
+    caplog.clear()
+    await pair.granted(pair.owner, LOWER)
+    (tail,) = restored_records(caplog)
+    assert tail < 100
+    pair.send(5 * KEYS)
 
 
-def test_a_range_that_was_not_followed_comes_back_without_a_restore(caplog: pytest.LogCaptureFixture) -> None:
+@virtual_in(decided)
+async def test_a_range_that_was_not_followed_comes_back_without_a_restore(
+    pair: Decided, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing was written since it was released, and nothing is read."""
     caplog.set_level(logging.DEBUG, "keylanes")
-
-    async def tell(pair: Decided) -> None:
-        pair.send(5 * KEYS)
-        await asyncio.sleep(2.0)
-        await pair.released(pair.owner, LOWER, 1)
-        caplog.clear()
-        await pair.granted(pair.owner, LOWER)
-        assert restored_records(caplog) == []
-        pair.ask_copy(pair.owner, LOWER, role="standby")
-        await asyncio.sleep(2.0)
-        assert pair.owner.member.keeper.learner.copies() == (), "it owns it"
-        pair.send(5 * KEYS)
-
-    decided(tell)
+    pair.send(5 * KEYS)
+    await asyncio.sleep(2.0)
+    await pair.released(pair.owner, LOWER, 1)
+    caplog.clear()
+    await pair.granted(pair.owner, LOWER)
+    assert restored_records(caplog) == []
+    pair.ask_copy(pair.owner, LOWER, role="standby")
+    await asyncio.sleep(2.0)
+    assert pair.owner.member.keeper.learner.copies() == (), "it owns it"
+    pair.send(5 * KEYS)
 
 
-def test_a_part_of_what_is_copied_is_granted() -> None:
+@virtual_in(decided)
+async def test_a_part_of_what_is_copied_is_granted(pair: Decided) -> None:
     """The learner does not write it any more; it follows the rest."""
-
-    async def tell(pair: Decided) -> None:
-        pair.send(5 * KEYS)
-        move = pair.ask_copy(pair.other, LOWER, UPPER)
-        await pair.ready(move)
-        await pair.released(pair.owner, LOWER, move)
-        await pair.granted(pair.other, LOWER)
-        pair.send(5 * KEYS)
-        await asyncio.sleep(3.0)
-        keeper = pair.other.member.keeper
-        assert keeper.learner.stale_ms(PLACE, LOWER.first) is None
-        assert keeper.learner.stale_ms(PLACE, UPPER.first) is not None
-        assert [points.pieces() for points in (one.points for one in keeper.learner._passes(PLACE))] == [
-            [(UPPER.first, UPPER.end, True)]
-        ]
-        assert pair.copied(pair.other, WHOLE) == pair.committed(WHOLE)
-
-    decided(tell)
+    pair.send(5 * KEYS)
+    move = pair.ask_copy(pair.other, LOWER, UPPER)
+    await pair.ready(move)
+    await pair.released(pair.owner, LOWER, move)
+    await pair.granted(pair.other, LOWER)
+    pair.send(5 * KEYS)
+    await asyncio.sleep(3.0)
+    keeper = pair.other.member.keeper
+    assert keeper.learner.stale_ms(PLACE, LOWER.first) is None
+    assert keeper.learner.stale_ms(PLACE, UPPER.first) is not None
+    assert [points.pieces() for points in (one.points for one in keeper.learner._passes(PLACE))] == [
+        [(UPPER.first, UPPER.end, True)]
+    ]
+    assert pair.copied(pair.other, WHOLE) == pair.committed(WHOLE)
 
 
-def test_a_grant_in_the_middle_of_a_copy() -> None:
+@virtual_in(decided)
+async def test_a_grant_in_the_middle_of_a_copy(pair: Decided) -> None:
     """Whoever is not ready restores what is left; what the learner was about to write is not written then."""
-
-    async def tell(pair: Decided) -> None:
-        for _ in range(50):
-            pair.send(KEYS)
-            await asyncio.sleep(0.1)
-        sending = asyncio.ensure_future(pair.keep_sending(1))
-        move = pair.ask_copy(pair.other, LOWER, bytes_per_s=5_000)
-        await until(lambda: pair.other.member.statistics(0.0).copying.bytes_learner > 0)
-        assert not any(copy.is_ready for told in pair.told() for copy in told.copies)
-        await pair.released(pair.owner, LOWER, move)
-        await pair.granted(pair.other, LOWER)
-        await asyncio.sleep(2.0)
-        pair.is_sending = False
-        await sending
-
-    decided(tell)
+    for _ in range(50):
+        pair.send(KEYS)
+        await asyncio.sleep(0.1)
+    pair.keep_sending(1)
+    move = pair.ask_copy(pair.other, LOWER, bytes_per_s=5_000)
+    await until(lambda: pair.other.member.statistics(0.0).copying.bytes_learner > 0)
+    assert not any(copy.is_ready for told in pair.told() for copy in told.copies)
+    await pair.released(pair.owner, LOWER, move)
+    await pair.granted(pair.other, LOWER)
+    await asyncio.sleep(2.0)

@@ -9,32 +9,27 @@ import pytest
 from keylanes.errors import InvariantBroken
 
 from ...stage.engine import Engine
-from .group import BEAT_S, SESSION_S, Group, share, three, until, virtual
+from .group import BEAT_S, SESSION_S, Group, in_group, share, three, until
 
 Way = Literal["in order", "killed", "by an error"]
 
 
 @pytest.mark.parametrize("who", ["the coordinator", "another one"])
-def test_a_member_that_ends_by_an_error_is_not_waited_for(who: str) -> None:
+@in_group()
+async def test_a_member_that_ends_by_an_error_is_not_waited_for(group: Group, who: str) -> None:
     """It says that it is gone, and who coordinates also that another one may; so the others have its ranges at once."""
-
-    async def story() -> None:
-        group = Group()
-        ends, left = await three(group, who)
-        group.send(300)
-        await asyncio.sleep(0.05)
-        await ended(ends)
-        group.send(300)
-        assert await until(share(*left)) <= 3 * BEAT_S
-        await group.done()
-        for engine in left:
-            await engine.stop()
-
-    virtual(story)
+    ends, left = await three(group, who)
+    group.send(300)
+    await asyncio.sleep(0.05)
+    await ended(ends)
+    group.send(300)
+    assert await until(share(*left)) <= 3 * BEAT_S
+    await group.done()
 
 
 async def ended(engine: Engine) -> None:
     """A process ends by an error that only people can mend."""
+    engine.is_over = True
     engine.member.fail(InvariantBroken("planted"))
     with pytest.raises(InvariantBroken):
         await engine.task
@@ -66,24 +61,20 @@ async def seconds_to_first_record(group: Group, engine: Engine) -> float:
     ],
     ids=["stopped", "stopped-named", "killed-named", "killed", "ended by an error"],
 )
-def test_how_long_the_next_start_waits(
-    caplog: pytest.LogCaptureFixture, way: Way, limit_s: float, *, is_named: bool, waits: bool
+@in_group(partitions=1)
+async def test_how_long_the_next_start_waits(
+    group: Group, caplog: pytest.LogCaptureFixture, way: Way, limit_s: float, *, is_named: bool, waits: bool
 ) -> None:
     """Not at all where the predecessor said that it ends; else until it is sure that it is gone, which is said once."""
-
-    async def story() -> None:
-        group = Group(partitions=1)
-        engine = group.process("a", is_named=is_named)
-        await seconds_to_first_record(group, engine)
-        await asyncio.sleep(3)
-        await (ended(engine) if way == "by an error" else engine.stop() if way == "in order" else engine.crash())
-        with caplog.at_level(logging.INFO, "keylanes"):
-            caplog.clear()
-            assert await seconds_to_first_record(group, engine) <= limit_s
-        assert sorted(group.passed_on()) == [0, 1]
-        await engine.stop()
-
-    virtual(story)
+    engine = group.process("a", is_named=is_named)
+    await seconds_to_first_record(group, engine)
+    await asyncio.sleep(3)
+    await (ended(engine) if way == "by an error" else engine.stop() if way == "in order" else engine.crash())
+    with caplog.at_level(logging.INFO, "keylanes"):
+        caplog.clear()
+        assert await seconds_to_first_record(group, engine) <= limit_s
+    assert sorted(group.passed_on()) == [0, 1]
+    await engine.stop()
     said = [record.getMessage() for record in caplog.records if "waiting to join" in record.getMessage()]
     assert len(said) == waits
     for line in said:

@@ -20,7 +20,7 @@ from keylanes.runtime.rejoining import Rejoining
 from keylanes.runtime.settings import Settings
 
 from ...stage.engine import OUT, SOURCE, Engine, application
-from .group import BEAT_S, Group, coordinators, held, passing_on, share, until, virtual
+from .group import BEAT_S, Group, coordinators, held, in_group, passing_on, start, until
 
 # --- a name that another process has ----------------------------------------------------------------------------------
 
@@ -28,39 +28,35 @@ from .group import BEAT_S, Group, coordinators, held, passing_on, share, until, 
 @pytest.mark.parametrize(
     ("hears", "exits", "lives_max"), [(True, False, 1), (True, True, 1), (False, False, 2), (False, True, 1)]
 )
-def test_who_was_superseded_ends_for_good(lives_max: int, *, hears: bool, exits: bool) -> None:
+@in_group(partitions=2)
+async def test_who_was_superseded_ends_for_good(group: Group, lives_max: int, *, hears: bool, exits: bool) -> None:
     """It was not heard for two beats, and another process of its name took its place. If it reads that it was expelled
     it does not ask to join again. If it comes back when that is forgotten, it asks once at most, and is refused. So
     they do not oust each other without end, and the other one goes on.
     """
-
-    async def story() -> None:
-        group, lives = Group(partitions=2), list[Member]()
-        old = group.process("a", passing_on(exit_on_expulsion=exits))
-        life = Rejoining(old.make, lives.append, old.settings())
-        living = asyncio.get_running_loop().create_task(life.run())
-        await until(lambda: held(old) == {0, 1})
-        birth, faults = old.member.identity.birth, group.cluster.faults
-        if hears:
-            faults.cut_from.add((birth, signals_topic("app")))
-        else:
-            faults.cut.add(birth)
-        new = group.process("again", passing_on())
-        new.settings = lambda: msgspec.structs.replace(new.app.settings, group_instance_id="a")  # type: ignore[method-assign]  # the other's name
-        await new.start()
-        group.send(10)
-        await group.done()
-        faults.heal()
-        with pytest.raises(FencedError, match=r"\(superseded\)" if hears else "was expelled|name in use") as ended:
-            await living
-        assert (ended.value.exit_code, len(lives)) == (3, lives_max)
-        await asyncio.sleep(30 * BEAT_S)
-        group.send(10)
-        await group.done()
-        assert (held(new), new.task.done()) == ({0, 1}, False)
-        await new.stop()
-
-    virtual(story)
+    lives = list[Member]()
+    old = group.process("a", passing_on(exit_on_expulsion=exits))
+    life = Rejoining(old.make, lives.append, old.settings())
+    living = asyncio.get_running_loop().create_task(life.run())
+    await until(lambda: held(old) == {0, 1})
+    birth, faults = old.member.identity.birth, group.cluster.faults
+    if hears:
+        faults.cut_from.add((birth, signals_topic("app")))
+    else:
+        faults.cut.add(birth)
+    new = group.process("again", passing_on())
+    new.settings = lambda: msgspec.structs.replace(new.app.settings, group_instance_id="a")  # type: ignore[method-assign]  # the other's name
+    await new.start()
+    group.send(10)
+    await group.done()
+    faults.heal()
+    with pytest.raises(FencedError, match=r"\(superseded\)" if hears else "was expelled|name in use") as ended:
+        await living
+    assert (ended.value.exit_code, len(lives)) == (3, lives_max)
+    await asyncio.sleep(30 * BEAT_S)
+    group.send(10)
+    await group.done()
+    assert (held(new), new.task.done()) == ({0, 1}, False)
 
 
 @pytest.mark.parametrize(
@@ -142,85 +138,64 @@ def restored(caplog: pytest.LogCaptureFixture) -> int:
     return sum(int(number) for number in re.findall(r"restored the state of .*: (\d+) records", caplog.text))
 
 
-def test_who_was_killed_reads_only_the_tail_into_the_copies_of_its_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@in_group(partitions=2)
+async def test_who_was_killed_reads_only_the_tail_into_the_copies_of_its_name(
+    group: Group, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the folder of its name lacks, and not the whole changelog."""
-
-    async def story() -> None:
-        group = Group(partitions=2)
-        engine = on_disk(group, "a", tmp_path / "running")
-        await engine.start()
-        group.send(400)
-        await group.done()
-        await asyncio.sleep(2)
-        shutil.copytree(tmp_path / "running", tmp_path / "left")  # as a process that is killed now leaves it
-        group.send(10)
-        await group.done()
-        await engine.crash()
-        caplog.clear()
-        again = on_disk(group, "a", tmp_path / "left")
-        await again.start()
-        await until(lambda: held(again) == {0, 1})
-        assert 10 <= restored(caplog) <= 40
-        assert counted(again) == 410
-        await again.stop()
-
-    with caplog.at_level(logging.DEBUG, "keylanes"):
-        virtual(story)
+    caplog.set_level(logging.DEBUG, "keylanes")
+    engine = on_disk(group, "a", tmp_path / "running")
+    await engine.start()
+    group.send(400)
+    await group.done()
+    await asyncio.sleep(2)
+    shutil.copytree(tmp_path / "running", tmp_path / "left")  # as a process that is killed now leaves it
+    group.send(10)
+    await group.done()
+    await engine.crash()
+    caplog.clear()
+    again = on_disk(group, "a", tmp_path / "left")
+    await again.start()
+    await until(lambda: held(again) == {0, 1})
+    assert 10 <= restored(caplog) <= 40
+    assert counted(again) == 410
 
 
-def test_who_coordinated_and_is_back_under_its_name_waits_for_nobody(tmp_path: Path) -> None:
+@in_group(partitions=2)
+async def test_who_coordinated_and_is_back_under_its_name_waits_for_nobody(group: Group, tmp_path: Path) -> None:
     """Its predecessor is silent since it was heard last, not only since its successor listens; and it is known whose
     the ranges are, so the first plan waits for nobody else who may start.
     """
-
-    async def story() -> None:
-        group = Group(partitions=2)
-        first, second = (on_disk(group, name, tmp_path / name) for name in "ab")
-        await first.start()
-        await second.start()
-        await until(share(first, second))
-        (lost,) = coordinators(first, second)
-        before, own = lost.member.standing.incarnation, held(lost)
-        await lost.crash()
-        await asyncio.sleep(2 * BEAT_S)
-        started_s = asyncio.get_running_loop().time()
-        await lost.start()
-        await until(lambda: held(lost) == own)
-        assert asyncio.get_running_loop().time() - started_s < BEAT_S
-        assert coordinators(first, second) == [lost]
-        assert lost.member.standing.ledger.control.is_expelled(before)
-        await first.stop()
-        await second.stop()
-
-    virtual(story)
+    first, second = (on_disk(group, name, tmp_path / name) for name in "ab")
+    await start(first, second)
+    (lost,) = coordinators(first, second)
+    before, own = lost.member.standing.incarnation, held(lost)
+    await lost.crash()
+    await asyncio.sleep(2 * BEAT_S)
+    started_s = asyncio.get_running_loop().time()
+    await lost.start()
+    await until(lambda: held(lost) == own)
+    assert asyncio.get_running_loop().time() - started_s < BEAT_S
+    assert coordinators(first, second) == [lost]
+    assert lost.member.standing.ledger.control.is_expelled(before)
 
 
-def test_processes_that_swap_their_names_have_each_other_s_folders(tmp_path: Path) -> None:
+@in_group(partitions=2)
+async def test_processes_that_swap_their_names_have_each_other_s_folders(group: Group, tmp_path: Path) -> None:
     """As long as a process has a name, and its folder, nobody else gets it. Then it works, and the state is right."""
-
-    async def story() -> None:
-        group = Group(partitions=2)
-        before = [on_disk(group, name, tmp_path) for name in "ab"]
-        for engine in before:
-            await engine.start()
-        await until(share(*before))
-        group.send(100)
-        await group.done()
-        await before[0].stop()
-        after = [on_disk(group, name, tmp_path) for name in "ba"]
-        with pytest.raises(FencedError, match="which has the name 'b', too"):
-            await after[0].start()
-        await before[1].stop()
-        for engine in after:
-            await engine.start()
-        await until(share(*after))
-        group.send(100)
-        await group.done()
-        assert counted(*after) == 200
-        for engine in after:
-            await engine.stop()
-        assert sorted(path.name for path in (tmp_path / "app").iterdir() if path.is_dir()) == ["a", "b"]
-
-    virtual(story)
+    before = [on_disk(group, name, tmp_path) for name in "ab"]
+    await start(*before)
+    group.send(100)
+    await group.done()
+    await before[0].stop()
+    after = [on_disk(group, name, tmp_path) for name in "ba"]
+    with pytest.raises(FencedError, match="which has the name 'b', too"):
+        await after[0].start()
+    await before[1].stop()
+    await start(*after)
+    group.send(100)
+    await group.done()
+    assert counted(*after) == 200
+    for engine in after:
+        await engine.stop()
+    assert sorted(path.name for path in (tmp_path / "app").iterdir() if path.is_dir()) == ["a", "b"]

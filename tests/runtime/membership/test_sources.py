@@ -9,7 +9,6 @@ import pytest
 from keylanes import App, Context, SettingsError, SourceError, State
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, Outgoing, TopicPartition, UnknownTopic, Watermarks
 from keylanes.brokers.simulated.broker import Latency
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.codec import encode
@@ -19,6 +18,7 @@ from keylanes.runtime.membership import coordinating
 from ...stage.cluster import Cluster
 from ...stage.engine import OUT, SOURCE, Engine, application
 from ...stage.log_events import coordinator_elected, in_turn, partition_started
+from ...stage.virtual import virtual
 
 ADDED = TopicPartition(SOURCE, 1)
 
@@ -92,135 +92,116 @@ def stores_of(engine: Engine) -> dict[str, int]:
 # --- partitions that are added ----------------------------------------------------------------------------------------
 
 
-def test_added_partitions_without_a_leader_are_looked_at_again(
+@virtual
+async def test_added_partitions_without_a_leader_are_looked_at_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A slow answer, or none yet about what was made just now, ends nothing: it is said, and looked at again."""
     monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
-
-    async def main() -> None:
-        cluster = SlowToLead(BrokerTimeout("no leader yet"), UnknownTopic("no such partition yet"))
-        engine = Engine(passing_on(), cluster=cluster)
-        await engine.start()
-        cluster.grow(SOURCE)
-        engine.send(b"k", b"new", partition=1)
-        await reached(lambda: engine.values() == {b"k": [b"new"]})
-        assert cluster.errors == []
-        await engine.stop()
-
-    run_virtual(main(), seed=1)
+    cluster = SlowToLead(BrokerTimeout("no leader yet"), UnknownTopic("no such partition yet"))
+    engine = Engine(passing_on(), cluster=cluster)
+    await engine.start()
+    cluster.grow(SOURCE)
+    engine.send(b"k", b"new", partition=1)
+    await reached(lambda: engine.values() == {b"k": [b"new"]})
+    assert cluster.errors == []
+    await engine.stop()
     assert caplog.text.count(f"new partitions of {SOURCE} can't be read yet: ") == 2
     assert "has 2 partitions now and had 1" in caplog.text
 
 
-def test_a_partition_that_was_added_is_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_partition_that_was_added_is_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its workers know how many partitions its topic has; those of the others know it, too."""
     monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
-
-    async def main() -> None:
-        cluster = Cluster(1, Latency())
-        engine = Engine(passing_on(), cluster=cluster)
-        member = await engine.start()
-        with pytest.raises(ValueError, match="is no source partition of"):
-            await member.work.requests.split(ADDED, WHOLE.size // 2)
-        cluster.grow(SOURCE)
-        await reached(lambda: len(member.runs) == 2 and bool(member.runs[1].dispatch.workers))
-        assert sum(worker.end - worker.first for worker in member.runs[1].dispatch.workers) == WHOLE.size
-        await reached(lambda: [run.dispatch.partitions for run in member.runs] == [2, 2])
-        await engine.stop()
-
-    run_virtual(main(), seed=1)
+    cluster = Cluster(1, Latency())
+    engine = Engine(passing_on(), cluster=cluster)
+    member = await engine.start()
+    with pytest.raises(ValueError, match="is no source partition of"):
+        await member.work.requests.split(ADDED, WHOLE.size // 2)
+    cluster.grow(SOURCE)
+    await reached(lambda: len(member.runs) == 2 and bool(member.runs[1].dispatch.workers))
+    assert sum(worker.end - worker.first for worker in member.runs[1].dispatch.workers) == WHOLE.size
+    await reached(lambda: [run.dispatch.partitions for run in member.runs] == [2, 2])
+    await engine.stop()
 
 
 # --- stores, which bind a topic to the partitions that it has --------------------------------------------------------
 
 
-def test_stores_keep_their_numbers_from_start_to_start() -> None:
+@virtual
+async def test_stores_keep_their_numbers_from_start_to_start() -> None:
     """A further store gets the next number; one that is not asked for any more is still there when it comes back."""
-
-    async def main() -> None:
-        engine = Engine(counting("sums"))
-        for names in (("sums",), ("seen", "sums"), ("sums",), ("seen", "sums")):
-            await engine.start(counting(*names))
-            await engine.stop()
-        assert stores_of(engine) == {"sums": 0, "seen": 1}
-
-    run_virtual(main())
+    engine = Engine(counting("sums"))
+    for names in (("sums",), ("seen", "sums"), ("sums",), ("seen", "sums")):
+        await engine.start(counting(*names))
+        await engine.stop()
+    assert stores_of(engine) == {"sums": 0, "seen": 1}
 
 
 @pytest.mark.parametrize("grows", ["while it is down", "while it works"])
-def test_more_partitions_than_the_state_was_begun_with_are_refused(monkeypatch: pytest.MonkeyPatch, grows: str) -> None:
+@virtual
+async def test_more_partitions_than_the_state_was_begun_with_are_refused(
+    monkeypatch: pytest.MonkeyPatch, grows: str
+) -> None:
     """SourceError, also at the next try; an application without a store reads the new partitions."""
     monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
-
-    async def main() -> None:
-        engine = Engine(counting("sums"))
-        await engine.start()
-        if grows == "while it works":
-            engine.cluster.grow_topic(SOURCE)
-            with pytest.raises(SourceError, match="in has 2 partitions now and had 1: keys moved"):
-                await engine.task
-        else:
-            await engine.stop()
-            engine.cluster.grow_topic(SOURCE)
-        for _ in range(2):
-            with pytest.raises((SettingsError, SourceError), match=r"in has 2 partitions now|they must have as many"):
-                await engine.start()
-        await engine.start(passing_on())
-        await reached(lambda: len(engine.member.runs) == 2)
-        await engine.stop()
-
-    run_virtual(main())
-
-
-def test_state_may_begin_on_a_topic_that_has_grown() -> None:
-    """While there was no store the number of partitions bound nothing."""
-
-    async def main() -> None:
-        engine = Engine(passing_on())
-        await engine.start()
+    engine = Engine(counting("sums"))
+    await engine.start()
+    if grows == "while it works":
+        engine.cluster.grow_topic(SOURCE)
+        with pytest.raises(SourceError, match="in has 2 partitions now and had 1: keys moved"):
+            await engine.task
+    else:
         await engine.stop()
         engine.cluster.grow_topic(SOURCE)
-        for _ in range(2):
-            await engine.start(counting("sums"))
-            await engine.stop()
-        assert stores_of(engine) == {"sums": 0}
+    for _ in range(2):
+        with pytest.raises((SettingsError, SourceError), match=r"in has 2 partitions now|they must have as many"):
+            await engine.start()
+    await engine.start(passing_on())
+    await reached(lambda: len(engine.member.runs) == 2)
+    await engine.stop()
 
-    run_virtual(main())
 
-
-def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way() -> None:
-    """Partitions half of which were started, and no store declared yet, are no growth."""
-
-    async def main() -> None:
-        engine = Engine(counting("sums"), partitions=2)
-        for topic, partitions in (("app.control", 1), ("app.offsets", 2)):
-            engine.cluster.create_topic(topic, partitions, {"retention.ms": "-1"})
-        log: list[ControlEvent] = [
-            AppCreated("app", HASH_NAME, 2),
-            coordinator_elected(1, "P"),
-            partition_started(1, SOURCE, 0, 0, "earliest", 2),
-        ]
-        engine.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in in_turn(log)], ())
-        await engine.start()
-        assert set(engine.member.standing.ledger.control.started) == {(SOURCE, 0), (SOURCE, 1)}
-        assert stores_of(engine) == {"sums": 0}
+@virtual
+async def test_state_may_begin_on_a_topic_that_has_grown() -> None:
+    """While there was no store the number of partitions bound nothing."""
+    engine = Engine(passing_on())
+    await engine.start()
+    await engine.stop()
+    engine.cluster.grow_topic(SOURCE)
+    for _ in range(2):
+        await engine.start(counting("sums"))
         await engine.stop()
+    assert stores_of(engine) == {"sums": 0}
 
-    run_virtual(main())
+
+@virtual
+async def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way() -> None:
+    """Partitions half of which were started, and no store declared yet, are no growth."""
+    engine = Engine(counting("sums"), partitions=2)
+    for topic, partitions in (("app.control", 1), ("app.offsets", 2)):
+        engine.cluster.create_topic(topic, partitions, {"retention.ms": "-1"})
+    log: list[ControlEvent] = [
+        AppCreated("app", HASH_NAME, 2),
+        coordinator_elected(1, "P"),
+        partition_started(1, SOURCE, 0, 0, "earliest", 2),
+    ]
+    engine.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in in_turn(log)], ())
+    await engine.start()
+    assert set(engine.member.standing.ledger.control.started) == {(SOURCE, 0), (SOURCE, 1)}
+    assert stores_of(engine) == {"sums": 0}
+    await engine.stop()
 
 
-def test_logs_are_told_apart_by_their_birth() -> None:
+@virtual
+async def test_logs_are_told_apart_by_their_birth() -> None:
     """The same from start to start; other logs of the same name have another one."""
-
-    async def main() -> None:
-        engine, other = Engine(passing_on()), Engine(passing_on(), name="other")
-        born = set()
-        for _ in range(2):
-            born.add((await engine.start()).standing.app_id)
-            await engine.stop()
-        assert len(born) == 1
-        assert (await other.start()).standing.app_id not in born
-        await other.stop()
-
-    run_virtual(main())
+    engine, other = Engine(passing_on()), Engine(passing_on(), name="other")
+    born = set()
+    for _ in range(2):
+        born.add((await engine.start()).standing.app_id)
+        await engine.stop()
+    assert len(born) == 1
+    assert (await other.start()).standing.app_id not in born
+    await other.stop()

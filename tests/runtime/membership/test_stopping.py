@@ -16,7 +16,8 @@ from keylanes.offsets.signals import Beat, CoordinatorBeat, LeaveAsked
 from keylanes.runtime.logs.reader import signals_topic
 
 from ...stage.engine import OUT, SOURCE, Engine, application
-from .group import Group, coordinators, held, passing_on, share, until, virtual
+from ...stage.virtual import virtual
+from .group import Group, coordinators, held, in_group, passing_on, start, until
 
 LEAVE_S, DRAIN_S, CLOSE_S = 6.0, 4.0, 2.0
 AT_ONCE_S = 1.0
@@ -43,9 +44,7 @@ async def pair(group: Group, app: App, *, is_named: bool = False, dismisses: boo
     """Two processes that share all; the first one coordinates, and lets nobody wait, or waits for long itself."""
     first = group.process("a", counting(leave_ms=0 if dismisses else 60_000), is_named=False)
     second = group.process("b", app, is_named=is_named)
-    for engine in (first, second):
-        await engine.start()
-    await until(share(first, second))
+    await start(first, second)
     assert coordinators(first, second) == [first]
     return first, second
 
@@ -86,74 +85,64 @@ def said_to_leave(engine: Engine) -> list[LeaveAsked]:
 # --- how long it works on ---------------------------------------------------------------------------------------------
 
 
-def test_a_leaver_works_on_until_it_is_dismissed(caplog: pytest.LogCaptureFixture) -> None:
+@in_group(partitions=2)
+async def test_a_leaver_works_on_until_it_is_dismissed(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     """It reads, handles and commits what comes; one heard dismissal of others changes nothing, its own ends that."""
-
-    async def story() -> None:
-        group, handled = Group(partitions=2), list[int]()
-        first, second = await pair(group, counting(handled))
-        cut_off(first)
-        second.member.stop()
-        for _ in range(3):
-            before = len(handled)
-            dismiss(second, first.member.standing.incarnation)
-            group.send(20)
-            await until(lambda before=before: len(handled) >= before + 10)  # type: ignore[misc]  # bound at once
-            await asyncio.sleep(1)
-        committed = len(group.passed_on())
-        assert committed == len(handled) == 30
-        assert not second.task.done()
-        dismiss(second, second.member.standing.incarnation)
-        # It waits for nobody but the coordinator, which is cut off, to hear that it has left.
-        assert await seconds(second) <= CLOSE_S
-        assert len(said_to_leave(second)) >= 3, "in each interval"
-        behind = told(second)[told(second).index(said_to_leave(second)[0]) :]
-        assert sum(isinstance(one, Beat) for one in behind) >= 2, "others wait for the shares of rates that it confirms"
-        await first.crash()
-
-    with caplog.at_level(logging.INFO, "keylanes"):
-        virtual(story)
+    caplog.set_level(logging.INFO, "keylanes")
+    handled = list[int]()
+    first, second = await pair(group, counting(handled))
+    cut_off(first)
+    second.member.stop()
+    for _ in range(3):
+        before = len(handled)
+        dismiss(second, first.member.standing.incarnation)
+        group.send(20)
+        await until(lambda before=before: len(handled) >= before + 10)  # type: ignore[misc]  # bound at once
+        await asyncio.sleep(1)
+    committed = len(group.passed_on())
+    assert committed == len(handled) == 30
+    assert not second.task.done()
+    dismiss(second, second.member.standing.incarnation)
+    # It waits for nobody but the coordinator, which is cut off, to hear that it has left.
+    assert await seconds(second) <= CLOSE_S
+    assert len(said_to_leave(second)) >= 3, "in each interval"
+    behind = told(second)[told(second).index(said_to_leave(second)[0]) :]
+    assert sum(isinstance(one, Beat) for one in behind) >= 2, "others wait for the shares of rates that it confirms"
+    await first.crash()
     assert caplog.text.count("stopping: others copy its state first, for at most 6 s") == 1
     assert "others had not copied" not in caplog.text
 
 
-def test_a_leaver_that_nobody_dismisses_stops_when_its_time_is_over(caplog: pytest.LogCaptureFixture) -> None:
+@in_group(partitions=2)
+async def test_a_leaver_that_nobody_dismisses_stops_when_its_time_is_over(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     """By its own clock; what it was at then comes to its end, and is committed."""
-
-    async def story() -> None:
-        group, handled = Group(partitions=2), list[int]()
-        first, second = await pair(group, counting(handled, work_s=0.5))
-        cut_off(first)
-        second.member.stop()
-        await asyncio.sleep(LEAVE_S - 0.2)
-        group.send(8)
-        assert 0.5 <= await seconds(second) <= 0.2 + 0.5 + CLOSE_S
-        assert len(handled) == len(group.passed_on()) > 0
-        await first.crash()
-
-    with caplog.at_level(logging.INFO, "keylanes"):
-        virtual(story)
+    caplog.set_level(logging.INFO, "keylanes")
+    handled = list[int]()
+    first, second = await pair(group, counting(handled, work_s=0.5))
+    cut_off(first)
+    second.member.stop()
+    await asyncio.sleep(LEAVE_S - 0.2)
+    group.send(8)
+    assert 0.5 <= await seconds(second) <= 0.2 + 0.5 + CLOSE_S
+    assert len(handled) == len(group.passed_on()) > 0
+    await first.crash()
     assert "others had not copied all of its state within 6 s (leave_ms)" in caplog.text
 
 
-def test_a_run_to_the_level_works_on_too_when_it_is_told_to_stop_before() -> None:
+@in_group(partitions=2)
+async def test_a_run_to_the_level_works_on_too_when_it_is_told_to_stop_before(group: Group) -> None:
     """Then the others go on without it."""
-
-    async def story() -> None:
-        group = Group(partitions=2)
-        group.send(400)
-        first, second = (group.process(name, counting(work_s=0.5), is_named=False) for name in "ab")
-        for engine in (first, second):
-            await engine.start(until_level=True)
-        await until(share(first, second))
-        cut_off(first)
-        second.member.stop()
-        await asyncio.sleep(LEAVE_S - 1)
-        assert not second.member.stopping.budget.has_begun
-        assert await seconds(second) <= 1 + DRAIN_S + CLOSE_S
-        await first.crash()
-
-    virtual(story)
+    group.send(400)
+    first, second = (group.process(name, counting(work_s=0.5), is_named=False) for name in "ab")
+    await start(first, second, until_level=True)
+    cut_off(first)
+    second.member.stop()
+    await asyncio.sleep(LEAVE_S - 1)
+    assert not second.member.stopping.budget.has_begun
+    assert await seconds(second) <= 1 + DRAIN_S + CLOSE_S
+    await first.crash()
 
 
 async def of_one(group: Group) -> Engine:
@@ -165,10 +154,7 @@ async def of_one(group: Group) -> Engine:
 
 async def without_state(group: Group) -> Engine:
     """Nothing has to be copied."""
-    engines = [group.process(name, passing_on(), is_named=False) for name in "ab"]
-    for engine in engines:
-        await engine.start()
-    await until(share(*engines))
+    engines = await group.sharing("ab", passing_on(), is_named=False)
     return engines[1]
 
 
@@ -194,72 +180,64 @@ async def with_no_time(group: Group) -> Engine:
 
 
 @pytest.mark.parametrize("kind", [of_one, without_state, with_a_name, with_nothing, with_no_time])
-def test_who_has_nobody_to_wait_for_stops_at_once(
+@virtual
+async def test_who_has_nobody_to_wait_for_stops_at_once(
     kind: Callable[[Group], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """In less than a heartbeat or two, and without a word about copies."""
-
-    async def story() -> None:
-        group = Group(partitions=1 if kind is with_nothing else 2)
-        engine = await kind(group)
-        engine.member.stop()
-        assert await seconds(engine) <= AT_ONCE_S
-
-    with caplog.at_level(logging.INFO, "keylanes"):
-        virtual(story)
+    caplog.set_level(logging.INFO, "keylanes")
+    group = Group(partitions=1 if kind is with_nothing else 2)
+    engine = await kind(group)
+    engine.member.stop()
+    assert await seconds(engine) <= AT_ONCE_S
     assert "others copy its state" not in caplog.text
     assert "stopping: it was told to" in caplog.text
 
 
 @pytest.mark.parametrize(("is_named", "return_ms", "says_ms"), [(True, 5_000, 5_000), (True, 0, 0), (False, 5_000, 0)])
-def test_a_process_with_a_name_says_that_it_comes_back(says_ms: int, return_ms: int, *, is_named: bool) -> None:
+@in_group(partitions=2)
+async def test_a_process_with_a_name_says_that_it_comes_back(
+    group: Group, says_ms: int, return_ms: int, *, is_named: bool
+) -> None:
     """Unless its settings say that it does not: then it leaves, and works on, as one without a name does."""
-
-    async def story() -> None:
-        group = Group(partitions=2)
-        first, second = await pair(group, counting(return_ms=return_ms), is_named=is_named)
-        cut_off(first)
-        second.member.stop()
-        await asyncio.sleep(LEAVE_S / 2)
-        assert {one.returns_in_ms for one in said_to_leave(second)} == {says_ms}
-        is_leaving = not second.member.stopping.budget.has_begun
-        assert is_leaving == (says_ms == 0)
-        second.member.stop(at_once=True)
-        await second.task
-        await first.crash()
-
-    virtual(story)
+    first, second = await pair(group, counting(return_ms=return_ms), is_named=is_named)
+    cut_off(first)
+    second.member.stop()
+    await asyncio.sleep(LEAVE_S / 2)
+    assert {one.returns_in_ms for one in said_to_leave(second)} == {says_ms}
+    is_leaving = not second.member.stopping.budget.has_begun
+    assert is_leaving == (says_ms == 0)
+    second.member.stop(at_once=True)
+    await second.task
+    await first.crash()
 
 
 # --- told again -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["it works on", "it drains"])
-def test_told_again_it_releases_at_once(when: str, caplog: pytest.LogCaptureFixture) -> None:
+@in_group(partitions=2)
+async def test_told_again_it_releases_at_once(group: Group, when: str, caplog: pytest.LogCaptureFixture) -> None:
     """It waits neither for others nor for handlers: what is done is committed, what runs is dropped. Another one does
     that, and nothing is lost or doubled.
     """
-
-    async def story() -> None:
-        group, handled = Group(partitions=2), list[int]()
-        app = counting(handled, work_s=3.0, leave_ms=0 if when == "it drains" else 60_000)
-        first, second = await pair(group, app, dismisses=False)
-        group.send(2)
-        await asyncio.sleep(0.5)
-        second.member.stop()
-        await asyncio.sleep(0.5)
-        assert second.member.stopping.budget.has_begun == (when == "it drains")
-        assert second.member.slots.running() == 1
-        second.member.stop(at_once=True)
-        assert await seconds(second) <= AT_ONCE_S
-        assert not handled
-        await until(lambda: held(first) == {0, 1})
-        await group.done()
-        first.member.stop(at_once=True)
-        await first.task
-
-    with caplog.at_level(logging.INFO, "keylanes"):
-        virtual(story)
+    caplog.set_level(logging.INFO, "keylanes")
+    handled = list[int]()
+    app = counting(handled, work_s=3.0, leave_ms=0 if when == "it drains" else 60_000)
+    first, second = await pair(group, app, dismisses=False)
+    group.send(2)
+    await asyncio.sleep(0.5)
+    second.member.stop()
+    await asyncio.sleep(0.5)
+    assert second.member.stopping.budget.has_begun == (when == "it drains")
+    assert second.member.slots.running() == 1
+    second.member.stop(at_once=True)
+    assert await seconds(second) <= AT_ONCE_S
+    assert not handled
+    await until(lambda: held(first) == {0, 1})
+    await group.done()
+    first.member.stop(at_once=True)
+    await first.task
     assert "1 running record was dropped: nothing of that is kept" in caplog.text
 
 
@@ -296,29 +274,25 @@ def closes(engine: Engine) -> bool:
     [(works_on, BrokerUnavailable), (drains, BrokerUnavailable), (commits, None), (leaves, None), (closes, None)],
 )
 @pytest.mark.parametrize("runs_s", [0.0, 1_000.0], ids=["quick", "stuck"])
-def test_a_stop_ends_in_its_time_whenever_the_broker_hangs(
-    phase: Callable[[Engine], bool], ends_with: type[Exception] | None, runs_s: float
+@in_group(partitions=2)
+async def test_a_stop_ends_in_its_time_whenever_the_broker_hangs(
+    group: Group, phase: Callable[[Engine], bool], ends_with: type[Exception] | None, runs_s: float
 ) -> None:
     """From a phase on nothing is answered; and handlers come to their ends at once, or never."""
-
-    async def story() -> None:
-        group = Group(partitions=2)
-        app = counting(work_s=runs_s, handler_timeout_ms=10_000_000)
-        _, second = await pair(group, app)
-        group.send(8)
-        await asyncio.sleep(1)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        second.member.stop()
-        if phase is works_on:
-            second.cluster.faults.away = True
-        while not (phase(second) or second.task.done()):  # noqa: ASYNC110  # before the step that follows
-            await asyncio.sleep(0.000_2)
+    app = counting(work_s=runs_s, handler_timeout_ms=10_000_000)
+    _, second = await pair(group, app)
+    group.send(8)
+    await asyncio.sleep(1)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    second.member.stop()
+    if phase is works_on:
         second.cluster.faults.away = True
-        (ended,) = await asyncio.gather(second.task, return_exceptions=True)
-        took_s = loop.time() - began_s
-        assert took_s <= LEAVE_S + DRAIN_S + CLOSE_S
-        if ends_with is not None:
-            assert isinstance(ended, ends_with)
-
-    virtual(story)
+    while not (phase(second) or second.task.done()):  # noqa: ASYNC110  # before the step that follows
+        await asyncio.sleep(0.000_2)
+    second.cluster.faults.away = True
+    (ended,) = await asyncio.gather(second.task, return_exceptions=True)
+    took_s = loop.time() - began_s
+    assert took_s <= LEAVE_S + DRAIN_S + CLOSE_S
+    if ends_with is not None:
+        assert isinstance(ended, ends_with)

@@ -7,7 +7,6 @@ import pytest
 
 from keylanes.brokers.protocol import Outgoing
 from keylanes.brokers.simulated.broker import Latency
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import LogError, SourceError, StateError
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import MemberExpelled
@@ -17,6 +16,7 @@ from keylanes.runtime.logs.reader import HistoryTrimmed
 from ...stage.cluster import Cluster
 from ...stage.engine import SOURCE, Engine, application
 from ...stage.log_events import coordinator_elected
+from ...stage.virtual import virtual
 
 
 class SlowToAnswer:
@@ -42,54 +42,48 @@ class SlowCluster(Cluster):
         return SlowToAnswer(super().connect(client_name))
 
 
-def test_no_record_is_begun_while_it_asks_who_is_in_office() -> None:
+@virtual
+async def test_no_record_is_begun_while_it_asks_who_is_in_office() -> None:
     """However long the answer takes; nothing is committed then, either. What ended it comes out."""
+    begun: list[int] = []
+    app = application(commit_interval_ms=50)
 
-    async def main() -> None:
-        begun: list[int] = []
-        app = application(commit_interval_ms=50)
+    @app.handler(SOURCE, parallelising_factor=1)
+    async def look(value: bytes) -> None:
+        begun.append(int(value))
+        await asyncio.sleep(0.01)
 
-        @app.handler(SOURCE, parallelising_factor=1)
-        async def look(value: bytes) -> None:
-            begun.append(int(value))
-            await asyncio.sleep(0.01)
-
-        cluster = SlowCluster(1, Latency())
-        engine = Engine(app, cluster=cluster)
-        for n in range(2_000):
-            engine.send(b"k", b"%d" % n)
-        member = await engine.start()
-        await asyncio.sleep(1)
-        engine.connection.is_slow = True  # type: ignore[attr-defined]  # it is one of those above
-        before, commits = len(begun), member.work.cycle.transactions.commits
-        member.fail(SourceError("damaged"))
-        with pytest.raises(SourceError, match="damaged"):
-            await engine.task
-        assert 0 < before <= len(begun) <= before + 1
-        assert member.work.cycle.transactions.commits <= commits + 1
-
-    run_virtual(main(), seed=1)
+    cluster = SlowCluster(1, Latency())
+    engine = Engine(app, cluster=cluster)
+    for n in range(2_000):
+        engine.send(b"k", b"%d" % n)
+    member = await engine.start()
+    await asyncio.sleep(1)
+    engine.connection.is_slow = True  # type: ignore[attr-defined]  # it is one of those above
+    before, commits = len(begun), member.work.cycle.transactions.commits
+    member.fail(SourceError("damaged"))
+    with pytest.raises(SourceError, match="damaged"):
+        await engine.task
+    assert 0 < before <= len(begun) <= before + 1
+    assert member.work.cycle.transactions.commits <= commits + 1
 
 
 @pytest.mark.parametrize("kind", [LogError, HistoryTrimmed, SourceError, StateError])
-def test_damage_that_an_expelled_process_finds_is_its_expulsion(kind: type[Exception]) -> None:
+@virtual
+async def test_damage_that_an_expelled_process_finds_is_its_expulsion(kind: type[Exception]) -> None:
     """It stood still, others went on, and what it misses is what they did: it has to go, nothing has to be mended."""
-
-    async def main() -> None:
-        app = application()
-        app.handler(SOURCE, parallelising_factor=1)(_nothing)
-        engine = Engine(app)
-        member = await engine.start()
-        control, own = member.standing.ledger.control, member.standing.incarnation
-        elected = coordinator_elected(control.term + 1, "another", control.app_birth)
-        expelled = MemberExpelled(control.term + 1, 1, own, "silent", 0)
-        member.fail(kind("damaged"))
-        log = f"{app.name}.control"
-        engine.cluster.write([Outgoing(log, 0, None, encode(event)) for event in (elected, expelled)], ())
-        with pytest.raises(Expelled, match=r"was expelled \(silent\)"):
-            await engine.task
-
-    run_virtual(main(), seed=1)
+    app = application()
+    app.handler(SOURCE, parallelising_factor=1)(_nothing)
+    engine = Engine(app)
+    member = await engine.start()
+    control, own = member.standing.ledger.control, member.standing.incarnation
+    elected = coordinator_elected(control.term + 1, "another", control.app_birth)
+    expelled = MemberExpelled(control.term + 1, 1, own, "silent", 0)
+    member.fail(kind("damaged"))
+    log = f"{app.name}.control"
+    engine.cluster.write([Outgoing(log, 0, None, encode(event)) for event in (elected, expelled)], ())
+    with pytest.raises(Expelled, match=r"was expelled \(silent\)"):
+        await engine.task
 
 
 def _nothing(value: bytes) -> None:

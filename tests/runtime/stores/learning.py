@@ -1,8 +1,9 @@
 """A learner beside writers of a changelog on a simulated cluster, for tests."""
 
 import asyncio
+import contextlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from keylanes.brokers.protocol import TopicPartition
@@ -16,6 +17,7 @@ from keylanes.runtime.stores.learner import Learner
 from keylanes.state.memory import MemoryCopy
 from keylanes.state.tables import Change, Copy, Mark
 
+from ...stage.virtual import Decorator, virtual_in
 from .test_restore import TOPIC, World, key_of
 
 SOURCE = "source"
@@ -23,17 +25,17 @@ PLACE = (SOURCE, 0)
 
 
 class Beside(World):
-    """A world whose copies are followed. ``told``: when what was said, by the loop's time."""
+    """A world whose copies are followed. ``told``: when what was said, by the loop's time. ``kept``: a copy that does not
+    lie in memory.
+    """
+
+    kept: Copy | None = None
 
     def __init__(self, partitions: int = 1, **settings: Any) -> None:
         super().__init__(partitions, **settings)
         self.asked: dict[int, CopyAsked] = {}
         self.told: list[tuple[float, tuple[CopyTold, ...]]] = []
         self.task: asyncio.Task[None] | None = None
-
-    def copy_of(self, partition: int) -> Copy:
-        """Where the copy of a partition is kept."""
-        return self.copy(partition)
 
     async def begin(self) -> None:
         """The process starts, with the copies that there are."""
@@ -49,7 +51,7 @@ class Beside(World):
 
     def follower(self, partition: int) -> Follower:
         """One that nobody has restored yet."""
-        copy = self.copy_of(partition)
+        copy = self.kept or self.copy(partition)
         state = PartitionState("source[0]", CopyTable(copy), entry_bytes_max=1_000_000, ahead_bytes_max=1_000_000)
         return Follower(TopicPartition(TOPIC, partition), state, copy, self.threads)
 
@@ -102,6 +104,22 @@ class Beside(World):
     def high(self) -> int:
         """Where the changelog ends."""
         return self.cluster.watermarks(TopicPartition(TOPIC, 0)).high
+
+
+def beside(partitions: int = 1, *, kept: Callable[[], Copy] | None = None, **settings: Any) -> Decorator:
+    """Run a test in virtual time, with the process at work; it ends behind the test."""
+
+    @contextlib.asynccontextmanager
+    async def at_work() -> AsyncIterator[Beside]:
+        world = Beside(partitions, **settings)
+        world.kept = kept and kept()
+        await world.begin()
+        try:
+            yield world
+        finally:
+            await world.stop()
+
+    return virtual_in(at_work)
 
 
 class CheckedCopy(MemoryCopy):

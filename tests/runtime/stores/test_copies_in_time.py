@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import StateError
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.ledger import Place
@@ -17,9 +16,9 @@ from keylanes.state.memory import MemoryCopy
 from keylanes.state.restore import Writers
 from keylanes.state.tables import Mark, Marker
 
+from ...stage.virtual import virtual
 from ...tiers.marks import tier
-from .learning import PLACE, Beside
-from .test_learner import virtual
+from .learning import PLACE, Beside, beside
 from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, World, key_of
 
 pytestmark = tier("check")
@@ -40,164 +39,153 @@ def describes_late(world: Beside, seconds: float) -> None:
     broker.describe = late
 
 
-def test_the_owner_commits_while_an_old_copy_is_thrown_away() -> None:
+@beside()
+async def test_the_owner_commits_while_an_old_copy_is_thrown_away(world: Beside) -> None:
     """Before that the beacons are compared with the logs. These are read behind the watermark: the newest beacon lies
     above it.
     """
+    await world.fill()
+    world.ask(1)
+    await world.wait_ready(1)
+    await world.stop()
+    await world.commit([(1, b"x")])
+    world.now_ms += 85 * HOUR_MS
 
-    async def story(world: Beside) -> None:
-        await world.fill()
-        world.ask(1)
-        await world.wait_ready(1)
-        await world.stop()
-        await world.commit([(1, b"x")])
-        world.now_ms += 85 * HOUR_MS
+    done = world.transaction
 
-        done = world.transaction
+    async def commit_on() -> None:
+        nonlocal done
+        while True:
+            await world.commit([(1, b"y")])
+            done = world.transaction
+            await asyncio.sleep(0.01)
 
-        async def commit_on() -> None:
-            nonlocal done
-            while True:
-                await world.commit([(1, b"y")])
-                done = world.transaction
-                await asyncio.sleep(0.01)
+    async def writers(_: Place) -> Writers:
+        before = done
+        while done < before + 2:  # noqa: ASYNC110  # both logs are read to their ends, and the owner works
+            await asyncio.sleep(0.005)
+        return Writers({1: done}, frozenset({1}), frozenset({1}), incarnation_max=2, own=2)
 
-        async def writers(_: Place) -> Writers:
-            before = done
-            while done < before + 2:  # noqa: ASYNC110  # both logs are read to their ends, and the owner works
-                await asyncio.sleep(0.005)
-            return Writers({1: done}, frozenset({1}), frozenset({1}), incarnation_max=2, own=2)
-
-        committing = asyncio.ensure_future(commit_on())
-        await world.begin()
-        world.learner.writers = writers
-        await world.wait_ready(1)
-        committing.cancel()
-        await asyncio.gather(committing, return_exceptions=True)
-        await asyncio.sleep(1)
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    committing = asyncio.ensure_future(commit_on())
+    await world.begin()
+    world.learner.writers = writers
+    await world.wait_ready(1)
+    committing.cancel()
+    await asyncio.gather(committing, return_exceptions=True)
+    await asyncio.sleep(1)
+    assert world.entries() == world.truth[0]
 
 
-def test_what_joins_a_pass_while_it_is_planned_waits_for_the_next_plan() -> None:
+@beside()
+async def test_what_joins_a_pass_while_it_is_planned_waits_for_the_next_plan(world: Beside) -> None:
     """It was written by this process itself, and is farther than the watermark that was asked for before."""
+    await world.fill()
 
-    async def story(world: Beside) -> None:
-        await world.fill()
+    async def writers(_: Place) -> Writers:
+        return Writers({1: world.transaction}, frozenset({1}), frozenset({1}), incarnation_max=2, own=1)
 
-        async def writers(_: Place) -> Writers:
-            return Writers({1: world.transaction}, frozenset({1}), frozenset({1}), incarnation_max=2, own=1)
+    describes_late(world, 0.05)
+    world.learner.writers = writers
 
-        describes_late(world, 0.05)
-        world.learner.writers = writers
+    def mark() -> list[Mark]:
+        return [(UPPER.first, UPPER.end, Marker(world.high, world.now_ms))]
 
-        def mark() -> list[Mark]:
-            return [(UPPER.first, UPPER.end, Marker(world.high, world.now_ms))]
-
-        world.learner.owns(PLACE, [UPPER])
-        world.copy().write([], mark())
-        world.ask(1, LOWER)
-        await asyncio.sleep(0.02)  # the watermark is there, the topic's settings are not
-        await world.commit([(1, b"z")])
-        world.copy().write([*world.truth[0].items()], mark())
-        world.learner.release(PLACE, UPPER)
-        world.ask(2, UPPER, role="standby")
-        await world.wait_ready(1, 2)
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    world.learner.owns(PLACE, [UPPER])
+    world.copy().write([], mark())
+    world.ask(1, LOWER)
+    await asyncio.sleep(0.02)  # the watermark is there, the topic's settings are not
+    await world.commit([(1, b"z")])
+    world.copy().write([*world.truth[0].items()], mark())
+    world.learner.release(PLACE, UPPER)
+    world.ask(2, UPPER, role="standby")
+    await world.wait_ready(1, 2)
+    assert world.entries() == world.truth[0]
 
 
-def test_what_is_asked_once_more_does_not_hold_up_a_plan() -> None:
+@beside()
+async def test_what_is_asked_once_more_does_not_hold_up_a_plan(world: Beside) -> None:
     """Whoever holds ranges says so at each event of the control log; the broker may take longer to answer than that."""
+    await world.fill()
+    describes_late(world, 0.5)
+    world.ask(1)
 
-    async def story(world: Beside) -> None:
-        await world.fill()
-        describes_late(world, 0.5)
-        world.ask(1)
+    async def say_again() -> None:
+        while True:
+            world.learner.follow(world.asked.values())
+            await asyncio.sleep(0.02)
 
-        async def say_again() -> None:
-            while True:
-                world.learner.follow(world.asked.values())
-                await asyncio.sleep(0.02)
-
-        saying = asyncio.ensure_future(say_again())
-        assert await world.wait_ready(1, limit_s=5) < 1
-        saying.cancel()
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    saying = asyncio.ensure_future(say_again())
+    assert await world.wait_ready(1, limit_s=5) < 1
+    saying.cancel()
+    assert world.entries() == world.truth[0]
 
 
 @pytest.mark.parametrize("is_followed", [False, True], ids=["in the middle", "at the end"])
-def test_who_stood_still_for_days_begins_anew(is_followed: bool, caplog: pytest.LogCaptureFixture) -> None:
+@beside()
+async def test_who_stood_still_for_days_begins_anew(
+    world: Beside, is_followed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """The deletes of that time may be gone from the changelog, and nobody looks who starts again. Until the copy is
     whole again it answers nothing, and is not ready.
     """
-
-    async def story(world: Beside) -> None:
-        await world.fill(20 if is_followed else 200)
-        world.ask(1, bytes_per_s=0 if is_followed else 60_000)
-        if is_followed:
-            await world.wait_ready(1)
-            await asyncio.sleep(2)
+    await world.fill(20 if is_followed else 200)
+    world.ask(1, bytes_per_s=0 if is_followed else 60_000)
+    if is_followed:
+        await world.wait_ready(1)
+        await asyncio.sleep(2)
+    else:
+        await asyncio.sleep(0.7)
+        told = world.told_of(1)
+        assert told is not None
+        assert 0 < told.position < world.high
+    for number, value in ((2, None), (1, b"new")):  # all of it while nothing of the process runs
+        world.cluster.cluster.append([Outgoing(TOPIC, 0, key_of(number), value)])
+        if value is None:
+            world.truth[0].pop(key_of(number), None)
+            world.cluster.compact(CHANGELOG, keep_tombstones=False)
+            world.now_ms += 200 * HOUR_MS
         else:
-            await asyncio.sleep(0.7)
-            told = world.told_of(1)
-            assert told is not None
-            assert 0 < told.position < world.high
-        for number, value in ((2, None), (1, b"new")):  # all of it while nothing of the process runs
-            world.cluster.cluster.append([Outgoing(TOPIC, 0, key_of(number), value)])
-            if value is None:
-                world.truth[0].pop(key_of(number), None)
-                world.cluster.compact(CHANGELOG, keep_tombstones=False)
-                world.now_ms += 200 * HOUR_MS
-            else:
-                world.truth[0][key_of(number)] = value
-        lost = 0
-        while not (world.is_ready(1) and world.entries() == world.truth[0]):
-            if world.entries() != world.truth[0]:
-                stale_ms = world.learner.stale_ms(PLACE, 0)
-                assert stale_ms is None or stale_ms >= 199 * HOUR_MS
-                lost += not world.is_ready(1)
-            await asyncio.sleep(0.001)
-        assert lost
-        await asyncio.sleep(1)
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+            world.truth[0][key_of(number)] = value
+    lost = 0
+    while not (world.is_ready(1) and world.entries() == world.truth[0]):
+        if world.entries() != world.truth[0]:
+            stale_ms = world.learner.stale_ms(PLACE, 0)
+            assert stale_ms is None or stale_ms >= 199 * HOUR_MS
+            lost += not world.is_ready(1)
+        await asyncio.sleep(0.001)
+    assert lost
+    await asyncio.sleep(1)
+    assert world.entries() == world.truth[0]
     assert "is thrown away and made anew: it is 200.0 h old" in caplog.text
 
 
-def test_restores_beside_each_other_read_no_more_partitions_at_once_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_restores_beside_each_other_read_no_more_partitions_at_once_than_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What was granted a moment later waits for those before it; a copy that is near waits for none of them."""
     monkeypatch.setattr(restore, "NEAR_OFFSETS", 1_000)
-
-    async def story() -> None:
-        for partition in (0, 1):
-            await world.fill(400, partition=partition)
-        await world.restore(world.source(0)._replace(writers=None))
-        lanes = asyncio.Semaphore(1)
-        await lanes.acquire()
-
-        async def restored(partition: int) -> None:
-            connection = world.cluster.connect(f"reader {partition}")
-            await connection.open()
-            one = restore.Restore(connection, world.settings, None, lambda: world.now_ms, lanes)
-            await one.run([world.source(partition)._replace(writers=None)])
-
-        world.ready.clear()
-        near, cold = (asyncio.ensure_future(restored(partition)) for partition in (0, 1))
-        await asyncio.sleep(600)
-        assert (near.done(), cold.done(), world.ready) == (True, False, [0])
-        lanes.release()
-        await asyncio.gather(near, cold)
-        assert world.ready == [0, 1]
-        assert world.entries(1) == world.truth[1]
-
     world = World(2)
-    run_virtual(story(), seed=1)
+    for partition in (0, 1):
+        await world.fill(400, partition=partition)
+    await world.restore(world.source(0)._replace(writers=None))
+    lanes = asyncio.Semaphore(1)
+    await lanes.acquire()
+
+    async def restored(partition: int) -> None:
+        connection = world.cluster.connect(f"reader {partition}")
+        await connection.open()
+        one = restore.Restore(connection, world.settings, None, lambda: world.now_ms, lanes)
+        await one.run([world.source(partition)._replace(writers=None)])
+
+    world.ready.clear()
+    near, cold = (asyncio.ensure_future(restored(partition)) for partition in (0, 1))
+    await asyncio.sleep(600)
+    assert (near.done(), cold.done(), world.ready) == (True, False, [0])
+    lanes.release()
+    await asyncio.gather(near, cold)
+    assert world.ready == [0, 1]
+    assert world.entries(1) == world.truth[1]
 
 
 class Suspended(MemoryCopy):
@@ -228,51 +216,42 @@ async def restored_anew(world: World, copy: Suspended) -> list[Progress]:
     return told
 
 
-def test_a_restore_that_stood_still_for_days_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_restore_that_stood_still_for_days_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has written may hold what was deleted meanwhile."""
     monkeypatch.setattr(restore, "FETCH_RECORDS_MAX", 500)
-
-    async def story() -> None:
-        copy = Suspended(world, 3)
-        told = await restored_anew(world, copy)
-        assert copy.writes > 3
-        assert dict(copy.page(b"", None, 1_000_000)) == world.truth[0]
-        assert world.ready == [0]
-        assert copy.markers().at(WHOLE.first) == Marker(world.cluster.watermarks(CHANGELOG).high, world.now_ms)
-        assert told[-1].seconds_left == 0.0
-
     world = World(1)
-    run_virtual(story(), seed=1)
+    copy = Suspended(world, 3)
+    told = await restored_anew(world, copy)
+    assert copy.writes > 3
+    assert dict(copy.page(b"", None, 1_000_000)) == world.truth[0]
+    assert world.ready == [0]
+    assert copy.markers().at(WHOLE.first) == Marker(world.cluster.watermarks(CHANGELOG).high, world.now_ms)
+    assert told[-1].seconds_left == 0.0
 
 
-def test_a_restore_that_is_too_slow_for_its_changelog_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_restore_that_is_too_slow_for_its_changelog_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would begin anew for ever, and its ranges would stand still."""
     monkeypatch.setattr(restore, "FETCH_RECORDS_MAX", 20)
-
-    async def story() -> None:
-        with pytest.raises(StateError) as caught:
-            await restored_anew(world, Suspended(world, 3, 6))
-        for words in (f"{TOPIC}[0]", "delete.retention.ms=604800000", "twice", "Let delete.retention.ms of this topic"):
-            assert words in str(caught.value)
-        assert not world.ready
-
     world = World(1)
-    run_virtual(story(), seed=1)
+    with pytest.raises(StateError) as caught:
+        await restored_anew(world, Suspended(world, 3, 6))
+    for words in (f"{TOPIC}[0]", "delete.retention.ms=604800000", "twice", "Let delete.retention.ms of this topic"):
+        assert words in str(caught.value)
+    assert not world.ready
 
 
-def test_a_changelog_that_keeps_its_deletes_for_too_short_a_time_is_refused() -> None:
+@beside()
+async def test_a_changelog_that_keeps_its_deletes_for_too_short_a_time_is_refused(world: Beside) -> None:
     """Whoever reads it for longer than half of that begins anew."""
-
-    async def story(world: Beside) -> None:
-        await world.fill()
-        world.cluster.configure_topic(TOPIC, {"delete.retention.ms": "59999"})
-        world.ask(1)
-        with pytest.raises(StateError) as caught:
-            await world.wait_ready(1)
-        for words in (TOPIC, "delete.retention.ms=59999", "at least 60000", "Raise delete.retention.ms"):
-            assert words in str(caught.value)
-        world.cluster.configure_topic(TOPIC, {"delete.retention.ms": "60000"})
-        await world.begin()
+    await world.fill()
+    world.cluster.configure_topic(TOPIC, {"delete.retention.ms": "59999"})
+    world.ask(1)
+    with pytest.raises(StateError) as caught:
         await world.wait_ready(1)
-
-    virtual(story)
+    for words in (TOPIC, "delete.retention.ms=59999", "at least 60000", "Raise delete.retention.ms"):
+        assert words in str(caught.value)
+    world.cluster.configure_topic(TOPIC, {"delete.retention.ms": "60000"})
+    await world.begin()
+    await world.wait_ready(1)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from keylanes.brokers.protocol import TopicPartition
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import StateError, StoreError
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
@@ -20,27 +19,14 @@ from keylanes.runtime.stores.copying import MARKS_EVERY_S
 from keylanes.state.copies import open_copies
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.restore import Writers
-from keylanes.state.tables import Change, Copy, Mark, Marker
+from keylanes.state.tables import Change, Mark, Marker
 
-from .learning import PLACE, SOURCE, Beside, CheckedCopy
+from ...stage.virtual import virtual
+from .learning import PLACE, SOURCE, Beside, CheckedCopy, beside
 from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, BrokenCopy, key_of, wrote
 
 Story = Callable[[Beside], Coroutine[Any, Any, None]]
 QUARTERS = [KeyRange(SPACE_END // 4 * i, SPACE_END // 4 * (i + 1)) for i in range(4)]
-
-
-def virtual(story: Story, world: Beside | None = None, seed: int = 1) -> None:
-    """Run a story in virtual time, with the process at work; it ends behind it."""
-
-    async def main() -> None:
-        beside = Beside() if world is None else world
-        await beside.begin()
-        try:
-            await story(beside)
-        finally:
-            await beside.stop()
-
-    run_virtual(main(), seed=seed)
 
 
 async def keep_writing(world: Beside, seconds: float, pause_s: float = 0.02) -> None:
@@ -63,294 +49,255 @@ def truth_of(world: Beside, within: KeyRange) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
-def test_copy_beside_a_writer(seed: int, kind: str, tmp_path: Path) -> None:
+@virtual
+async def test_copy_beside_a_writer(seed: int, kind: str, tmp_path: Path) -> None:
     """It becomes ready while others write, follows, and what its markers claim is there at each moment."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(100)
-        writing = asyncio.ensure_future(keep_writing(world, 5.0))
-        world.ask(1)
-        assert await world.wait_ready(1) < 2.0
-        assert not writing.done()
-        await writing
-        await asyncio.sleep(1.0)
-        assert dict(world.copy_of(0).page(b"", None, 10_000)) == world.truth[0]
-        assert world.copy_of(0).markers().is_constant(0, SPACE_END, Marker(world.high, world.now_ms))
-
     world = Beside()
     copies = open_copies(tmp_path / "state", app="app", birth="birth") if kind == "rocks" else None
-    copy: Copy = CheckedCopy(world) if copies is None else copies.copy(SOURCE, 0)
-    world.copy_of = lambda partition: copy  # type: ignore[method-assign]  # where it is kept is what changes
-    virtual(story, world, seed=seed)
+    world.kept = copy = CheckedCopy(world) if copies is None else copies.copy(SOURCE, 0)
+    await world.begin()
+    await world.fill(100)
+    writing = asyncio.ensure_future(keep_writing(world, 5.0))
+    world.ask(1)
+    assert await world.wait_ready(1) < 2.0
+    assert not writing.done()
+    await writing
+    await asyncio.sleep(1.0)
+    assert dict(copy.page(b"", None, 10_000)) == world.truth[0]
+    assert copy.markers().is_constant(0, SPACE_END, Marker(world.high, world.now_ms))
+    await world.stop()
     if copies is not None:
         copies.close()
 
 
-def test_ready_is_told_at_once_and_else_in_each_interval() -> None:
+@beside()
+async def test_ready_is_told_at_once_and_else_in_each_interval(world: Beside) -> None:
     """Nobody waits for the next interval."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(400)
-        began_s = asyncio.get_running_loop().time()
-        world.ask(1, bytes_per_s=200_000)
-        took_s = await world.wait_ready(1)
-        await asyncio.sleep(2.5)
-        told = [(at_s - began_s, copies[0].is_ready) for at_s, copies in world.told]
-        at_s = [at_s for at_s, is_ready in told if is_ready]
-        assert at_s[0] <= took_s
-        assert [round(b - a, 3) for a, b in itertools.pairwise(at_s)] == [1.0] * (len(at_s) - 1)
-        assert not told[0][1]
-        (first,) = world.told[0][1]
-        assert (first.move, first.position) == (1, 0)
-        (last,) = world.told[-1][1]
-        assert (last.position, last.high) == (world.high, world.high)
-        assert last.bytes_per_s > 0
-
-    virtual(story)
+    await world.fill(400)
+    began_s = asyncio.get_running_loop().time()
+    world.ask(1, bytes_per_s=200_000)
+    took_s = await world.wait_ready(1)
+    await asyncio.sleep(2.5)
+    told = [(at_s - began_s, copies[0].is_ready) for at_s, copies in world.told]
+    at_s = [at_s for at_s, is_ready in told if is_ready]
+    assert at_s[0] <= took_s
+    assert [round(b - a, 3) for a, b in itertools.pairwise(at_s)] == [1.0] * (len(at_s) - 1)
+    assert not told[0][1]
+    (first,) = world.told[0][1]
+    assert (first.move, first.position) == (1, 0)
+    (last,) = world.told[-1][1]
+    assert (last.position, last.high) == (world.high, world.high)
+    assert last.bytes_per_s > 0
 
 
-def test_slow_copy() -> None:
+@beside(3)
+async def test_slow_copy(world: Beside) -> None:
     """It takes no more than it may in a second, over all of its passes; another one may be as fast as it goes."""
-
-    async def story(world: Beside) -> None:
-        for partition in range(3):
-            await world.fill(40, 50, partition)
-        size = [
-            sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed(TOPIC) if r.partition == p)
-            for p in range(3)
-        ]
-        for partition in range(2):
-            world.ask(partition, bytes_per_s=10_000, partition=partition)
-        world.ask(2, partition=2)
-        assert await world.wait_ready(2) < 1.0
-        took_s = await world.wait_ready(0, 1)
-        assert 0.9 < took_s * 10_000 / (size[0] + size[1]) < 1.3
-
-    virtual(story, Beside(3))
+    for partition in range(3):
+        await world.fill(40, 50, partition)
+    size = [
+        sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed(TOPIC) if r.partition == p)
+        for p in range(3)
+    ]
+    for partition in range(2):
+        world.ask(partition, bytes_per_s=10_000, partition=partition)
+    world.ask(2, partition=2)
+    assert await world.wait_ready(2) < 1.0
+    took_s = await world.wait_ready(0, 1)
+    assert 0.9 < took_s * 10_000 / (size[0] + size[1]) < 1.3
 
 
-def test_so_many_partitions_are_copied_at_once() -> None:
+@beside(6, restore_partitions_max=2)
+async def test_so_many_partitions_are_copied_at_once(world: Beside) -> None:
     """Those that are ready leave room for the next, and are followed on."""
-
-    async def story(world: Beside) -> None:
-        for partition in range(6):
-            await world.fill(10, 20, partition)
-        for partition in range(6):
-            world.ask(partition, bytes_per_s=20_000, partition=partition)
-        most = 0
-        while not world.is_ready(*range(6)):
-            reading = [p for p in world.learner._behind if p.plan is not None]
-            most = max(most, len(reading))
-            await asyncio.sleep(0.001)
-        assert most == 2
-        await world.commit([(1, b"new")], 0)
-        await world.commit([(1, b"new")], 5)
-        await asyncio.sleep(1.0)
-        assert all(world.entries(partition) == world.truth[partition] for partition in range(6))
-
-    virtual(story, Beside(6, restore_partitions_max=2))
+    for partition in range(6):
+        await world.fill(10, 20, partition)
+    for partition in range(6):
+        world.ask(partition, bytes_per_s=20_000, partition=partition)
+    most = 0
+    while not world.is_ready(*range(6)):
+        reading = [p for p in world.learner._behind if p.plan is not None]
+        most = max(most, len(reading))
+        await asyncio.sleep(0.001)
+    assert most == 2
+    await world.commit([(1, b"new")], 0)
+    await world.commit([(1, b"new")], 5)
+    await asyncio.sleep(1.0)
+    assert all(world.entries(partition) == world.truth[partition] for partition in range(6))
 
 
-def test_what_lacks_least_is_copied_first() -> None:
+@beside(3, restore_partitions_max=1)
+async def test_what_lacks_least_is_copied_first(world: Beside) -> None:
     """Of a partition that was followed before, only what is new is read, and it waits for no other one."""
-
-    async def story(world: Beside) -> None:
-        for partition in range(3):
-            await world.fill(20, 20, partition)
-        world.ask(2, partition=2)
-        await world.wait_ready(2)
-        world.end(2)
-        await world.commit([(1, b"new")], 2)
-        for partition in range(3):
-            world.ask(partition, bytes_per_s=20_000, partition=partition)
-        await world.wait_ready(2)
-        assert not world.is_ready(0)
-        assert not world.is_ready(1)
-        await world.wait_ready(0, 1)
-
-    virtual(story, Beside(3, restore_partitions_max=1))
+    for partition in range(3):
+        await world.fill(20, 20, partition)
+    world.ask(2, partition=2)
+    await world.wait_ready(2)
+    world.end(2)
+    await world.commit([(1, b"new")], 2)
+    for partition in range(3):
+        world.ask(partition, bytes_per_s=20_000, partition=partition)
+    await world.wait_ready(2)
+    assert not world.is_ready(0)
+    assert not world.is_ready(1)
+    await world.wait_ready(0, 1)
 
 
-def test_compaction_and_tombstones_meanwhile() -> None:
+@beside()
+async def test_compaction_and_tombstones_meanwhile(world: Beside) -> None:
     """What is deleted and compacted while it is read is not there in the end."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(100)
-        world.ask(1, bytes_per_s=50_000)
-        writing = asyncio.ensure_future(keep_writing(world, 3.0))
-        while not writing.done():
-            world.cluster.compact(TopicPartition(TOPIC, 0), partly=True)
-            await asyncio.sleep(0.2)
-        await world.wait_ready(1)
-        await asyncio.sleep(1.0)
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill(100)
+    world.ask(1, bytes_per_s=50_000)
+    writing = asyncio.ensure_future(keep_writing(world, 3.0))
+    while not writing.done():
+        world.cluster.compact(TopicPartition(TOPIC, 0), partly=True)
+        await asyncio.sleep(0.2)
+    await world.wait_ready(1)
+    await asyncio.sleep(1.0)
+    assert world.entries() == world.truth[0]
 
 
 # --- killed and gone on with ------------------------------------------------------------------------------------------
 
 
-def test_killed_in_the_middle() -> None:
+@beside()
+async def test_killed_in_the_middle(world: Beside) -> None:
     """It goes on from its markers, at each kill; with the folder lost it begins anew."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(200)
-        world.ask(1, bytes_per_s=60_000)
-        copied = []
-        for _ in range(3):
-            await asyncio.sleep(0.7)
-            copied.append(world.copied_bytes)
-            await world.stop()
-            await world.begin()
-        await world.wait_ready(1)
-        whole = sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed(TOPIC))
-        assert all(copied)
-        assert whole * 0.8 < sum(copied) + world.copied_bytes < whole * 1.1, (
-            "nothing was read twice but the last batches"
-        )
-        assert world.entries() == world.truth[0]
+    await world.fill(200)
+    world.ask(1, bytes_per_s=60_000)
+    copied = []
+    for _ in range(3):
+        await asyncio.sleep(0.7)
+        copied.append(world.copied_bytes)
         await world.stop()
-        world.copies = MemoryCopies()
         await world.begin()
-        await world.wait_ready(1)
-        assert world.copied_bytes > whole * 0.8
-        assert world.entries() == world.truth[0]
+    await world.wait_ready(1)
+    whole = sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed(TOPIC))
+    assert all(copied)
+    assert whole * 0.8 < sum(copied) + world.copied_bytes < whole * 1.1, "nothing was read twice but the last batches"
+    assert world.entries() == world.truth[0]
+    await world.stop()
+    world.copies = MemoryCopies()
+    await world.begin()
+    await world.wait_ready(1)
+    assert world.copied_bytes > whole * 0.8
+    assert world.entries() == world.truth[0]
 
-    virtual(story)
 
-
-def test_old_copy_is_made_anew(caplog: pytest.LogCaptureFixture) -> None:
+@beside()
+async def test_old_copy_is_made_anew(world: Beside, caplog: pytest.LogCaptureFixture) -> None:
     """Beyond half of delete.retention.ms a delete may have been missed; a warning says so."""
-
-    async def story(world: Beside) -> None:
-        await world.fill()
-        world.ask(1)
-        await world.wait_ready(1)
-        await world.stop()
-        await world.commit([(2, None)])
-        world.cluster.compact(TopicPartition(TOPIC, 0), keep_tombstones=False)
-        await world.commit([(1, b"new")])
-        world.copy().write([(key_of(999), b"of a key whose delete is gone")])
-        world.now_ms += 85 * HOUR_MS
-        await world.begin()
-        await world.wait_ready(1)
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill()
+    world.ask(1)
+    await world.wait_ready(1)
+    await world.stop()
+    await world.commit([(2, None)])
+    world.cluster.compact(TopicPartition(TOPIC, 0), keep_tombstones=False)
+    await world.commit([(1, b"new")])
+    world.copy().write([(key_of(999), b"of a key whose delete is gone")])
+    world.now_ms += 85 * HOUR_MS
+    await world.begin()
+    await world.wait_ready(1)
+    assert world.entries() == world.truth[0]
     assert "it is 85.0 h old" in caplog.text
 
 
-def test_a_copy_that_nothing_changes_does_not_get_old() -> None:
+@beside()
+async def test_a_copy_that_nothing_changes_does_not_get_old(world: Beside) -> None:
     """Its marker is renewed while it is followed."""
-
-    async def story(world: Beside) -> None:
-        await world.fill()
-        world.ask(1)
-        await world.wait_ready(1)
-        world.now_ms += 100 * HOUR_MS
-        await asyncio.sleep(MARKS_EVERY_S + 2)
-        marker = world.copy().markers().at(0)
-        assert marker is not None
-        assert marker.time_ms == world.now_ms
-
-    virtual(story)
+    await world.fill()
+    world.ask(1)
+    await world.wait_ready(1)
+    world.now_ms += 100 * HOUR_MS
+    await asyncio.sleep(MARKS_EVERY_S + 2)
+    marker = world.copy().markers().at(0)
+    assert marker is not None
+    assert marker.time_ms == world.now_ms
 
 
-def test_held_copy_is_not_thrown_away_for_another_changelog() -> None:
+@beside()
+async def test_held_copy_is_not_thrown_away_for_another_changelog(world: Beside) -> None:
     """It may be all that is left of the state: the beacons are compared with the logs before."""
 
-    async def story(world: Beside) -> None:
-        async def writers(place: tuple[str, int]) -> Writers:
-            return wrote({1: world.transaction})
+    async def writers(place: tuple[str, int]) -> Writers:
+        return wrote({1: world.transaction})
 
-        await world.fill()
-        world.ask(1)
-        await world.wait_ready(1)
-        held = world.entries()
-        await world.stop()
-        world.cluster.recreate_topic(TOPIC)
-        await world.begin()
-        world.learner.writers = writers
-        assert world.task is not None
-        with pytest.raises(StateError, match="transaction 20 was the last of that"):
-            await world.task
-        assert world.entries() == held
-
-    virtual(story)
+    await world.fill()
+    world.ask(1)
+    await world.wait_ready(1)
+    held = world.entries()
+    await world.stop()
+    world.cluster.recreate_topic(TOPIC)
+    await world.begin()
+    world.learner.writers = writers
+    assert world.task is not None
+    with pytest.raises(StateError, match="transaction 20 was the last of that"):
+        await world.task
+    assert world.entries() == held
 
 
 # --- several bands ----------------------------------------------------------------------------------------------------
 
 
-def test_band_that_comes_later() -> None:
+@beside()
+async def test_band_that_comes_later(world: Beside) -> None:
     """It is read by itself from its start, and the one that is ready goes on meanwhile; then they are one pass."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(100)
-        world.ask(1, LOWER)
-        await world.wait_ready(1)
-        before = world.copied_bytes
-        world.ask(2, UPPER, bytes_per_s=50_000)
-        writing = asyncio.ensure_future(keep_writing(world, 1.5))
-        await asyncio.sleep(1.0)
-        assert (world.is_ready(1), world.is_ready(2)) == (True, False)
-        assert len(world.learner._passes(PLACE)) == 2
-        stale_ms = world.learner.stale_ms(PLACE, LOWER.first)
-        assert stale_ms is not None
-        assert stale_ms <= 1_300
-        await writing
-        await world.wait_ready(1, 2)
-        await asyncio.sleep(1.5)
-        assert len(world.learner._passes(PLACE)) == 1
-        assert world.entries() == world.truth[0]
-        assert before < world.copied_bytes < 2.5 * before
-
-    virtual(story)
+    await world.fill(100)
+    world.ask(1, LOWER)
+    await world.wait_ready(1)
+    before = world.copied_bytes
+    world.ask(2, UPPER, bytes_per_s=50_000)
+    writing = asyncio.ensure_future(keep_writing(world, 1.5))
+    await asyncio.sleep(1.0)
+    assert (world.is_ready(1), world.is_ready(2)) == (True, False)
+    assert len(world.learner._passes(PLACE)) == 2
+    stale_ms = world.learner.stale_ms(PLACE, LOWER.first)
+    assert stale_ms is not None
+    assert stale_ms <= 1_300
+    await writing
+    await world.wait_ready(1, 2)
+    await asyncio.sleep(1.5)
+    assert len(world.learner._passes(PLACE)) == 1
+    assert world.entries() == world.truth[0]
+    assert before < world.copied_bytes < 2.5 * before
 
 
-def test_band_that_joins() -> None:
+@beside()
+async def test_band_that_joins(world: Beside) -> None:
     """One that a pass has not gone by goes with it: what both need is read once."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(100)
-        world.ask(1, LOWER)
-        world.ask(2, UPPER)
-        assert len(world.learner._passes(PLACE)) == 1
-        await world.wait_ready(1, 2)
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill(100)
+    world.ask(1, LOWER)
+    world.ask(2, UPPER)
+    assert len(world.learner._passes(PLACE)) == 1
+    await world.wait_ready(1, 2)
+    assert world.entries() == world.truth[0]
 
 
-def test_what_is_not_asked_for_any_more_stops_and_stays(caplog: pytest.LogCaptureFixture) -> None:
+@beside()
+async def test_what_is_not_asked_for_any_more_stops_and_stays(world: Beside, caplog: pytest.LogCaptureFixture) -> None:
     """The rest goes on; what is on the disk is gone on from when it is asked for again."""
     caplog.set_level(logging.INFO, "keylanes")
-
-    async def story(world: Beside) -> None:
-        await world.fill(100)
-        world.ask(1, LOWER, role="learner")
-        world.ask(2, UPPER, role="standby")
-        await world.wait_ready(1, 2)
-        before = world.learner.statistics()
-        assert before[:2] == (2, 2)
-        assert min(before[2:]) > 1_000
-        world.end(1)
-        held = truth_of(world, LOWER)
-        marker = world.copy().markers().at(0)
-        await world.commit([(n, b"new") for n in range(100)])
-        await asyncio.sleep(1.5)
-        assert dict(world.copy().page(b"", key_of(1), 10_000)) == held
-        assert world.copy().markers().at(0) == marker
-        after = world.learner.statistics()
-        assert after.bytes_learner == before.bytes_learner
-        assert after.bytes_standby > before.bytes_standby
-        world.ask(3, LOWER)
-        await world.wait_ready(3)
-        assert world.learner.statistics().bytes_learner - before.bytes_learner < 5_000
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill(100)
+    world.ask(1, LOWER, role="learner")
+    world.ask(2, UPPER, role="standby")
+    await world.wait_ready(1, 2)
+    before = world.learner.statistics()
+    assert before[:2] == (2, 2)
+    assert min(before[2:]) > 1_000
+    world.end(1)
+    held = truth_of(world, LOWER)
+    marker = world.copy().markers().at(0)
+    await world.commit([(n, b"new") for n in range(100)])
+    await asyncio.sleep(1.5)
+    assert dict(world.copy().page(b"", key_of(1), 10_000)) == held
+    assert world.copy().markers().at(0) == marker
+    after = world.learner.statistics()
+    assert after.bytes_learner == before.bytes_learner
+    assert after.bytes_standby > before.bytes_standby
+    world.ask(3, LOWER)
+    await world.wait_ready(3)
+    assert world.learner.statistics().bytes_learner - before.bytes_learner < 5_000
+    assert world.entries() == world.truth[0]
     said = [record.getMessage() for record in caplog.records]
     label = f"source[0] {LOWER} (move 1, learner)"
     assert f"copying the state of {label}, from position 0 of its changelog" in said
@@ -358,182 +305,156 @@ def test_what_is_not_asked_for_any_more_stops_and_stays(caplog: pytest.LogCaptur
     assert f"the copy of {label} is not followed any more" in said
 
 
-def test_copy_that_falls_far_behind(caplog: pytest.LogCaptureFixture) -> None:
+@beside()
+async def test_copy_that_falls_far_behind(world: Beside, caplog: pytest.LogCaptureFixture) -> None:
     """It is not ready until it is near again."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(20)
-        world.ask(1, bytes_per_s=10_000)
-        await world.wait_ready(1)
-        await world.fill(100)
-        async with asyncio.timeout(10):
-            while world.is_ready(1):  # noqa: ASYNC110  # nothing but virtual time passes
-                await asyncio.sleep(0.01)
-        await world.wait_ready(1)
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill(20)
+    world.ask(1, bytes_per_s=10_000)
+    await world.wait_ready(1)
+    await world.fill(100)
+    async with asyncio.timeout(10):
+        while world.is_ready(1):  # noqa: ASYNC110  # nothing but virtual time passes
+            await asyncio.sleep(0.01)
+    await world.wait_ready(1)
+    assert world.entries() == world.truth[0]
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
-def test_broker_that_is_away_for_long() -> None:
+@beside()
+async def test_broker_that_is_away_for_long(world: Beside) -> None:
     """It is waited for, longer than anything else waits for it, and the copy gets older."""
+    await world.fill(100)
+    world.ask(1)
+    await world.wait_ready(1)
+    world.cluster.faults.away = True
+    await asyncio.sleep(300)
+    assert world.task is not None
+    assert not world.task.done()
+    stale_ms = world.learner.stale_ms(PLACE, 0)
+    assert stale_ms is not None
+    assert 299_000 < stale_ms < 302_000
+    world.cluster.faults.away = False
+    await world.commit([(1, b"new")])
+    async with asyncio.timeout(60):
+        while world.entries() != world.truth[0]:  # noqa: ASYNC110  # nothing but virtual time passes
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(1.5)
+    stale_ms = world.learner.stale_ms(PLACE, 0)
+    assert stale_ms is not None
+    assert stale_ms < 1_300
 
-    async def story(world: Beside) -> None:
-        await world.fill(100)
-        world.ask(1)
-        await world.wait_ready(1)
-        world.cluster.faults.away = True
-        await asyncio.sleep(300)
-        assert world.task is not None
-        assert not world.task.done()
-        stale_ms = world.learner.stale_ms(PLACE, 0)
-        assert stale_ms is not None
-        assert 299_000 < stale_ms < 302_000
-        world.cluster.faults.away = False
-        await world.commit([(1, b"new")])
-        async with asyncio.timeout(60):
-            while world.entries() != world.truth[0]:  # noqa: ASYNC110  # nothing but virtual time passes
-                await asyncio.sleep(0.1)
-        await asyncio.sleep(1.5)
+
+@beside(kept=lambda: BrokenCopy(2))
+async def test_copy_that_can_not_be_written(world: Beside) -> None:
+    """A full disk ends the run, in words."""
+    await world.fill(400)
+    world.ask(1)
+    assert world.task is not None
+    with pytest.raises(StoreError, match="is full"):
+        await world.task
+
+
+@beside()
+async def test_changelog_that_lost_its_head(world: Beside) -> None:
+    """No copy can be made of it, which ends the run."""
+    await world.fill()
+    world.ask(1)
+    await world.wait_ready(1)
+    world.cluster.trim(TopicPartition(TOPIC, 0), 100)
+    world.ask(2, role="standby")
+    world.end(1)
+    world.end(2)
+    world.ask(3)
+    assert world.task is not None
+    with pytest.raises(StateError, match="begins at position 100"):
+        await world.task
+
+
+@beside()
+async def test_how_old_a_copy_is(world: Beside) -> None:
+    """None before it is whole and when it is no copy any more; else since the last look that it was level with."""
+    await world.fill(100)
+    assert world.learner.stale_ms(PLACE, 0) is None
+    world.ask(1, LOWER, bytes_per_s=50_000)
+    await asyncio.sleep(0.5)
+    assert world.learner.stale_ms(PLACE, 0) is None
+    await world.wait_ready(1)
+    writing = asyncio.ensure_future(keep_writing(world, 3.0))
+    while not writing.done():
         stale_ms = world.learner.stale_ms(PLACE, 0)
         assert stale_ms is not None
         assert stale_ms < 1_300
-
-    virtual(story)
-
-
-def test_copy_that_can_not_be_written() -> None:
-    """A full disk ends the run, in words."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(400)
-        world.ask(1)
-        assert world.task is not None
-        with pytest.raises(StoreError, match="is full"):
-            await world.task
-
-    world, copy = Beside(), BrokenCopy(2)
-    world.copy_of = lambda partition: copy  # type: ignore[method-assign]  # where it is kept is what changes
-    virtual(story, world)
-
-
-def test_changelog_that_lost_its_head() -> None:
-    """No copy can be made of it, which ends the run."""
-
-    async def story(world: Beside) -> None:
-        await world.fill()
-        world.ask(1)
-        await world.wait_ready(1)
-        world.cluster.trim(TopicPartition(TOPIC, 0), 100)
-        world.ask(2, role="standby")
-        world.end(1)
-        world.end(2)
-        world.ask(3)
-        assert world.task is not None
-        with pytest.raises(StateError, match="begins at position 100"):
-            await world.task
-
-    virtual(story)
-
-
-def test_how_old_a_copy_is() -> None:
-    """None before it is whole and when it is no copy any more; else since the last look that it was level with."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(100)
-        assert world.learner.stale_ms(PLACE, 0) is None
-        world.ask(1, LOWER, bytes_per_s=50_000)
-        await asyncio.sleep(0.5)
-        assert world.learner.stale_ms(PLACE, 0) is None
-        await world.wait_ready(1)
-        writing = asyncio.ensure_future(keep_writing(world, 3.0))
-        while not writing.done():
-            stale_ms = world.learner.stale_ms(PLACE, 0)
-            assert stale_ms is not None
-            assert stale_ms < 1_300
-            await asyncio.sleep(0.05)
-        assert world.learner.stale_ms(PLACE, UPPER.first) is None
-        world.end(1)
-        assert world.learner.stale_ms(PLACE, 0) is None
-
-    virtual(story)
+        await asyncio.sleep(0.05)
+    assert world.learner.stale_ms(PLACE, UPPER.first) is None
+    world.end(1)
+    assert world.learner.stale_ms(PLACE, 0) is None
 
 
 # --- who writes -------------------------------------------------------------------------------------------------------
 
 
-def test_own_commit_marks_what_is_held_alone() -> None:
+@beside()
+async def test_own_commit_marks_what_is_held_alone(world: Beside) -> None:
     """A followed band is where its pass is, whatever this process commits of others of the partition."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(100)
-        follower = world.followers[PLACE]
-        world.learner.owns(PLACE, [LOWER])
-        follower.restored([LOWER])
-        world.ask(1, bytes_per_s=20_000)
-        await asyncio.sleep(1.0)
-        marker = world.copy().markers().at(UPPER.first)
-        follower._committed_to = world.high
-        await follower.write(world.now_ms)
-        assert world.copy().markers().at(LOWER.first) == Marker(world.high, world.now_ms)
-        assert world.copy().markers().at(UPPER.first) == marker
-        assert marker is not None
-        assert marker.position < world.high
-
-    virtual(story)
+    await world.fill(100)
+    follower = world.followers[PLACE]
+    world.learner.owns(PLACE, [LOWER])
+    follower.restored([LOWER])
+    world.ask(1, bytes_per_s=20_000)
+    await asyncio.sleep(1.0)
+    marker = world.copy().markers().at(UPPER.first)
+    follower._committed_to = world.high
+    await follower.write(world.now_ms)
+    assert world.copy().markers().at(LOWER.first) == Marker(world.high, world.now_ms)
+    assert world.copy().markers().at(UPPER.first) == marker
+    assert marker is not None
+    assert marker.position < world.high
 
 
-def test_what_is_owned_is_not_followed_until_it_is_released() -> None:
+@beside()
+async def test_what_is_owned_is_not_followed_until_it_is_released(world: Beside) -> None:
     """Bands that were asked for, too; from the release on they are, from their markers."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(100)
-        world.learner.owns(PLACE, [LOWER])
-        world.ask(1)
-        await world.wait_ready(1)
-        assert world.entries() == truth_of(world, UPPER), "what is owned is written by its owner alone"
-        world.copy().write([], [(LOWER.first, LOWER.end, Marker(world.high, world.now_ms))])
-        assert not world.learner.has_touched(PLACE, LOWER)
-        world.learner.release(PLACE, LOWER)
-        before = world.copied_bytes
-        world.learner.follow(world.asked.values())
-        assert world.learner.has_touched(PLACE, LOWER), "values of before may lie there"
-        assert not world.is_ready(1)
-        await world.wait_ready(1)
-        assert world.copied_bytes == before, "it was whole at its marker"
-        await world.commit([(0, b"new")])
-        await asyncio.sleep(1.0)
-        assert world.copy().get(key_of(0)) == b"new"
-        await world.learner.let_go(PLACE, [WHOLE])
-        assert not world.learner.has_touched(PLACE, WHOLE)
-
-    virtual(story)
+    await world.fill(100)
+    world.learner.owns(PLACE, [LOWER])
+    world.ask(1)
+    await world.wait_ready(1)
+    assert world.entries() == truth_of(world, UPPER), "what is owned is written by its owner alone"
+    world.copy().write([], [(LOWER.first, LOWER.end, Marker(world.high, world.now_ms))])
+    assert not world.learner.has_touched(PLACE, LOWER)
+    world.learner.release(PLACE, LOWER)
+    before = world.copied_bytes
+    world.learner.follow(world.asked.values())
+    assert world.learner.has_touched(PLACE, LOWER), "values of before may lie there"
+    assert not world.is_ready(1)
+    await world.wait_ready(1)
+    assert world.copied_bytes == before, "it was whole at its marker"
+    await world.commit([(0, b"new")])
+    await asyncio.sleep(1.0)
+    assert world.copy().get(key_of(0)) == b"new"
+    await world.learner.let_go(PLACE, [WHOLE])
+    assert not world.learner.has_touched(PLACE, WHOLE)
 
 
-def test_restore_of_a_followed_band_reads_the_tail() -> None:
+@beside()
+async def test_restore_of_a_followed_band_reads_the_tail(world: Beside) -> None:
     """It goes on from the marker, also where the copy was not ready."""
-
-    async def story(world: Beside) -> None:
-        await world.fill(400)
-        world.ask(1, bytes_per_s=100_000)
-        await asyncio.sleep(2.0)
-        await world.learner.let_go(PLACE, [WHOLE])
-        marker = world.copy().markers().at(0)
-        assert marker is not None
-        assert 0 < marker.position < world.high
-        assert await world.restore(world.source()) <= world.high - marker.position
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill(400)
+    world.ask(1, bytes_per_s=100_000)
+    await asyncio.sleep(2.0)
+    await world.learner.let_go(PLACE, [WHOLE])
+    marker = world.copy().markers().at(0)
+    assert marker is not None
+    assert 0 < marker.position < world.high
+    assert await world.restore(world.source()) <= world.high - marker.position
+    assert world.entries() == world.truth[0]
 
 
 async def test_a_write_that_is_under_way_is_waited_for() -> None:
     """Who owns a range writes behind it: else an older value would come to lie over a newer one."""
     world, copy = Beside(), HeldCopy()
-    world.copy_of = lambda partition: copy  # type: ignore[method-assign]  # where it is kept is what changes
+    world.kept = copy
     await world.fill(1)
     await world.begin()
     world.ask(1)

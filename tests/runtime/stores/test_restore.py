@@ -1,9 +1,10 @@
 """Making copies whole from the simulated cluster's changelogs, in virtual time."""
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from keylanes import Settings
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, Outgoing, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnection
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import StateError, StoreError
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
@@ -25,6 +25,7 @@ from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
 
 from ...stage.appending import append
+from ...stage.virtual import Decorator, virtual, virtual_in
 from ...tiers.marks import tier
 
 pytestmark = tier("check")
@@ -153,210 +154,174 @@ def wrote(changed: dict[int, int]) -> Writers:
     return Writers(changed, frozenset(changed), incarnation_max=1)
 
 
-def virtual(story: Callable[[World], Coroutine[Any, Any, None]], world: World | None = None, seed: int = 1) -> None:
-    """Run a story in virtual time."""
-    run_virtual(story(World() if world is None else world), seed=seed)
+def in_world(partitions: int = 1, **settings: Any) -> Decorator:
+    """Run a test in virtual time, with a world."""
+    return virtual_in(lambda: contextlib.nullcontext(World(partitions, **settings)))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_cold_restore(seed: int) -> None:
+@in_world()
+async def test_cold_restore(world: World, seed: int) -> None:
     """An empty copy becomes what all transactions wrote, with one marker at the end; deletes too, aborts not."""
-
-    async def story(world: World) -> None:
-        await world.fill()
-        await world.commit([(number, None) for number in range(0, 100, 3)])
-        assert await world.restore(world.source()) == 20 * 51 + 35
-        assert world.entries() == world.truth[0]
-        high = world.cluster.watermarks(TopicPartition(TOPIC, 0)).high
-        assert world.copy().markers().is_constant(0, SPACE_END, Marker(high, world.now_ms))
-        assert world.ready == [0]
-
-    virtual(story, seed=seed)
+    await world.fill()
+    await world.commit([(number, None) for number in range(0, 100, 3)])
+    assert await world.restore(world.source()) == 20 * 51 + 35
+    assert world.entries() == world.truth[0]
+    high = world.cluster.watermarks(TopicPartition(TOPIC, 0)).high
+    assert world.copy().markers().is_constant(0, SPACE_END, Marker(high, world.now_ms))
+    assert world.ready == [0]
 
 
-def test_nothing_was_ever_written() -> None:
+@in_world()
+async def test_nothing_was_ever_written(world: World) -> None:
     """With an empty changelog, and no transaction known, a copy is whole at once and marked."""
-
-    async def story(world: World) -> None:
-        assert await world.restore(world.source()) == 0
-        assert world.copy().markers().is_constant(0, SPACE_END, Marker(0, world.now_ms))
-        assert world.ready == [0]
-
-    virtual(story)
+    assert await world.restore(world.source()) == 0
+    assert world.copy().markers().is_constant(0, SPACE_END, Marker(0, world.now_ms))
+    assert world.ready == [0]
 
 
-def test_warm_restart_reads_the_tail_only() -> None:
+@in_world()
+async def test_warm_restart_reads_the_tail_only(world: World) -> None:
     """A copy with a marker goes on from there; one that lacks nothing reads nothing."""
-
-    async def story(world: World) -> None:
-        await world.fill()
-        await world.restore(world.source())
-        assert await world.restore(world.source()) == 0
-        await world.commit([(1, b"new"), (2, None)])
-        assert await world.restore(world.source()) == 3
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill()
+    await world.restore(world.source())
+    assert await world.restore(world.source()) == 0
+    await world.commit([(1, b"new"), (2, None)])
+    assert await world.restore(world.source()) == 3
+    assert world.entries() == world.truth[0]
 
 
-def test_range_that_arrives() -> None:
+@in_world()
+async def test_range_that_arrives(world: World) -> None:
     """What is held already is read from its marker; the range that is new, and it alone, from the start."""
-
-    async def story(world: World) -> None:
-        await world.fill(4)
-        await world.restore(world.source(held=[LOWER]))
-        assert world.entries() == {k: v for k, v in world.truth[0].items() if k < state_key(UPPER.first, 0, b"")}
-        await world.fill(2)
-        world.copy().write([(key_of(4), b"not in the changelog")])
-        await world.restore(world.source(held=[LOWER, UPPER]))
-        assert world.entries() == {**world.truth[0], key_of(4): world.truth[0][key_of(4)]}
-
-    virtual(story)
+    await world.fill(4)
+    await world.restore(world.source(held=[LOWER]))
+    assert world.entries() == {k: v for k, v in world.truth[0].items() if k < state_key(UPPER.first, 0, b"")}
+    await world.fill(2)
+    world.copy().write([(key_of(4), b"not in the changelog")])
+    await world.restore(world.source(held=[LOWER, UPPER]))
+    assert world.entries() == {**world.truth[0], key_of(4): world.truth[0][key_of(4)]}
 
 
-def test_compacted_changelog() -> None:
+@in_world()
+async def test_compacted_changelog(world: World) -> None:
     """Holes are passed, also a compaction in the middle of the reading."""
-
-    async def story(world: World) -> None:
-        await world.fill(40)
-        changelog = TopicPartition(TOPIC, 0)
-        world.cluster.compact(changelog, partly=True)
-        reading = asyncio.ensure_future(world.restore(world.source()))
-        while not world.progress:  # noqa: ASYNC110  # nothing but virtual time passes
-            await asyncio.sleep(0.001)
-        world.cluster.compact(changelog)
-        assert await reading < 40 * 51
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill(40)
+    changelog = TopicPartition(TOPIC, 0)
+    world.cluster.compact(changelog, partly=True)
+    reading = asyncio.ensure_future(world.restore(world.source()))
+    while not world.progress:  # noqa: ASYNC110  # nothing but virtual time passes
+        await asyncio.sleep(0.001)
+    world.cluster.compact(changelog)
+    assert await reading < 40 * 51
+    assert world.entries() == world.truth[0]
 
 
-def test_broken_off_and_gone_on_with() -> None:
+@in_world()
+async def test_broken_off_and_gone_on_with(world: World) -> None:
     """A restore that ended in the middle goes on where it was: together they read little more than once."""
-
-    async def story(world: World) -> None:
-        await world.fill(400, 50)
-        total, first = 400 * 51, 0
-        reading = asyncio.ensure_future(world.restore(world.source()))
-        while not world.progress or world.progress[-1].records < total / 2:  # noqa: ASYNC110  # nothing but virtual time passes
-            await asyncio.sleep(0.0001)
-        first = world.progress[-1].records
-        assert first < total
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        marker = world.copy().markers().at(0)
-        assert marker is not None
-        assert marker.position > 0
-        assert not world.ready
-        second = await world.restore(world.source())
-        assert total <= first + second < total * 1.3
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill(400, 50)
+    total, first = 400 * 51, 0
+    reading = asyncio.ensure_future(world.restore(world.source()))
+    while not world.progress or world.progress[-1].records < total / 2:  # noqa: ASYNC110  # nothing but virtual time passes
+        await asyncio.sleep(0.0001)
+    first = world.progress[-1].records
+    assert first < total
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    marker = world.copy().markers().at(0)
+    assert marker is not None
+    assert marker.position > 0
+    assert not world.ready
+    second = await world.restore(world.source())
+    assert total <= first + second < total * 1.3
+    assert world.entries() == world.truth[0]
 
 
-def test_broker_away_in_the_middle() -> None:
+@in_world()
+async def test_broker_away_in_the_middle(world: World) -> None:
     """A broker that is away is waited for, and the reading goes on where it was."""
-
-    async def story(world: World) -> None:
-        await world.fill(400, 50)
-        reading = asyncio.ensure_future(world.restore(world.source()))
-        while not world.progress:  # noqa: ASYNC110  # nothing but virtual time passes
-            await asyncio.sleep(0.0001)
-        world.cluster.faults.away = True
-        await asyncio.sleep(30)
-        assert not reading.done()
-        world.cluster.faults.away = False
-        assert await reading == 400 * 51
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill(400, 50)
+    reading = asyncio.ensure_future(world.restore(world.source()))
+    while not world.progress:  # noqa: ASYNC110  # nothing but virtual time passes
+        await asyncio.sleep(0.0001)
+    world.cluster.faults.away = True
+    await asyncio.sleep(30)
+    assert not reading.done()
+    world.cluster.faults.away = False
+    assert await reading == 400 * 51
+    assert world.entries() == world.truth[0]
 
 
-def test_the_tail_is_fetched_while_beacons_are_read() -> None:
+@in_world()
+async def test_the_tail_is_fetched_while_beacons_are_read(world: World) -> None:
     """Who takes over a copy that is near waits for one reader's connection, not for two, one after the other."""
-
-    async def story(world: World) -> None:
-        await world.fill()
-        await world.restore(world.source())
-        await world.commit([(1, b"new")])
-        connection = Readers(world)
-        assert await world.restore(world.source(), connection=connection) == 2
-        assert len(connection.begun_s) == 2
-        assert len(set(connection.begun_s)) == 1
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill()
+    await world.restore(world.source())
+    await world.commit([(1, b"new")])
+    connection = Readers(world)
+    assert await world.restore(world.source(), connection=connection) == 2
+    assert len(connection.begun_s) == 2
+    assert len(set(connection.begun_s)) == 1
+    assert world.entries() == world.truth[0]
 
 
-def test_no_reader_is_left_open() -> None:
+@in_world()
+async def test_no_reader_is_left_open(world: World) -> None:
     """Whenever a restore is cancelled, and at its own end, all its readers are closed."""
-
-    async def story(world: World) -> None:
-        await world.fill()
-        ended, after_ms = False, 0.0
-        while not ended:
-            connection = Readers(world)
-            reading = asyncio.ensure_future(world.restore(world.source(copy=MemoryCopy()), connection=connection))
-            ended = bool((await asyncio.wait([reading], timeout=after_ms / 1000))[0])
-            reading.cancel()
-            await asyncio.wait([reading])
-            await asyncio.sleep(1)  # what was forgotten while it was being made would be there by then
-            for reader in connection.made:
-                with pytest.raises(BrokerError):
-                    await reader.fetch([], records_max=1, wait_ms=0)
-            after_ms += 0.1
-        assert len(connection.made) == 2
-
-    virtual(story)
+    await world.fill()
+    ended, after_ms = False, 0.0
+    while not ended:
+        connection = Readers(world)
+        reading = asyncio.ensure_future(world.restore(world.source(copy=MemoryCopy()), connection=connection))
+        ended = bool((await asyncio.wait([reading], timeout=after_ms / 1000))[0])
+        reading.cancel()
+        await asyncio.wait([reading])
+        await asyncio.sleep(1)  # what was forgotten while it was being made would be there by then
+        for reader in connection.made:
+            with pytest.raises(BrokerError):
+                await reader.fetch([], records_max=1, wait_ms=0)
+        after_ms += 0.1
+    assert len(connection.made) == 2
 
 
-def test_broker_that_stays_away() -> None:
+@in_world(broker_retry_ms=1000, default_api_timeout_ms=1000, request_timeout_ms=1000)
+async def test_broker_that_stays_away(world: World) -> None:
     """Beyond the limit the restore ends with the broker's error."""
-
-    async def story(world: World) -> None:
-        connection = world.cluster.connect("reader")
-        await connection.open()
-        world.cluster.faults.away = True
-        with pytest.raises(BrokerTimeout):
-            await Restore(connection, world.settings).run([world.source()])
-
-    virtual(story, World(broker_retry_ms=1_000, default_api_timeout_ms=1_000, request_timeout_ms=1_000))
+    connection = world.cluster.connect("reader")
+    await connection.open()
+    world.cluster.faults.away = True
+    with pytest.raises(BrokerTimeout):
+        await Restore(connection, world.settings).run([world.source()])
 
 
-def test_marker_ahead_is_rebuilt_aloud(caplog: pytest.LogCaptureFixture) -> None:
+@in_world()
+async def test_marker_ahead_is_rebuilt_aloud(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A copy that claims more than the changelog holds is thrown away and made anew; a warning says so."""
-
-    async def story(world: World) -> None:
-        await world.fill()
-        world.copy().write([(key_of(999), b"of another life")], [(0, SPACE_END, Marker(100_000, world.now_ms))])
-        await world.restore(world.source())
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill()
+    world.copy().write([(key_of(999), b"of another life")], [(0, SPACE_END, Marker(100_000, world.now_ms))])
+    await world.restore(world.source())
+    assert world.entries() == world.truth[0]
     assert (
         f"{TOPIC}[0]: the local copy of {WHOLE} is thrown away and made anew: it is at position 100000" in caplog.text
     )
 
 
-def test_old_copy_is_rebuilt_aloud(caplog: pytest.LogCaptureFixture) -> None:
+@in_world()
+async def test_old_copy_is_rebuilt_aloud(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A copy that is older than half of delete.retention.ms may have missed a delete; a younger one is gone on from."""
-
-    async def story(world: World) -> None:
-        await world.fill()
-        await world.restore(world.source())
-        await world.commit([(1, None)])
-        world.now_ms += 83 * HOUR_MS  # of 168
-        assert await world.restore(world.source()) == 2
-        assert "thrown away" not in caplog.text
-        await world.commit([(2, None)])
-        world.cluster.compact(TopicPartition(TOPIC, 0), keep_tombstones=False)
-        world.now_ms += 85 * HOUR_MS
-        assert await world.restore(world.source()) > 100
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
+    await world.fill()
+    await world.restore(world.source())
+    await world.commit([(1, None)])
+    world.now_ms += 83 * HOUR_MS  # of 168
+    assert await world.restore(world.source()) == 2
+    assert "thrown away" not in caplog.text
+    await world.commit([(2, None)])
+    world.cluster.compact(TopicPartition(TOPIC, 0), keep_tombstones=False)
+    world.now_ms += 85 * HOUR_MS
+    assert await world.restore(world.source()) > 100
+    assert world.entries() == world.truth[0]
     assert "it is 85.0 h old" in caplog.text
 
 
@@ -377,128 +342,102 @@ def lost(world: World, copy_is_kept: bool, *words: str) -> Coroutine[Any, Any, N
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_truncated_changelog(warm: bool) -> None:
+@in_world()
+async def test_truncated_changelog(world: World, warm: bool) -> None:
     """A changelog that lost its last transaction is refused, and what the copy knows of it is kept."""
-
-    async def story(world: World) -> None:
-        await world.fill()
-        if warm:
-            await world.restore(world.source())
-            world.ready.clear()
-        source = TopicPartition(TOPIC, 0)
-        world.cluster.truncate(source, world.cluster.watermarks(source).high - 40)
-        await lost(world, warm, "up to transaction 19 of incarnation 1", "transaction 20 was the last of that")
-
-    virtual(story)
+    await world.fill()
+    if warm:
+        await world.restore(world.source())
+        world.ready.clear()
+    source = TopicPartition(TOPIC, 0)
+    world.cluster.truncate(source, world.cluster.watermarks(source).high - 40)
+    await lost(world, warm, "up to transaction 19 of incarnation 1", "transaction 20 was the last of that")
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_changelog_made_anew(warm: bool) -> None:
+@in_world()
+async def test_changelog_made_anew(world: World, warm: bool) -> None:
     """An empty changelog is refused when transactions have changed state, and the copy is kept."""
-
-    async def story(world: World) -> None:
-        await world.fill()
-        if warm:
-            await world.restore(world.source())
-            world.ready.clear()
-        world.cluster.recreate_topic(TOPIC)
-        await lost(world, warm, "up to no transaction of incarnation 1", "transaction 20 was the last of that")
-
-    virtual(story)
-
-
-def test_changelog_that_nobody_knows_of() -> None:
-    """State that the offset log knows nothing of is refused."""
-
-    async def story(world: World) -> None:
-        await world.fill(1)
-        with pytest.raises(StateError, match=r"up to transaction 1 of incarnation 1.*it has changed nothing"):
-            await world.restore(world.source()._replace(writers=wrote({})))
-
-    virtual(story)
-
-
-def test_range_that_arrives_while_others_commit() -> None:
-    """Whoever checked the changelog at its start, and is the only one that writes to it, does not compare it again."""
-
-    async def story(world: World) -> None:
-        await world.fill(2)
-        source = world.source()._replace(writers=None)
-        await world.restore(source)
-        assert world.entries() == world.truth[0]
-
-    virtual(story)
-
-
-def test_missing_changelog() -> None:
-    """A partition that does not exist is named."""
-
-    async def story(world: World) -> None:
-        with pytest.raises(StateError, match=f"a changelog is missing.*{TOPIC}"):
-            await world.restore(world.source(partition=3))
-
-    virtual(story)
-
-
-def test_changelog_without_its_head() -> None:
-    """Records deleted from the head are state that is lost: refused, whatever the copy holds."""
-
-    async def story(world: World) -> None:
-        await world.fill()
+    await world.fill()
+    if warm:
         await world.restore(world.source())
         world.ready.clear()
-        world.cluster.trim(TopicPartition(TOPIC, 0), 100)
-        await lost(world, True, "begins at position 100")
-
-    virtual(story)
+    world.cluster.recreate_topic(TOPIC)
+    await lost(world, warm, "up to no transaction of incarnation 1", "transaction 20 was the last of that")
 
 
-def test_record_that_is_no_state() -> None:
+@in_world()
+async def test_changelog_that_nobody_knows_of(world: World) -> None:
+    """State that the offset log knows nothing of is refused."""
+    await world.fill(1)
+    with pytest.raises(StateError, match=r"up to transaction 1 of incarnation 1.*it has changed nothing"):
+        await world.restore(world.source()._replace(writers=wrote({})))
+
+
+@in_world()
+async def test_range_that_arrives_while_others_commit(world: World) -> None:
+    """Whoever checked the changelog at its start, and is the only one that writes to it, does not compare it again."""
+    await world.fill(2)
+    source = world.source()._replace(writers=None)
+    await world.restore(source)
+    assert world.entries() == world.truth[0]
+
+
+@in_world()
+async def test_missing_changelog(world: World) -> None:
+    """A partition that does not exist is named."""
+    with pytest.raises(StateError, match=f"a changelog is missing.*{TOPIC}"):
+        await world.restore(world.source(partition=3))
+
+
+@in_world()
+async def test_changelog_without_its_head(world: World) -> None:
+    """Records deleted from the head are state that is lost: refused, whatever the copy holds."""
+    await world.fill()
+    await world.restore(world.source())
+    world.ready.clear()
+    world.cluster.trim(TopicPartition(TOPIC, 0), 100)
+    await lost(world, True, "begins at position 100")
+
+
+@in_world()
+async def test_record_that_is_no_state(world: World) -> None:
     """A foreign record is refused with its position."""
-
-    async def story(world: World) -> None:
-        await world.fill(2, 5)
-        connection = world.cluster.connect("stranger")
-        await connection.open()
-        await append(connection, [Outgoing(TOPIC, 0, b"user-7", b"{}")])
-        position = next(record.offset for record in world.cluster.committed(TOPIC) if record.key == b"user-7")
-        with pytest.raises(StateError, match=f"record at position {position} is no state.*user-7"):
-            await world.restore(world.source())
-
-    virtual(story)
+    await world.fill(2, 5)
+    connection = world.cluster.connect("stranger")
+    await connection.open()
+    await append(connection, [Outgoing(TOPIC, 0, b"user-7", b"{}")])
+    position = next(record.offset for record in world.cluster.committed(TOPIC) if record.key == b"user-7")
+    with pytest.raises(StateError, match=f"record at position {position} is no state.*user-7"):
+        await world.restore(world.source())
 
 
 @pytest.mark.parametrize("at_once", [1, 4, 32])
-def test_many_partitions(at_once: int) -> None:
+@virtual
+async def test_many_partitions(at_once: int) -> None:
     """All become whole, some at a time, each told when it is; the shortest first when it is one at a time."""
-
-    async def story(world: World) -> None:
-        for partition in range(8):
-            await world.fill(1 + (3 * partition) % 8, 20, partition)
-        sources = []
-        for partition in range(8):
-            found = [r for r in world.cluster.committed(TOPIC) if r.partition == partition and r.key == beacon_key(1)]
-            number = decode_beacon(beacon_key(1), found[-1].value).transaction
-            sources.append(world.source(partition)._replace(writers=wrote({1: number})))
-        assert await world.restore(*sources) == 36 * 21
-        assert sorted(world.ready) == list(range(8))
-        if at_once == 1:
-            assert world.ready == sorted(range(8), key=lambda partition: (3 * partition) % 8)
-        assert all(world.entries(partition) == world.truth[partition] for partition in range(8))
-
-    virtual(story, World(8, restore_partitions_max=at_once))
+    world = World(8, restore_partitions_max=at_once)
+    for partition in range(8):
+        await world.fill(1 + (3 * partition) % 8, 20, partition)
+    sources = []
+    for partition in range(8):
+        found = [r for r in world.cluster.committed(TOPIC) if r.partition == partition and r.key == beacon_key(1)]
+        number = decode_beacon(beacon_key(1), found[-1].value).transaction
+        sources.append(world.source(partition)._replace(writers=wrote({1: number})))
+    assert await world.restore(*sources) == 36 * 21
+    assert sorted(world.ready) == list(range(8))
+    if at_once == 1:
+        assert world.ready == sorted(range(8), key=lambda partition: (3 * partition) % 8)
+    assert all(world.entries(partition) == world.truth[partition] for partition in range(8))
 
 
-def test_copy_that_can_not_be_written() -> None:
+@in_world()
+async def test_copy_that_can_not_be_written(world: World) -> None:
     """A full disk ends the restore in words, and no other partition is told to be ready after it."""
-
-    async def story(world: World) -> None:
-        await world.fill(400)
-        with pytest.raises(StoreError, match="is full"):
-            await world.restore(world.source(copy=BrokenCopy(2)))
-        assert not world.ready
-
-    virtual(story)
+    await world.fill(400)
+    with pytest.raises(StoreError, match="is full"):
+        await world.restore(world.source(copy=BrokenCopy(2)))
+    assert not world.ready
 
 
 async def test_cancelled_while_a_thread_writes() -> None:
@@ -518,29 +457,26 @@ async def test_cancelled_while_a_thread_writes() -> None:
     assert copy.written
 
 
-def test_what_is_said(caplog: pytest.LogCaptureFixture) -> None:
+@in_world()
+async def test_what_is_said(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A long restore says at its begin how much there is, now and then what is left, and at its end how fast it was; a
     short one says its end only, and one that has nothing to read says nothing.
     """
-
-    async def story(world: World) -> None:
-        await world.fill(2, 10)
-        await world.restore(world.source())
-        (said,) = [record.getMessage() for record in caplog.records if "restor" in record.getMessage()]
-        assert said.startswith("restored the state of 1 partition: 22 records, ")
-        caplog.clear()
-        await world.restore(world.source())
-        assert "restor" not in caplog.text
-        await world.fill(400, 50)
-        world.cluster.faults.reply_slow = 1.0
-        world.cluster.faults.reply_slow_ms = 2_000
-        await world.restore(world.source())
-        left = [told.seconds_left for told in world.progress]
-        assert len(left) > 3
-        assert None not in left
-
-    with caplog.at_level(logging.INFO, "keylanes"):
-        virtual(story)
+    caplog.set_level(logging.INFO, "keylanes")
+    await world.fill(2, 10)
+    await world.restore(world.source())
+    (said,) = [record.getMessage() for record in caplog.records if "restor" in record.getMessage()]
+    assert said.startswith("restored the state of 1 partition: 22 records, ")
+    caplog.clear()
+    await world.restore(world.source())
+    assert "restor" not in caplog.text
+    await world.fill(400, 50)
+    world.cluster.faults.reply_slow = 1.0
+    world.cluster.faults.reply_slow_ms = 2_000
+    await world.restore(world.source())
+    left = [told.seconds_left for told in world.progress]
+    assert len(left) > 3
+    assert None not in left
     begin, *between, end = [record.getMessage() for record in caplog.records if "restor" in record.getMessage()]
     assert begin == "restoring state: at most 20,800 records of 1 partition"
     assert between

@@ -26,6 +26,7 @@ from keylanes.state.changelog import is_beacon_key
 from ...stage.appending import append
 from ...stage.engine import DEAD, OUT, SOURCE, Engine, application
 from ...stage.ground import Ground
+from ...stage.virtual import virtual
 from ...tiers.marks import tier
 
 pytestmark = tier("check")
@@ -218,34 +219,31 @@ def test_keys_and_maps_of_alike_names_stay_apart(play: Play) -> None:
     assert out == {key: [{"own": [i, i], "total": i}] for i, key in enumerate(keys)}
 
 
-def test_two_topics_with_the_same_key() -> None:
+@virtual
+async def test_two_topics_with_the_same_key() -> None:
     """State belongs to a source topic: the same key of another one has another."""
+    app = application()
 
-    async def main() -> None:
-        app = application()
+    @app.handler(SOURCE, to=OUT)
+    async def one(value: int, first: State[int]) -> int:
+        first.put((first.get() or 0) + 1)
+        return first.get() or 0
 
-        @app.handler(SOURCE, to=OUT)
-        async def one(value: int, first: State[int]) -> int:
-            first.put((first.get() or 0) + 1)
-            return first.get() or 0
+    @app.handler("in2", to=OUT)
+    def two(value: int, second: State[int]) -> int:
+        second.put((second.get() or 100) + 1)
+        return second.get() or 0
 
-        @app.handler("in2", to=OUT)
-        def two(value: int, second: State[int]) -> int:
-            second.put((second.get() or 100) + 1)
-            return second.get() or 0
-
-        engine = Engine(app, sources=(SOURCE, "in2"))
-        await engine.start()
-        for _ in range(2):
-            engine.send(b"k", b"1")
-            engine.send(b"k", b"1", topic="in2")
-        await engine.level()
-        assert sorted(engine.values()[b"k"], key=str) == [b"1", b"101", b"102", b"2"]
-        assert engine.view("first").get(b"k") == 2
-        assert engine.view("second").get("k") == 102
-        await engine.stop()
-
-    run_virtual(main())
+    engine = Engine(app, sources=(SOURCE, "in2"))
+    await engine.start()
+    for _ in range(2):
+        engine.send(b"k", b"1")
+        engine.send(b"k", b"1", topic="in2")
+    await engine.level()
+    assert sorted(engine.values()[b"k"], key=str) == [b"1", b"101", b"102", b"2"]
+    assert engine.view("first").get(b"k") == 2
+    assert engine.view("second").get("k") == 102
+    await engine.stop()
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
@@ -271,43 +269,40 @@ def test_failed_attempt_leaves_nothing(play: Play) -> None:
     assert found.dead == {b"k": ["ValueError: as asked"]}
 
 
-def test_what_is_written_after_the_attempt_is_refused() -> None:
+@virtual
+async def test_what_is_written_after_the_attempt_is_refused() -> None:
     """State that an attempt left to a task that outlives it, because it timed out, can't be used any more."""
     errors: list[Exception] = []
+    app = application(handler_timeout_ms=200)
 
-    async def main() -> None:
-        app = application(handler_timeout_ms=200)
+    async def later(seen: State[int], by: MapState[str, int]) -> None:
+        await asyncio.sleep(0.5)
+        for use in (seen.get, seen.delete, lambda: seen.put(5), lambda: by.put("a", 1), lambda: list(by)):
+            try:
+                use()
+            except ContextClosed as error:
+                errors.append(error)
 
-        async def later(seen: State[int], by: MapState[str, int]) -> None:
-            await asyncio.sleep(0.5)
-            for use in (seen.get, seen.delete, lambda: seen.put(5), lambda: by.put("a", 1), lambda: list(by)):
-                try:
-                    use()
-                except ContextClosed as error:
-                    errors.append(error)
+    tasks: list[asyncio.Task[None]] = []
 
-        tasks: list[asyncio.Task[None]] = []
+    @app.handler(SOURCE, to=OUT, retry=Retry(attempts=2, backoff_ms=1), on_failure=DeadLetter(DEAD))
+    async def work(value: int, ctx: Context, seen: State[int], by: MapState[str, int]) -> int:
+        if ctx.attempt == 1:
+            seen.put(77)
+            by.put("x", 77)
+            tasks.append(asyncio.get_running_loop().create_task(later(seen, by)))
+            await asyncio.sleep(60)
+        return seen.get() or len(list(by))
 
-        @app.handler(SOURCE, to=OUT, retry=Retry(attempts=2, backoff_ms=1), on_failure=DeadLetter(DEAD))
-        async def work(value: int, ctx: Context, seen: State[int], by: MapState[str, int]) -> int:
-            if ctx.attempt == 1:
-                seen.put(77)
-                by.put("x", 77)
-                tasks.append(asyncio.get_running_loop().create_task(later(seen, by)))
-                await asyncio.sleep(60)
-            return seen.get() or len(list(by))
-
-        engine = Engine(app)
-        await engine.start()
-        engine.send(b"k", b"1")
-        await engine.level()
-        await asyncio.sleep(1)
-        await tasks[0]
-        assert engine.values() == {b"k": [b"0"]}
-        assert engine.folded() == {}
-        await engine.stop()
-
-    run_virtual(main())
+    engine = Engine(app)
+    await engine.start()
+    engine.send(b"k", b"1")
+    await engine.level()
+    await asyncio.sleep(1)
+    await tasks[0]
+    assert engine.values() == {b"k": [b"0"]}
+    assert engine.folded() == {}
+    await engine.stop()
     assert len(errors) == 5
     assert "has ended" in str(errors[0])
 
@@ -441,34 +436,31 @@ def test_time_to_live_in_record_time(play: Play) -> None:
     assert again[b"n"][2] == {"kept": "y", "log": ["y"], "x": None, "in": False}
 
 
-def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
+@virtual
+async def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
     """The record that meets it writes an ordinary delete, in its own transaction; nobody else does, however late."""
-
-    async def main() -> None:
-        app = application()
-        brief(app)
-        engine = Engine(app)
-        await engine.start()
-        engine.send(b"k", b"x", 1_000)
-        engine.send(b"other", b"x", 1_000)
-        await engine.level()
-        assert len(engine.folded()[0]) == 4
-        await asyncio.sleep(60)
-        engine.send(b"other", b"look", 1_010)
-        await engine.level()
-        assert len(engine.folded()[0]) == 4
-        engine.send(b"k", b"look", 1_100)
-        await engine.level()
-        assert len(engine.folded()[0]) == 2
-        assert [r.value for r in engine.cluster.committed(engine.changelog()) if not is_beacon_key(r.key or b"")][
-            -2:
-        ] == [None] * 2
-        assert engine.copied() == engine.folded()
-        (entry,) = engine.view("kept").scan()
-        assert (entry.key, entry.value, entry.deadline_ms) == (b"other", "x", 1_100)
-        await engine.stop()
-
-    run_virtual(main())
+    app = application()
+    brief(app)
+    engine = Engine(app)
+    await engine.start()
+    engine.send(b"k", b"x", 1_000)
+    engine.send(b"other", b"x", 1_000)
+    await engine.level()
+    assert len(engine.folded()[0]) == 4
+    await asyncio.sleep(60)
+    engine.send(b"other", b"look", 1_010)
+    await engine.level()
+    assert len(engine.folded()[0]) == 4
+    engine.send(b"k", b"look", 1_100)
+    await engine.level()
+    assert len(engine.folded()[0]) == 2
+    assert [r.value for r in engine.cluster.committed(engine.changelog()) if not is_beacon_key(r.key or b"")][-2:] == [
+        None
+    ] * 2
+    assert engine.copied() == engine.folded()
+    (entry,) = engine.view("kept").scan()
+    assert (entry.key, entry.value, entry.deadline_ms) == (b"other", "x", 1_100)
+    await engine.stop()
 
 
 def test_what_is_put_while_listing_stays(play: Play) -> None:

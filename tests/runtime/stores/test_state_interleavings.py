@@ -27,6 +27,7 @@ from keylanes.state.tables import Change, Mark, Marker
 from keylanes.state.topics import StoredRecord
 
 from ...stage.engine import DEAD, OUT, SOURCE, Engine, application
+from ...stage.virtual import virtual
 
 PLACE = (SOURCE, 0)
 DAY_MS = 86_400_000
@@ -78,22 +79,19 @@ class DamagedCopies(MemoryCopies):
         return found
 
 
-def test_a_copy_that_cannot_be_read_stops_the_application_and_is_no_fault_of_the_record() -> None:
+@virtual
+async def test_a_copy_that_cannot_be_read_stops_the_application_and_is_no_fault_of_the_record() -> None:
     """An error of the disk under a handler's read ends the run; the record is no dead letter."""
-
-    async def main() -> None:
-        engine = Engine(counting(state_ahead_bytes_max=1))
-        engine.copies = DamagedCopies()
-        await engine.start()
-        engine.send(LOW, b"")
+    engine = Engine(counting(state_ahead_bytes_max=1))
+    engine.copies = DamagedCopies()
+    await engine.start()
+    engine.send(LOW, b"")
+    await engine.level()
+    engine.copies.copy(*PLACE).is_damaged = True
+    engine.send(LOW, b"")
+    with pytest.raises(StoreError, match="damaged"):
         await engine.level()
-        engine.copies.copy(*PLACE).is_damaged = True
-        engine.send(LOW, b"")
-        with pytest.raises(StoreError, match="damaged"):
-            await engine.level()
-        assert engine.values(DEAD) == {}
-
-    run_virtual(main(), seed=1)
+    assert engine.values(DEAD) == {}
 
 
 def test_what_is_read_ahead_stays_within_its_bound_when_values_grow() -> None:
@@ -114,44 +112,41 @@ def test_what_is_read_ahead_stays_within_its_bound_when_values_grow() -> None:
     assert all(scope.read(scope.cell(key)) == bytes(9_999) for key in keys)
 
 
-def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_used() -> None:
+@virtual
+async def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_used() -> None:
     """A restore goes through what the changelog says in turn; what is read in its midst is nobody's state."""
-
-    async def main() -> None:
-        engine = Engine(counting())
-        await engine.start()
-        for _ in range(3):
-            engine.send(LOW, b"")
-        await engine.level()
-        await engine.stop()
-        await engine.start()  # so that nothing is in memory
-        back = engine.hold_back(is_strange=True)
-        await engine.member.work.requests.release(PLACE, LOWER)
-        engine.send(HIGH, b"")
-        await engine.level()
-        old = Marker(0, EPOCH_MS - 30 * DAY_MS)  # as after a long time: the copy of the range is thrown away
-        copy = engine.copies.copy(*PLACE)
-        copy.write((), [(LOWER.first, LOWER.end, old)])
-        clear = copy.clear
-
-        reading: list[asyncio.Task[Sequence[Cell | None]]] = []
-
-        def clear_and_read(within: KeyRange) -> None:
-            clear(within)
-            (run,) = engine.member.runs
-            ahead = engine.member.keeper.read_ahead(run.state, run.bindings, [StoredRecord(0, EPOCH_MS, LOW, b"", ())])
-            reading.append(asyncio.get_running_loop().create_task(ahead))
-
-        copy.clear = clear_and_read  # type: ignore[method-assign]  # the reader meets a record of the range just then
-        back.set()
-        await engine.member.work.requests.grant(PLACE, LOWER)
-        assert reading, "the copy was thrown away"
+    engine = Engine(counting())
+    await engine.start()
+    for _ in range(3):
         engine.send(LOW, b"")
-        await engine.level()
-        assert counted(engine, LOW) == [1, 2, 3, 4]
-        await engine.stop()
+    await engine.level()
+    await engine.stop()
+    await engine.start()  # so that nothing is in memory
+    back = engine.hold_back(is_strange=True)
+    await engine.member.work.requests.release(PLACE, LOWER)
+    engine.send(HIGH, b"")
+    await engine.level()
+    old = Marker(0, EPOCH_MS - 30 * DAY_MS)  # as after a long time: the copy of the range is thrown away
+    copy = engine.copies.copy(*PLACE)
+    copy.write((), [(LOWER.first, LOWER.end, old)])
+    clear = copy.clear
 
-    run_virtual(main(), seed=1)
+    reading: list[asyncio.Task[Sequence[Cell | None]]] = []
+
+    def clear_and_read(within: KeyRange) -> None:
+        clear(within)
+        (run,) = engine.member.runs
+        ahead = engine.member.keeper.read_ahead(run.state, run.bindings, [StoredRecord(0, EPOCH_MS, LOW, b"", ())])
+        reading.append(asyncio.get_running_loop().create_task(ahead))
+
+    copy.clear = clear_and_read  # type: ignore[method-assign]  # the reader meets a record of the range just then
+    back.set()
+    await engine.member.work.requests.grant(PLACE, LOWER)
+    assert reading, "the copy was thrown away"
+    engine.send(LOW, b"")
+    await engine.level()
+    assert counted(engine, LOW) == [1, 2, 3, 4]
+    await engine.stop()
 
 
 # --- restoring beside work -------------------------------------------------------------------------------------------
@@ -253,25 +248,22 @@ def test_whoever_waits_for_a_grant_is_told_when_the_run_ends() -> None:
 # --- whoever was asleep ----------------------------------------------------------------------------------------------
 
 
-def test_a_process_that_slept_while_another_took_over_does_not_make_its_copy_look_young() -> None:
+@virtual
+async def test_a_process_that_slept_while_another_took_over_does_not_make_its_copy_look_young() -> None:
     """Its markers keep the time until which it was in office: deletes of after that may be gone at its next start."""
-
-    async def main() -> None:
-        engine = Engine(counting())
-        await engine.start()
-        engine.send(LOW, b"")
-        await engine.level()
-        asleep_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
-        standing = engine.member.standing
-        term, app_birth = standing.ledger.control.term + 1, standing.ledger.control.app_birth
-        others: list[ControlEvent] = [
-            CoordinatorElected(term, "", "another", app_birth),
-            MemberExpelled(term, 1, standing.incarnation, "silent", 0),
-        ]
-        engine.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in others], ())
-        engine.member.wall_ms = engine.member.keeper.wall_ms = lambda: asleep_ms + 30 * DAY_MS
-        with pytest.raises(Expelled):
-            await engine.task
-        assert [m.time_ms <= asleep_ms for _, _, m in engine.copies.copy(*PLACE).markers().pieces()] == [True]
-
-    run_virtual(main(), seed=1)
+    engine = Engine(counting())
+    await engine.start()
+    engine.send(LOW, b"")
+    await engine.level()
+    asleep_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+    standing = engine.member.standing
+    term, app_birth = standing.ledger.control.term + 1, standing.ledger.control.app_birth
+    others: list[ControlEvent] = [
+        CoordinatorElected(term, "", "another", app_birth),
+        MemberExpelled(term, 1, standing.incarnation, "silent", 0),
+    ]
+    engine.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in others], ())
+    engine.member.wall_ms = engine.member.keeper.wall_ms = lambda: asleep_ms + 30 * DAY_MS
+    with pytest.raises(Expelled):
+        await engine.task
+    assert [m.time_ms <= asleep_ms for _, _, m in engine.copies.copy(*PLACE).markers().pieces()] == [True]

@@ -33,6 +33,7 @@ from keylanes.state.overlay import Layer
 from keylanes.state.topics import StoredRecord
 
 from ...stage.engine import DEAD, OUT, SOURCE, Engine, application, fold
+from ...stage.virtual import virtual
 from ...tiers.marks import tier
 from .test_state import ONCE, Declare, brief
 
@@ -53,70 +54,64 @@ def counting(app: App, gate: asyncio.Event | None = None) -> None:
         return seen.get() or 0
 
 
-def test_changelog_of_a_transaction() -> None:
+@virtual
+async def test_changelog_of_a_transaction() -> None:
     """It holds the last value of each key and a beacon, with the outputs in one transaction; its event counts them."""
-
-    async def main() -> None:
-        app = application(commit_interval_ms=500)
-        counting(app)
-        engine = Engine(app)
-        await engine.start()
-        for i in range(30):
-            engine.send(b"k%d" % (i % 2), b"%d" % i)
-        await engine.level()
-        changelog = engine.cluster.rows(TopicPartition(engine.changelog(), 0))
-        by_transaction: dict[int | None, list[Any]] = {}
-        for row in changelog:
-            by_transaction.setdefault(row.transaction, []).append(row)
-        for rows in by_transaction.values():
-            assert len({row.key for row in rows}) == len(rows), "the last value only"
-            assert [row.key == beacon_key(1) for row in rows].count(True) == 1
-            assert rows[-1].key == beacon_key(1)
-        assert len(by_transaction) <= 2
-        (beacon,) = [row for row in changelog if row.key == beacon_key(1)][-1:]
-        ledger = engine.member.work.standing.ledger
-        assert ledger is not None
-        last = ledger.partition((SOURCE, 0)).changed
-        assert dict([decode_beacon(beacon_key(1), beacon.value)]) == last
-        assert len(fold(changelog, {})) == 2 + 2 * 3
-        await engine.stop()
-
-    run_virtual(main())
+    app = application(commit_interval_ms=500)
+    counting(app)
+    engine = Engine(app)
+    await engine.start()
+    for i in range(30):
+        engine.send(b"k%d" % (i % 2), b"%d" % i)
+    await engine.level()
+    changelog = engine.cluster.rows(TopicPartition(engine.changelog(), 0))
+    by_transaction: dict[int | None, list[Any]] = {}
+    for row in changelog:
+        by_transaction.setdefault(row.transaction, []).append(row)
+    for rows in by_transaction.values():
+        assert len({row.key for row in rows}) == len(rows), "the last value only"
+        assert [row.key == beacon_key(1) for row in rows].count(True) == 1
+        assert rows[-1].key == beacon_key(1)
+    assert len(by_transaction) <= 2
+    (beacon,) = [row for row in changelog if row.key == beacon_key(1)][-1:]
+    ledger = engine.member.work.standing.ledger
+    assert ledger is not None
+    last = ledger.partition((SOURCE, 0)).changed
+    assert dict([decode_beacon(beacon_key(1), beacon.value)]) == last
+    assert len(fold(changelog, {})) == 2 + 2 * 3
+    await engine.stop()
 
 
-def test_refused_output_of_a_record_that_changed_state() -> None:
+@virtual
+async def test_refused_output_of_a_record_that_changed_state() -> None:
     """It stops the application with a clear error: later records of its key have seen what it wrote. Nothing of it is
     visible, and when the broker takes it again, it is worked once.
     """
+    app = application(commit_interval_ms=300)
 
-    async def main() -> None:
-        app = application(commit_interval_ms=300)
+    @app.handler(SOURCE, **ONCE)
+    async def count(value: int, seen: State[int]) -> str:
+        seen.put((seen.get() or 0) + 1)
+        return str(seen.get()) + "." * (3_000 if value == 2 else 0)
 
-        @app.handler(SOURCE, **ONCE)
-        async def count(value: int, seen: State[int]) -> str:
-            seen.put((seen.get() or 0) + 1)
-            return str(seen.get()) + "." * (3_000 if value == 2 else 0)
-
-        engine = Engine(app)
-        await engine.start()
-        engine.cluster.limit(OUT, 2_000)
-        for value in (b"1", b"2", b"3"):
-            engine.send(b"k", value)
-            engine.send(b"l" + value, b"1")
-        with pytest.raises(HandlerFailed, match=r"the broker refuses its output.*it changed state"):
-            await engine.level()
-        assert engine.values(DEAD) == {}
-        before = engine.values()
-        assert before.get(b"k", []) in ([], [b"1"])
-        engine.cluster.limit(OUT, None)
-        await engine.start()
+    engine = Engine(app)
+    await engine.start()
+    engine.cluster.limit(OUT, 2_000)
+    for value in (b"1", b"2", b"3"):
+        engine.send(b"k", value)
+        engine.send(b"l" + value, b"1")
+    with pytest.raises(HandlerFailed, match=r"the broker refuses its output.*it changed state"):
         await engine.level()
-        assert [(v or b"").rstrip(b".") for v in engine.values()[b"k"]] == [b"1", b"2", b"3"]
-        assert engine.view("seen").get(b"k") == 3
-        assert engine.view("seen").get(b"l1") == 1
-        await engine.stop()
-
-    run_virtual(main())
+    assert engine.values(DEAD) == {}
+    before = engine.values()
+    assert before.get(b"k", []) in ([], [b"1"])
+    engine.cluster.limit(OUT, None)
+    await engine.start()
+    await engine.level()
+    assert [(v or b"").rstrip(b".") for v in engine.values()[b"k"]] == [b"1", b"2", b"3"]
+    assert engine.view("seen").get(b"k") == 3
+    assert engine.view("seen").get(b"l1") == 1
+    await engine.stop()
 
 
 # --- starts that are refused -----------------------------------------------------------------------------------------
@@ -145,58 +140,53 @@ def one_store(annotation: Any, topic: str = SOURCE, name: str = "kept") -> Decla
         (Annotated[State[int], Store(name="kept", codec=MsgpackCodec())], SOURCE, "as msgpack"),
     ],
 )
-def test_changed_store_is_refused(annotation: Any, topic: str, said: str) -> None:
+@virtual
+async def test_changed_store_is_refused(annotation: Any, topic: str, said: str) -> None:
     """A store of another type, kind, topic or codec than before: an error that says so, and nothing was changed."""
-
-    async def main() -> None:
-        first = application()
-        one_store(State[int])(first)
-        engine = Engine(first, sources=(SOURCE, "in2"))
-        await engine.start()
-        engine.send(b"k", b"1")
-        await engine.level()
-        await engine.crash()
-        await asyncio.sleep(1)  # the last marker is written
-        ends = {t: engine.cluster.watermarks(TopicPartition(t, 0)).high for t in engine.cluster.topics()}
-        folded, copied = engine.folded(), engine.copied()
-        changed = application()
-        one_store(annotation, topic)(changed)
-        with pytest.raises(SettingsError, match=said):
-            await engine.start(changed)
-        now = {t: engine.cluster.watermarks(TopicPartition(t, 0)).high for t in engine.cluster.topics()}
-        assert {t: end for t, end in now.items() if t in ends} == ends
-        assert (engine.folded(), engine.copied()) == (folded, copied)
-        again = application()
-        one_store(State[int])(again)
-        await engine.start(again)
-        await engine.level()
-        assert engine.view("kept").get(b"k") == 7
-        await engine.stop()
-
-    run_virtual(main())
+    first = application()
+    one_store(State[int])(first)
+    engine = Engine(first, sources=(SOURCE, "in2"))
+    await engine.start()
+    engine.send(b"k", b"1")
+    await engine.level()
+    await engine.crash()
+    await asyncio.sleep(1)  # the last marker is written
+    ends = {t: engine.cluster.watermarks(TopicPartition(t, 0)).high for t in engine.cluster.topics()}
+    folded, copied = engine.folded(), engine.copied()
+    changed = application()
+    one_store(annotation, topic)(changed)
+    with pytest.raises(SettingsError, match=said):
+        await engine.start(changed)
+    now = {t: engine.cluster.watermarks(TopicPartition(t, 0)).high for t in engine.cluster.topics()}
+    assert {t: end for t, end in now.items() if t in ends} == ends
+    assert (engine.folded(), engine.copied()) == (folded, copied)
+    again = application()
+    one_store(State[int])(again)
+    await engine.start(again)
+    await engine.level()
+    assert engine.view("kept").get(b"k") == 7
+    await engine.stop()
 
 
-def test_source_that_has_grown() -> None:
+@virtual
+async def test_source_that_has_grown() -> None:
     """A stateful source with more partitions than before is refused at a start, and stops an application that runs."""
 
     def grow(engine: Engine) -> None:
         engine.cluster.grow_topic(SOURCE)
 
-    async def main() -> None:
-        app = application()
-        counting(app)
-        engine = Engine(app)
+    app = application()
+    counting(app)
+    engine = Engine(app)
+    await engine.start()
+    engine.send(b"k", b"1")
+    await engine.level()
+    grow(engine)
+    with pytest.raises(SourceError, match="in has 2 partitions now and had 1: keys moved"):
+        await engine.task
+    with pytest.raises((SettingsError, SourceError), match="partitions"):
         await engine.start()
-        engine.send(b"k", b"1")
-        await engine.level()
-        grow(engine)
-        with pytest.raises(SourceError, match="in has 2 partitions now and had 1: keys moved"):
-            await engine.task
-        with pytest.raises((SettingsError, SourceError), match="partitions"):
-            await engine.start()
-        assert engine.values() == {b"k": [b"1"]}
-
-    run_virtual(main())
+    assert engine.values() == {b"k": [b"1"]}
 
 
 def test_truncated_changelog_is_noticed() -> None:
@@ -232,40 +222,37 @@ def test_truncated_changelog_is_noticed() -> None:
 # --- reading beside the handlers -------------------------------------------------------------------------------------
 
 
-def test_store_shows_what_is_committed() -> None:
+@virtual
+async def test_store_shows_what_is_committed() -> None:
     """`get`, `items` and `scan` see whole transactions: not what is merely done, and all of it once it is committed."""
-
-    async def main() -> None:
-        app = application(commit_interval_ms=60_000, commit_lead_ms=0)
-        counting(app)
-        engine = Engine(app, partitions=2)
-        member = await engine.start()
-        seen, by = engine.view("seen"), engine.view("by")
-        engine.send(b"k", b"1")
-        engine.send(b"k", b"5", partition=1)
-        engine.send(b"l", b"4")
-        await asyncio.sleep(1)
-        assert member.slots.records_done == 3
-        assert (seen.get(b"k"), by.items(b"k"), list(seen.scan()), list(by.scan())) == (None, [], [], [])
-        member.work.cycle.wake()
-        await engine.level()
-        with pytest.raises(ValueError, match=r"partitions \[0, 1\]"):
-            seen.get(b"k")
-        assert (seen.get("k", partition=0), seen.get(b"l"), seen.get("none")) == (1, 1, None)
-        assert (by.items("k", partition=1), by.get(b"l", 1), by.get(b"l", 2)) == ([(2, 5)], 4, None)
-        assert {(e.partition, e.key, e.value) for e in seen.scan()} == {(0, b"k", 1), (1, b"k", 1), (0, b"l", 1)}
-        point = point_of_key(b"l")
-        within = KeyRange(point, point + 1)
-        assert [(e.key, e.map_key, e.value) for e in by.scan(within=within)] == [(b"l", 1, 4)]
-        with pytest.raises(ValueError, match="store 'by' is a map"):
-            by.get(b"k")
-        with pytest.raises(ValueError, match="store 'seen' is a value"):
-            seen.items(b"k")
-        with pytest.raises(StateNotReady, match="partition 7"):
-            seen.get(b"k", partition=7)
-        await engine.stop()
-
-    run_virtual(main())
+    app = application(commit_interval_ms=60_000, commit_lead_ms=0)
+    counting(app)
+    engine = Engine(app, partitions=2)
+    member = await engine.start()
+    seen, by = engine.view("seen"), engine.view("by")
+    engine.send(b"k", b"1")
+    engine.send(b"k", b"5", partition=1)
+    engine.send(b"l", b"4")
+    await asyncio.sleep(1)
+    assert member.slots.records_done == 3
+    assert (seen.get(b"k"), by.items(b"k"), list(seen.scan()), list(by.scan())) == (None, [], [], [])
+    member.work.cycle.wake()
+    await engine.level()
+    with pytest.raises(ValueError, match=r"partitions \[0, 1\]"):
+        seen.get(b"k")
+    assert (seen.get("k", partition=0), seen.get(b"l"), seen.get("none")) == (1, 1, None)
+    assert (by.items("k", partition=1), by.get(b"l", 1), by.get(b"l", 2)) == ([(2, 5)], 4, None)
+    assert {(e.partition, e.key, e.value) for e in seen.scan()} == {(0, b"k", 1), (1, b"k", 1), (0, b"l", 1)}
+    point = point_of_key(b"l")
+    within = KeyRange(point, point + 1)
+    assert [(e.key, e.map_key, e.value) for e in by.scan(within=within)] == [(b"l", 1, 4)]
+    with pytest.raises(ValueError, match="store 'by' is a map"):
+        by.get(b"k")
+    with pytest.raises(ValueError, match="store 'seen' is a value"):
+        seen.items(b"k")
+    with pytest.raises(StateNotReady, match="partition 7"):
+        seen.get(b"k", partition=7)
+    await engine.stop()
 
 
 def test_app_store_in_a_simulated_application() -> None:
@@ -313,116 +300,107 @@ class SlowCopies(MemoryCopies):
         return found
 
 
-def test_store_before_and_during_a_restore() -> None:
+@virtual
+async def test_store_before_and_during_a_restore() -> None:
     """Before the restore nothing is answered; while one range is restored, the others go on answering."""
     heard: list[str] = []
+    app = application()
+    counting(app)
+    engine = Engine(app)
+    member = await engine.start()
+    keys = [b"k%d" % i for i in range(40)]
+    for key in keys:
+        engine.send(key, b"1")
+    await engine.level()
+    lower = KeyRange(0, SPACE_END // 2)
+    low = next(key for key in keys if lower.contains(point_of_key(key)))
+    high = next(key for key in keys if not lower.contains(point_of_key(key)))
+    seen = engine.view("seen")
+    await member.work.requests.release((SOURCE, 0), lower)
+    with pytest.raises(StateNotReady, match="not restored yet, or not held here"):
+        seen.get(low)
+    with pytest.raises(StateNotReady, match="not restored yet, or not held here"):
+        list(seen.scan())
+    assert seen.get(high) == 1
+    assert len(list(seen.scan(within=KeyRange(SPACE_END // 2, SPACE_END)))) > 0
+    await member.work.requests.grant((SOURCE, 0), lower)
+    assert (seen.get(low), seen.get(high)) == (1, 1)
+    await engine.crash()
 
-    async def main() -> None:
-        app = application()
-        counting(app)
-        engine = Engine(app)
-        member = await engine.start()
-        keys = [b"k%d" % i for i in range(40)]
-        for key in keys:
-            engine.send(key, b"1")
-        await engine.level()
-        lower = KeyRange(0, SPACE_END // 2)
-        low = next(key for key in keys if lower.contains(point_of_key(key)))
-        high = next(key for key in keys if not lower.contains(point_of_key(key)))
-        seen = engine.view("seen")
-        await member.work.requests.release((SOURCE, 0), lower)
-        with pytest.raises(StateNotReady, match="not restored yet, or not held here"):
-            seen.get(low)
-        with pytest.raises(StateNotReady, match="not restored yet, or not held here"):
-            list(seen.scan())
-        assert seen.get(high) == 1
-        assert len(list(seen.scan(within=KeyRange(SPACE_END // 2, SPACE_END)))) > 0
-        await member.work.requests.grant((SOURCE, 0), lower)
-        assert (seen.get(low), seen.get(high)) == (1, 1)
-        await engine.crash()
+    def hears() -> None:
+        try:
+            heard.append(str(engine.view("seen").get(high)))
+        except StateNotReady as error:
+            heard.append(type(error).__name__)
 
-        def hears() -> None:
-            try:
-                heard.append(str(engine.view("seen").get(high)))
-            except StateNotReady as error:
-                heard.append(type(error).__name__)
-
-        engine.copies = SlowCopies(hears)
-        await engine.start()
-        assert heard[0] == "StateNotReady"
-        assert set(heard) <= {"StateNotReady", "1"}, "the other range may be restored behind it"
-        assert engine.view("seen").get(high) == 1
-        await engine.stop()
-
-    run_virtual(main())
+    engine.copies = SlowCopies(hears)
+    await engine.start()
+    assert heard[0] == "StateNotReady"
+    assert set(heard) <= {"StateNotReady", "1"}, "the other range may be restored behind it"
+    assert engine.view("seen").get(high) == 1
+    await engine.stop()
 
 
-def test_stale_copy_of_a_range_that_comes_back() -> None:
+@virtual
+async def test_stale_copy_of_a_range_that_comes_back() -> None:
     """A range that is granted again is restored from the changelog above its marker, though it was here before: another
     one may have changed it. What was read ahead of it meanwhile is forgotten.
     """
-
-    async def main() -> None:
-        app = application()
-        counting(app)
-        engine = Engine(app)
-        member = await engine.start()
-        engine.send(b"k", b"1")
-        await engine.level()
-        point = point_of_key(b"k")
-        within = KeyRange(point, point + 1)
-        gate = engine.hold_back(is_strange=True)
-        await member.work.requests.release((SOURCE, 0), within)
-        copy = engine.copies.copy(SOURCE, 0)
-        now = copy.markers().at(point)
-        assert now is not None
-        stale = [(at, encode_stored(b"40")) for at, _ in copy.page(b"", None, 9)]
-        copy.write(stale, [(point, point + 1, now._replace(position=0))])
-        engine.send(b"k", b"2")  # it waits, and its values are read ahead
-        await asyncio.sleep(1)
-        gate.set()
-        await member.work.requests.grant((SOURCE, 0), within)
-        await engine.level()
-        assert engine.values()[b"k"] == [b"1", b"2"]
-        await asyncio.sleep(2)  # state_write_interval_ms
-        assert engine.copied() == engine.folded()
-        await engine.stop()
-
-    run_virtual(main())
+    app = application()
+    counting(app)
+    engine = Engine(app)
+    member = await engine.start()
+    engine.send(b"k", b"1")
+    await engine.level()
+    point = point_of_key(b"k")
+    within = KeyRange(point, point + 1)
+    gate = engine.hold_back(is_strange=True)
+    await member.work.requests.release((SOURCE, 0), within)
+    copy = engine.copies.copy(SOURCE, 0)
+    now = copy.markers().at(point)
+    assert now is not None
+    stale = [(at, encode_stored(b"40")) for at, _ in copy.page(b"", None, 9)]
+    copy.write(stale, [(point, point + 1, now._replace(position=0))])
+    engine.send(b"k", b"2")  # it waits, and its values are read ahead
+    await asyncio.sleep(1)
+    gate.set()
+    await member.work.requests.grant((SOURCE, 0), within)
+    await engine.level()
+    assert engine.values()[b"k"] == [b"1", b"2"]
+    await asyncio.sleep(2)  # state_write_interval_ms
+    assert engine.copied() == engine.folded()
+    await engine.stop()
 
 
-def test_grant_while_the_release_is_being_committed() -> None:
+@virtual
+async def test_grant_while_the_release_is_being_committed() -> None:
     """Until a release is committed the range's edges are not known: it is not granted on those of before, whoever asks
     for it meanwhile.
     """
+    app = application()
+    counting(app)
+    engine = Engine(app)
+    member = await engine.start()
+    within = KeyRange(0, SPACE_END // 2)
+    tasks: list[asyncio.Task[None]] = []
 
-    async def main() -> None:
-        app = application()
-        counting(app)
-        engine = Engine(app)
-        member = await engine.start()
-        within = KeyRange(0, SPACE_END // 2)
-        tasks: list[asyncio.Task[None]] = []
+    def hears(step: str) -> None:
+        if step == "transact":
+            granting = member.work.requests.grant((SOURCE, 0), within)
+            tasks.append(asyncio.get_running_loop().create_task(granting))
 
-        def hears(step: str) -> None:
-            if step == "transact":
-                granting = member.work.requests.grant((SOURCE, 0), within)
-                tasks.append(asyncio.get_running_loop().create_task(granting))
-
-        member.work.cycle.transactions._on_step = hears
-        for i in range(20):
-            engine.send(b"k%d" % i, b"1")
-        await member.work.requests.release((SOURCE, 0), within)
-        member.work.cycle.transactions._on_step = unheard
-        await asyncio.gather(*tasks)
-        assert tasks
-        await engine.level()
-        assert sum(map(len, engine.values().values())) == 20
-        await engine.crash()
-        await engine.start()
-        await engine.stop()
-
-    run_virtual(main())
+    member.work.cycle.transactions._on_step = hears
+    for i in range(20):
+        engine.send(b"k%d" % i, b"1")
+    await member.work.requests.release((SOURCE, 0), within)
+    member.work.cycle.transactions._on_step = unheard
+    await asyncio.gather(*tasks)
+    assert tasks
+    await engine.level()
+    assert sum(map(len, engine.values().values())) == 20
+    await engine.crash()
+    await engine.start()
+    await engine.stop()
 
 
 # --- reading ahead ---------------------------------------------------------------------------------------------------
@@ -507,17 +485,14 @@ def test_read_ahead_stays_within_its_bytes() -> None:
     assert seen(state, keys[0]) == b"v" * 100
 
 
-def test_stored_time_is_the_records_own() -> None:
+@virtual
+async def test_stored_time_is_the_records_own() -> None:
     """The deadline that is stored comes from the record's timestamp and the store's time to live."""
-
-    async def main() -> None:
-        app = application()
-        brief(app)
-        engine = Engine(app)
-        await engine.start()
-        engine.send(b"k", b"x", EPOCH_MS + 12_345)
-        await engine.level()
-        assert {decode_stored(data).deadline_ms for data in engine.folded()[0].values()} == {EPOCH_MS + 12_445}
-        await engine.stop()
-
-    run_virtual(main())
+    app = application()
+    brief(app)
+    engine = Engine(app)
+    await engine.start()
+    engine.send(b"k", b"x", EPOCH_MS + 12_345)
+    await engine.level()
+    assert {decode_stored(data).deadline_ms for data in engine.folded()[0].values()} == {EPOCH_MS + 12_445}
+    await engine.stop()
