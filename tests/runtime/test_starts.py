@@ -124,7 +124,6 @@ async def test_a_group_that_is_at_work_is_refused_and_nothing_is_begun() -> None
     assert seen(engine) == [8, 9, 108, 109]
     engine.cluster.set_group("orders", {}, members=True)  # it is not asked again
     await engine.start()
-    await engine.stop()
 
 
 @virtual
@@ -191,7 +190,6 @@ async def test_a_partition_that_is_added_is_read_from_its_first_record(grows: st
     await engine.stop()
     assert seen(engine) == [200]
     await engine.start()  # no change of anything
-    await engine.stop()
 
 
 @virtual

@@ -15,7 +15,7 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime import telling
 
-from ..stage.engine import SOURCE, Engine, application
+from ..stage.engine import SOURCE, Engine, application, started
 from ..stage.virtual import virtual
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "logging.md"
@@ -126,7 +126,6 @@ async def test_lag_is_what_is_not_committed_below_the_ends() -> None:
     await asyncio.sleep(3)
     assert member.statistics(0).lag == 5, "of released ranges, too"
     back.set()
-    await engine.stop()
 
 
 @virtual
@@ -190,8 +189,7 @@ async def test_a_start_after_a_clean_stop_does_not_sound_like_an_accident(caplog
     caplog.set_level(logging.INFO, "keylanes")
     app = application()
     app.handler(SOURCE)(lambda value: None)
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     await engine.stop()
     await engine.start()
     await engine.stop()

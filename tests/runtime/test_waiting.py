@@ -16,7 +16,7 @@ from keylanes.errors import AccessRefused
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import SnapshotTaken
 
-from ..stage.engine import OUT, SOURCE, Engine, application
+from ..stage.engine import OUT, SOURCE, Engine, application, started
 from ..stage.virtual import virtual
 
 RETRY_MS = 30_000
@@ -91,8 +91,7 @@ def test_a_log_that_cant_be_trimmed_is_told_once(caplog: pytest.LogCaptureFixtur
 
 async def denied(right: Right) -> Engine:
     """One that has worked for a while when a right is taken away."""
-    engine = Engine(copying())
-    await engine.start()
+    engine = await started(copying())
     await work_for(engine, 3)
     engine.cluster.faults.denied.add(right)
     return engine
@@ -143,12 +142,10 @@ async def test_a_right_that_stays_away_ends_the_application(
 @virtual
 async def test_a_broker_that_is_back_in_time_costs_only_time(away_ms: int) -> None:
     """Also when a try that began while it was away ends after ``broker_retry_ms``: one more is made."""
-    engine = Engine(copying(default_api_timeout_ms=2_000, request_timeout_ms=500))
-    await engine.start()
+    engine = await started(copying(default_api_timeout_ms=2_000, request_timeout_ms=500))
     engine.cluster.faults.away = True
     engine.send(b"k", b"1")
     await asyncio.sleep(away_ms / 1000)
     engine.cluster.faults.away = False
     await engine.level()
     assert engine.values()[b"k"] == [b"1"]
-    await engine.stop()

@@ -437,14 +437,14 @@ PLANTS = [
         "a permit before its time",
         "records are begun as fast as they come, whatever `rate_per_s` says",
         changed(Permits, "_give", ("not (self.pace is None or self.pace.take(now_s))", "False")),
-        (test_rates.test_each_attempt_counts,),
+        (each(test_rates.test_each_attempt_counts),),
         finding="began from",
     ),
     Plant(
         "a further attempt is not counted",
         "where handlers fail, a service that they call is asked more often than `rate_per_s` allows",
         changed(Turns, "resume", ("not run.is_limited or", "True or")),
-        (test_rates.test_each_attempt_counts,),
+        (each(test_rates.test_each_attempt_counts),),
         finding="began from",
     ),
 ]

@@ -5,6 +5,7 @@ What ``app.test()`` does, for tests that look inside: ranges that change, copies
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ from .cluster import Cluster
 SOURCE, OUT, DEAD = "in", "out", "dead"
 LEVEL_LIMIT_S = 600.0
 BY_KEY_ENTRIES_MAX = 1_000_000
+AT_WORK: ContextVar[list["Engine"]] = ContextVar("AT_WORK")
+"""Those that were started; who sets a list stops them."""
 
 
 def application(name: str = "app", **settings: Any) -> App:
@@ -61,6 +64,7 @@ class Engine:
     async def start(self, app: App | None = None, *, until_level: bool = False) -> Member:
         """Start; returns when it works, raises what ended its start."""
         self.app, self.is_over = app or self.app, False
+        AT_WORK.get([]).append(self)
         self.task = asyncio.get_running_loop().create_task(self.make().run(until_level=until_level))
         await self.member.started(self.task)
         return self.member
@@ -175,6 +179,13 @@ class Engine:
         partitions = range(self.cluster.topics()[topic].partitions)
         found = {p: dict(self.copies.copy(topic, p).page(b"", None, BY_KEY_ENTRIES_MAX)) for p in partitions}
         return {p: entries for p, entries in found.items() if entries}
+
+
+async def started(app: App, **options: Any) -> Engine:
+    """A process at work."""
+    engine = Engine(app, **options)
+    await engine.start()
+    return engine
 
 
 class _Gate(asyncio.Event):

@@ -1,5 +1,6 @@
-"""Tests that are coroutines and run in virtual time."""
+"""Tests that are coroutines and run in virtual time. What still works behind a test is stopped."""
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
@@ -7,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 from keylanes.brokers.simulated.virtual_loop import run_virtual
+
+from .engine import AT_WORK, Engine
 
 Test: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 Decorator: TypeAlias = Callable[[Test], Callable[..., None]]
@@ -17,7 +20,15 @@ def virtual(test: Test) -> Callable[..., None]:
 
     @functools.wraps(test)
     def run(**named: Any) -> None:
-        run_virtual(test(**named), seed=named.get("seed", 1))
+        async def main() -> None:
+            at_work: list[Engine] = []
+            AT_WORK.set(at_work)
+            await test(**named)
+            for engine in reversed(at_work):
+                if not engine.is_over:
+                    await engine.stop()
+
+        run_virtual(main(), seed=named.get("seed", 1))
 
     return run
 
@@ -26,16 +37,18 @@ def virtual_in(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Decorato
     """The same, with a world as the test's first argument that is made for it."""
 
     def decorate(test: Test) -> Callable[..., None]:
-        @functools.wraps(test)
-        def run(**named: Any) -> None:
-            async def main() -> None:
-                async with make() as world:
-                    await test(world, **named)
+        async def in_world(**named: Any) -> None:
+            async with make() as world:
+                await test(world, **named)
 
-            run_virtual(main(), seed=named.get("seed", 1))
-
+        run = virtual(functools.wraps(test)(in_world))
         known = inspect.signature(test)
         run.__signature__ = known.replace(parameters=[*known.parameters.values()][1:])  # type: ignore[attr-defined]
         return run
 
     return decorate
+
+
+def virtual_with(make: Callable[[], Any]) -> Decorator:
+    """The same, with a world that has no end of its own."""
+    return virtual_in(lambda: contextlib.nullcontext(make()))

@@ -1,18 +1,18 @@
 """Ranges that are split and merged while an application runs, on the simulated broker in virtual time."""
 
 import asyncio
+import contextlib
 import logging
 import random
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedBroker
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.codec import decode
@@ -30,6 +30,7 @@ from keylanes.runtime.settings import Settings
 from keylanes.runtime.watch.statistics import HotKey
 
 from ...stage.appending import append
+from ...stage.virtual import Decorator, virtual, virtual_in
 
 LIMIT_S = 600.0
 HALF = SPACE_END // 2
@@ -156,22 +157,22 @@ class Running:
         return evolve_all(Ledger(), [*control, *self.events()])
 
 
-def running(
-    test: Callable[[Running], Awaitable[None]], cost_s: Callable[[bytes], float], factor: int = 4, **settings: Any
-) -> None:
-    """Run a test on an application in virtual time, and stop it in order."""
+@contextlib.asynccontextmanager
+async def at_work(cost_s: Callable[[bytes], float], factor: int = 4, **options: Any) -> AsyncIterator[Running]:
+    """An application that has started; it is stopped in order."""
+    app = Running(cost_s, factor, **options)
+    await app.reached(app.member.is_ready.is_set)
+    await asyncio.sleep(0)
+    try:
+        yield app
+    finally:
+        app.member.stop()
+        await app.task
 
-    async def main() -> None:
-        app = Running(cost_s, factor, **settings)
-        await app.reached(app.member.is_ready.is_set)
-        await asyncio.sleep(0)
-        try:
-            await test(app)
-        finally:
-            app.member.stop()
-            await app.task
 
-    run_virtual(main(), seed=3)
+def running(cost_s: Callable[[bytes], float], factor: int = 4, **settings: Any) -> Decorator:
+    """Run a test on such an application, in virtual time."""
+    return virtual_in(lambda: at_work(cost_s, factor, **settings))
 
 
 def zipf(count: int, keys: int, exponent: float = 1.0) -> list[bytes]:
@@ -193,100 +194,85 @@ def bounds_of(app: Running) -> list[int]:
 # --- the whole -----------------------------------------------------------------------------------------------------
 
 
-def test_hot_ranges_are_split_and_merged_back_when_idle() -> None:
+@running(lambda key: 0.01)
+async def test_hot_ranges_are_split_and_merged_back_when_idle(app: Running) -> None:
     """Zipf keys: workers are split while they run, order and exactly-once are kept, the hottest key works alone,
     so that the whole takes little longer than that key alone; idle, the declared cut comes back.
     """
     keys = zipf(6_000, 60)
-    cost_s = 0.01
-
-    async def test(app: Running) -> None:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        await app.write(keys)
-        await app.level()
-        seconds = loop.time() - begun
-        assert app.balance.splits > 3
-        assert len(app.workers) > 6
-        assert len(app.workers) <= 4 * 4
-        assert seconds <= keys.count(b"key 0") * cost_s / 0.8 + 4, "the first looks have to find out"
-        app.check()
-        await app.reached(lambda: bounds_of(app) == list(even_bounds(4)))
-        assert app.balance.merges > 0
-        # The last one may not be visible yet.
-        await app.reached(lambda: app.told(WorkersMerged) == app.told(WorkerSplit))
-        assert app.told(WorkerSplit) == app.balance.splits
-        await app.write(keys[:200])
-        await app.level()
-        app.check()
-
-    running(test, lambda key: cost_s)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await app.write(keys)
+    await app.level()
+    seconds = loop.time() - begun
+    assert app.balance.splits > 3
+    assert len(app.workers) > 6
+    assert len(app.workers) <= 4 * 4
+    assert seconds <= keys.count(b"key 0") * 0.01 / 0.8 + 4, "the first looks have to find out"
+    app.check()
+    await app.reached(lambda: bounds_of(app) == list(even_bounds(4)))
+    assert app.balance.merges > 0
+    # The last one may not be visible yet.
+    await app.reached(lambda: app.told(WorkersMerged) == app.told(WorkerSplit))
+    assert app.told(WorkerSplit) == app.balance.splits
+    await app.write(keys[:200])
+    await app.level()
+    app.check()
 
 
-def test_the_bottleneck_is_not_idle_while_others_catch_up() -> None:
+@running(lambda key: 0.01, 16, buffer_bytes_max=50_000, split_hot_ranges=False)
+async def test_the_bottleneck_is_not_idle_while_others_catch_up(app: Running) -> None:
     """With queues of a few records readers go past the worker that has the most to do, and past others; it always gets
     its next records before it has none: the whole takes little longer than its records do.
     """
-    keys, cost_s, factor = zipf(3_000, 300), 0.01, 16
-    cut = even_bounds(factor)
+    keys, cut = zipf(3_000, 300), even_bounds(16)
     of_worker = Counter(bisect_right(cut, point_of_key(key)) for key in keys)
     (_, most), (_, second) = of_worker.most_common(2)
     assert most > 1.2 * second
-
-    async def test(app: Running) -> None:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        await app.write(keys)
-        await app.level()
-        assert app.part.dispatch.records_dropped > 0
-        assert loop.time() - begun <= 1.1 * most * cost_s
-        app.check()
-
-    running(test, lambda key: cost_s, factor, buffer_bytes_max=50_000, split_hot_ranges=False)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await app.write(keys)
+    await app.level()
+    assert app.part.dispatch.records_dropped > 0
+    assert loop.time() - begun <= 1.1 * most * 0.01
+    app.check()
 
 
-def test_nothing_is_split_while_the_loop_has_no_time_left() -> None:
+@running(lambda key: 0.02)
+async def test_nothing_is_split_while_the_loop_has_no_time_left(app: Running) -> None:
     """All handlers take long then, and more workers would make it worse; when there is time again, the hot one is."""
-    keys, cost_s = zipf(2_000, 200), 0.02
-
-    async def test(app: Running) -> None:
-        app.cpu_share = 0.95
-        await app.write(keys)
-        await app.reached(lambda: app.balance.looks >= 4)
-        assert app.part.dispatch.workers[0].queue
-        assert app.balance.splits == 0
-        app.cpu_share = 0.5
-        await app.reached(lambda: app.balance.splits > 0)
-        await app.level()
-        app.check()
-
-    running(test, lambda key: cost_s, factor=4)
+    app.cpu_share = 0.95
+    await app.write(zipf(2_000, 200))
+    await app.reached(lambda: app.balance.looks >= 4)
+    assert app.part.dispatch.workers[0].queue
+    assert app.balance.splits == 0
+    app.cpu_share = 0.5
+    await app.reached(lambda: app.balance.splits > 0)
+    await app.level()
+    app.check()
 
 
 @pytest.mark.parametrize("cpu_share", [0.5, 0.95])
-def test_what_waits_says_at_once_where_a_hot_range_is_cut(cpu_share: float) -> None:
+@running(lambda key: 0.01, factor=4)
+async def test_what_waits_says_at_once_where_a_hot_range_is_cut(app: Running, cpu_share: float) -> None:
     """In the first look, also while the loop has no time left: this range has far more to do than the others."""
     keys = zipf(4_000, 400, 0.0)
     keys += [key for key in keys if point_of_key(key) < HALF // 2] * 4
-
-    async def test(app: Running) -> None:
-        app.cpu_share = cpu_share
-        random.Random(1).shuffle(keys)
-        await app.write(keys)
-        await app.reached(lambda: app.balance.splits > 0)
-        assert app.balance.looks == 1
-        assert app.workers[0].end < HALF // 2
-        await app.level()
-        app.check()
-
-    running(test, lambda key: 0.01, factor=4)
+    app.cpu_share = cpu_share
+    random.Random(1).shuffle(keys)
+    await app.write(keys)
+    await app.reached(lambda: app.balance.splits > 0)
+    assert app.balance.looks == 1
+    assert app.workers[0].end < HALF // 2
+    await app.level()
+    app.check()
 
 
 @pytest.mark.parametrize("has_context", [False, True])
-def test_a_worker_that_is_split_in_mid_run_is_still_measured(has_context: bool) -> None:
+@virtual
+async def test_a_worker_that_is_split_in_mid_run_is_still_measured(has_context: bool) -> None:
     """One key with all the load: its worker never rests, is cut down to its point, and is then named."""
-
-    async def test(app: Running) -> None:
+    async with at_work(lambda key: 0.005, has_context=has_context) as app:
         await app.write([b"hot"] * 3_000)
         await app.reached(lambda: bool(app.balance.hot_keys))
         assert app.balance.splits > 0
@@ -295,11 +281,10 @@ def test_a_worker_that_is_split_in_mid_run_is_still_measured(has_context: bool) 
         await app.level()
         app.check()
 
-    running(test, lambda key: 0.005, has_context=has_context)
-
 
 @pytest.mark.parametrize("has_context", [False, True])
-def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, caplog: pytest.LogCaptureFixture) -> None:
     """A key that takes a second a record gets a worker to itself, others of its range pass it; it is said once, by its
     name.
     """
@@ -307,8 +292,8 @@ def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, caplog: p
     others = [b"other %d" % i for i in range(400)]
     near = [key for key in others if (point_of_key(key) < HALF) is (point < HALF)]
     keys = [key for other in others[:40] for key in (b"slow", other)] + others
-
-    async def test(app: Running) -> None:
+    caplog.set_level(logging.INFO)
+    async with at_work(lambda key: 1.0 if key == b"slow" else 0.001, factor=2, has_context=has_context) as app:
         await app.write(keys)
         await app.reached(lambda: len(app.cluster.committed("out")) >= 430)
         assert sum(1 for output in app.cluster.committed("out") if output.key == b"slow") < 12
@@ -320,54 +305,46 @@ def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, caplog: p
         await app.level()
         app.check()
         await app.reached(lambda: app.balance.hot_keys == [])
-
-    with caplog.at_level(logging.INFO):
-        running(test, lambda key: 1.0 if key == b"slow" else 0.001, factor=2, has_context=has_context)
     said = [record for record in caplog.records if "bottleneck" in record.getMessage()]
     assert len(said) == 1
     assert said[0].levelno == logging.WARNING
     assert said[0].getMessage().startswith("src[0]: key 'slow' is a bottleneck")
 
 
-def test_keys_with_the_same_load_are_no_bottleneck(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_keys_with_the_same_load_are_no_bottleneck(caplog: pytest.LogCaptureFixture) -> None:
     """Twenty keys, each with a backlog: each has a worker to itself and is busy all of the time, and none is warned of.
     One that takes four times as long is.
     """
-
-    async def test(app: Running) -> None:
-        await app.write([b"key %d" % i for i in range(20)] * 60)
-        await app.level()
-        app.check()
-        assert app.balance.looks > 2 * SAY_LOOKS
-
-    running(test, lambda key: 0.2, factor=64)
-    assert "bottleneck" not in caplog.text
-    running(test, lambda key: 0.8 if key == b"key 7" else 0.2, factor=64)
+    for slow_s in (0.2, 0.8):
+        assert "bottleneck" not in caplog.text
+        async with at_work(lambda key, slow_s=slow_s: slow_s if key == b"key 7" else 0.2, factor=64) as app:  # type: ignore[misc]  # bound at once
+            await app.write([b"key %d" % i for i in range(20)] * 60)
+            await app.level()
+            app.check()
+            assert app.balance.looks > 2 * SAY_LOOKS
     assert {r.getMessage()[:36] for r in caplog.records if "bottleneck" in r.getMessage()} == {
         "src[0]: key 'key 7' is a bottleneck "
     }
 
 
-def test_nothing_is_split_while_it_drains(caplog: pytest.LogCaptureFixture) -> None:
+@running(lambda key: 0.3, factor=4, balance_interval_ms=200, drain_timeout_ms=8_000)
+async def test_nothing_is_split_while_it_drains(app: Running, caplog: pytest.LogCaptureFixture) -> None:
     """A stop with hot ranges and slow handlers takes several looks' time: none of them splits anything, and what was
     asked for before is not done.
     """
-
-    async def test(app: Running) -> None:
-        await app.write(zipf(4_000, 400, 0.0))
-        await app.reached(lambda: app.balance.looks > 0)
-        before, said = app.balance.looks, len(split_messages(caplog))
-        numbers = len(app.workers)
-        part = app.part.dispatch
-        app.member.stop()
-        while part.workers:  # it gives up all that it has, with its last commit
-            assert len(part.workers) == numbers
-            await asyncio.sleep(0.001)
-        await asyncio.wait([app.task])
-        assert (app.balance.looks, len(split_messages(caplog))) == (before, said)
-
-    with caplog.at_level(logging.INFO):
-        running(test, lambda key: 0.3, factor=4, balance_interval_ms=200, drain_timeout_ms=8_000)
+    caplog.set_level(logging.INFO)
+    await app.write(zipf(4_000, 400, 0.0))
+    await app.reached(lambda: app.balance.looks > 0)
+    before, said = app.balance.looks, len(split_messages(caplog))
+    numbers = len(app.workers)
+    part = app.part.dispatch
+    app.member.stop()
+    while part.workers:  # it gives up all that it has, with its last commit
+        assert len(part.workers) == numbers
+        await asyncio.sleep(0.001)
+    await asyncio.wait([app.task])
+    assert (app.balance.looks, len(split_messages(caplog))) == (before, said)
 
 
 def test_a_hot_key_is_named_by_what_is_known_of_it() -> None:
@@ -386,157 +363,131 @@ def split_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize(("factor", "settings"), [(1, {}), (4, {"split_hot_ranges": False})])
-def test_who_does_not_want_it_is_left_alone(factor: int, settings: dict[str, object]) -> None:
+@virtual
+async def test_who_does_not_want_it_is_left_alone(factor: int, settings: dict[str, object]) -> None:
     """One declared worker stays one, and a setting turns it off."""
-
-    async def test(app: Running) -> None:
+    async with at_work(lambda key: 0.01, factor, **settings) as app:
         await app.write(zipf(1_000, 20))
         await app.level()
         assert len(app.workers) == factor
         assert app.member.work.balance is None or app.member.work.balance.splits == 0
         app.check()
 
-    running(test, lambda key: 0.01, factor, **settings)
 
-
-def test_a_merge_that_failed_is_not_tried_again_at_once() -> None:
+@running(lambda key: 3.0, commit_interval_ms=900)
+async def test_a_merge_that_failed_is_not_tried_again_at_once(app: Running) -> None:
     """Its workers count as busy for some looks; nobody holds them in vain all the time."""
-
-    async def test(app: Running) -> None:
-        await app.reshape.ask(SplitWish(app.part.dispatch, 9))
-        await app.reached(lambda: bool(app.reshape.wishes.merging))
-        await app.write(keys_below(SPACE_END // 4))
-        await app.reached(lambda: bool(app.reshape.wishes.holds))
-        assert app.running, "it began before the hold"
-        await app.reached(lambda: not app.reshape.wishes.holds)
-        assert app.balance.merges == 0
-        refused = app.balance.looks
-        await app.reached(lambda: bool(app.reshape.wishes.merging))
-        assert app.balance.looks >= refused + 5
-        await app.reached(lambda: app.balance.merges == 1)
-        app.check()
-
-    running(test, lambda key: 3.0, commit_interval_ms=900)
+    await app.reshape.ask(SplitWish(app.part.dispatch, 9))
+    await app.reached(lambda: bool(app.reshape.wishes.merging))
+    await app.write(keys_below(SPACE_END // 4))
+    await app.reached(lambda: bool(app.reshape.wishes.holds))
+    assert app.running, "it began before the hold"
+    await app.reached(lambda: not app.reshape.wishes.holds)
+    assert app.balance.merges == 0
+    refused = app.balance.looks
+    await app.reached(lambda: bool(app.reshape.wishes.merging))
+    assert app.balance.looks >= refused + 5
+    await app.reached(lambda: app.balance.merges == 1)
+    app.check()
 
 
 # --- what can be asked ---------------------------------------------------------------------------------------------
 
 
-def test_a_split_that_is_asked_for() -> None:
+@running(lambda key: 0.0)
+async def test_a_split_that_is_asked_for(app: Running) -> None:
     """It is there when the answer is; a point that no worker's range holds inside is refused."""
-
-    async def test(app: Running) -> None:
-        await app.reshape.ask(SplitWish(app.part.dispatch, 5))
-        assert bounds_of(app) == [0, 5, *even_bounds(4)[1:]]
-        assert [event.at for event in app.events() if isinstance(event, WorkerSplit)] == [5]
-        for at in (5, 0, SPACE_END):
-            with pytest.raises(ValueError, match="strictly inside no worker"):
-                await app.reshape.ask(SplitWish(app.part.dispatch, at))
-
-    running(test, lambda key: 0.0)
+    await app.reshape.ask(SplitWish(app.part.dispatch, 5))
+    assert bounds_of(app) == [0, 5, *even_bounds(4)[1:]]
+    assert [event.at for event in app.events() if isinstance(event, WorkerSplit)] == [5]
+    for at in (5, 0, SPACE_END):
+        with pytest.raises(ValueError, match="strictly inside no worker"):
+            await app.reshape.ask(SplitWish(app.part.dispatch, at))
 
 
-def test_a_merge_that_is_asked_for() -> None:
+@running(lambda key: 0.001, split_hot_ranges=False)
+async def test_a_merge_that_is_asked_for(app: Running) -> None:
     """It is there when the answer is, also while records come; what is no row of whole workers is refused."""
-
-    async def test(app: Running) -> None:
-        await app.write(zipf(500, 50))
-        await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
-        assert bounds_of(app) == [0, *even_bounds(4)[2:]]
-        for first, end in ((0, HALF), (0, HALF + 5), (5, SPACE_END)):
-            with pytest.raises(ValueError, match="not made up of two or more whole workers"):
-                await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(first, end)))
-        await app.level()
-        app.check()
-
-    running(test, lambda key: 0.001, split_hot_ranges=False)
+    await app.write(zipf(500, 50))
+    await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+    assert bounds_of(app) == [0, *even_bounds(4)[2:]]
+    for first, end in ((0, HALF), (0, HALF + 5), (5, SPACE_END)):
+        with pytest.raises(ValueError, match="not made up of two or more whole workers"):
+            await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(first, end)))
+    await app.level()
+    app.check()
 
 
-def test_a_merge_that_does_not_become_level_is_refused() -> None:
+@running(lambda key: 2.0, merge_hold_ms=100, split_hot_ranges=False)
+async def test_a_merge_that_does_not_become_level_is_refused(app: Running) -> None:
     """A record that runs too long for it: its workers go on, and the next attempt may succeed."""
-
-    async def test(app: Running) -> None:
-        await app.write(keys_below(SPACE_END // 4))
-        await app.reached(lambda: bool(app.running))
-        with pytest.raises(ValueError, match="did not become level within 100 ms"):
-            await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
-        assert all(worker.hold_at is None for worker in app.workers)
-        await app.level()
+    await app.write(keys_below(SPACE_END // 4))
+    await app.reached(lambda: bool(app.running))
+    with pytest.raises(ValueError, match="did not become level within 100 ms"):
         await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
-        app.check()
+    assert all(worker.hold_at is None for worker in app.workers)
+    await app.level()
+    await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+    app.check()
 
-    running(test, lambda key: 2.0, merge_hold_ms=100, split_hot_ranges=False)
 
-
-def test_a_split_waits_while_its_worker_is_held() -> None:
+@running(lambda key: 2.0, merge_hold_ms=300, split_hot_ranges=False)
+async def test_a_split_waits_while_its_worker_is_held(app: Running) -> None:
     """The merge ends first, here for lack of time; then the split is done."""
-
-    async def test(app: Running) -> None:
-        await app.write(keys_below(SPACE_END // 4))
-        await app.reached(lambda: bool(app.running))
-        merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
-        await app.reached(lambda: bool(app.reshape.wishes.holds))
-        split = app.reshape.ask(SplitWish(app.part.dispatch, 9))
-        await asyncio.wait([split])
-        assert merge.done()
-        assert isinstance(merge.exception(), ValueError)
-        assert bounds_of(app)[:2] == [0, 9]
-        await app.level()
-        app.check()
-
-    running(test, lambda key: 2.0, merge_hold_ms=300, split_hot_ranges=False)
+    await app.write(keys_below(SPACE_END // 4))
+    await app.reached(lambda: bool(app.running))
+    merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+    await app.reached(lambda: bool(app.reshape.wishes.holds))
+    split = app.reshape.ask(SplitWish(app.part.dispatch, 9))
+    await asyncio.wait([split])
+    assert merge.done()
+    assert isinstance(merge.exception(), ValueError)
+    assert bounds_of(app)[:2] == [0, 9]
+    await app.level()
+    app.check()
 
 
-def test_a_release_comes_first() -> None:
+@running(lambda key: 1.0, split_hot_ranges=False)
+async def test_a_release_comes_first(app: Running) -> None:
     """From when it is asked for, splits and merges of its points are refused, also those asked for before; others go
     on.
     """
-
-    async def test(app: Running) -> None:
-        await app.write(keys_below(SPACE_END // 4))
-        await app.reached(lambda: bool(app.running))
-        before = {worker.epoch for worker in app.part.dispatch.workers}
-        merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
-        await app.reached(lambda: bool(app.reshape.wishes.holds))
-        split = app.reshape.ask(SplitWish(app.part.dispatch, 9))
-        elsewhere = app.reshape.ask(SplitWish(app.part.dispatch, HALF + 9))
-        release = app.reshape.ask(ReleaseWish(app.part.dispatch, KeyRange(0, HALF)))
-        with pytest.raises(ValueError, match="is being given up"):
-            app.reshape.ask(SplitWish(app.part.dispatch, 9))
-        with pytest.raises(ValueError, match="is being given up"):
-            app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
-        answers = await asyncio.gather(merge, split, elsewhere, release, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [ValueError, ValueError, type(None), type(None)]
-        stayed = [worker.first for worker in app.part.dispatch.workers if worker.epoch in before]
-        assert stayed == [HALF, HALF + 9, *even_bounds(4)[3:-1]], "the rest was given up, and may have come back"
-        app.check()
-
-    running(test, lambda key: 1.0, split_hot_ranges=False)
+    await app.write(keys_below(SPACE_END // 4))
+    await app.reached(lambda: bool(app.running))
+    before = {worker.epoch for worker in app.part.dispatch.workers}
+    merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+    await app.reached(lambda: bool(app.reshape.wishes.holds))
+    split = app.reshape.ask(SplitWish(app.part.dispatch, 9))
+    elsewhere = app.reshape.ask(SplitWish(app.part.dispatch, HALF + 9))
+    release = app.reshape.ask(ReleaseWish(app.part.dispatch, KeyRange(0, HALF)))
+    with pytest.raises(ValueError, match="is being given up"):
+        app.reshape.ask(SplitWish(app.part.dispatch, 9))
+    with pytest.raises(ValueError, match="is being given up"):
+        app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+    answers = await asyncio.gather(merge, split, elsewhere, release, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [ValueError, ValueError, type(None), type(None)]
+    stayed = [worker.first for worker in app.part.dispatch.workers if worker.epoch in before]
+    assert stayed == [HALF, HALF + 9, *even_bounds(4)[3:-1]], "the rest was given up, and may have come back"
+    app.check()
 
 
-def test_what_is_asked_for_ends_with_the_run() -> None:
+@running(lambda key: 60.0, merge_hold_ms=100_000, drain_timeout_ms=100, handler_timeout_ms=100_000)
+async def test_what_is_asked_for_ends_with_the_run(app: Running) -> None:
     """Nobody waits for ever."""
     asked: list[asyncio.Future[None]] = []
-
-    async def test(app: Running) -> None:
-        await app.write(keys_below(SPACE_END // 4))
-        await app.reached(lambda: bool(app.running))
-        asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF))))
-        await app.reached(lambda: bool(app.reshape.wishes.holds))
-        asked.append(app.reshape.ask(SplitWish(app.part.dispatch, 9)))
-        asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, SPACE_END))))
-
-    running(test, lambda key: 60.0, merge_hold_ms=100_000, drain_timeout_ms=100, handler_timeout_ms=100_000)
+    await app.write(keys_below(SPACE_END // 4))
+    await app.reached(lambda: bool(app.running))
+    asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF))))
+    await app.reached(lambda: bool(app.reshape.wishes.holds))
+    asked.append(app.reshape.ask(SplitWish(app.part.dispatch, 9)))
+    asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, SPACE_END))))
     assert [future.cancelled() for future in asked] == [True] * 3
 
 
-def test_a_split_is_not_undone_by_merges_to_the_declared_cut() -> None:
+@running(lambda key: 0.0, split_hot_ranges=False)
+async def test_a_split_is_not_undone_by_merges_to_the_declared_cut(app: Running) -> None:
     """After a start with fewer workers than before, neighbours merge to the new cut; what is split meanwhile stays."""
-
-    async def test(app: Running) -> None:
-        app.reshape.wishes.wanted[app.part.dispatch] = (0, HALF, SPACE_END)
-        await app.reshape.ask(SplitWish(app.part.dispatch, 9))
-        await app.reached(lambda: not app.reshape.wishes.wanted)
-        assert bounds_of(app) == [0, 9, HALF, SPACE_END]
-
-    running(test, lambda key: 0.0, split_hot_ranges=False)
+    app.reshape.wishes.wanted[app.part.dispatch] = (0, HALF, SPACE_END)
+    await app.reshape.ask(SplitWish(app.part.dispatch, 9))
+    await app.reached(lambda: not app.reshape.wishes.wanted)
+    assert bounds_of(app) == [0, 9, HALF, SPACE_END]

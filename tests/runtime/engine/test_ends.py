@@ -225,7 +225,6 @@ async def test_a_released_range_is_waited_for() -> None:
     await member.work.requests.grant((SOURCE, 0), lower)
     await engine.level()
     assert member.work.ends_watch.is_level(ends)
-    await engine.stop()
 
 
 @pytest.mark.parametrize("part", [True, False], ids=["a-part", "all"])

@@ -57,8 +57,6 @@ async def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_anoth
         while not holds_one(first):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
     assert len(first.member.statistics(0.0).partitions) == 1
-    await second.stop()
-    await first.stop()
 
 
 @virtual
@@ -83,5 +81,3 @@ async def test_a_grant_to_another_process_is_not_taken_up() -> None:
         with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):
             cycle.reshape.take_up(dispatch, epoch, parts.get(epoch), [WHOLE], ())
     assert first.member.runs == [held]
-    await second.stop()
-    await first.stop()

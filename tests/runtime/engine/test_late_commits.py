@@ -7,7 +7,7 @@ from keylanes.brokers.simulated.network import Fault, Kind, Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ...stage.cluster import Cluster
-from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.engine import OUT, SOURCE, Engine, application, started
 
 SEEDS = 40
 RECORDS = 8
@@ -30,8 +30,7 @@ async def commit_late(seed: int) -> None:
     async def copy(value: bytes) -> bytes:
         return value
 
-    engine = Engine(app, partitions=2, cluster=Cluster(seed, Latency(timeout_ms=TIMEOUT_MS)))
-    await engine.start()
+    engine = await started(app, partitions=2, cluster=Cluster(seed, Latency(timeout_ms=TIMEOUT_MS)))
     network = engine.cluster.network
     network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
     for number in range(RECORDS):

@@ -7,7 +7,7 @@ import asyncio
 from keylanes.brokers.simulated.network import Latency
 
 from ...stage.cluster import Cluster
-from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.engine import OUT, SOURCE, Engine, application, started
 from ...stage.virtual import virtual
 
 INTERVAL_S = 1.0
@@ -25,8 +25,7 @@ async def test_nothing_waits_for_a_line_while_few_are_at_work() -> None:
     async def work(value: int) -> int:
         return value
 
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     loop = asyncio.get_running_loop()
 
     async def seen(key: bytes) -> float:
@@ -38,7 +37,6 @@ async def test_nothing_waits_for_a_line_while_few_are_at_work() -> None:
     committed_s = await seen(b"first")
     await asyncio.sleep(INTERVAL_S / 2)  # behind the moment of the line, which comes after a tenth
     assert await seen(b"second") - committed_s < 1.5 * INTERVAL_S
-    await engine.stop()
 
 
 @virtual
@@ -60,7 +58,6 @@ async def test_a_commit_stays_small_while_many_are_at_work() -> None:
     assert sent.commits > 10
     assert sent.tiles < WORKERS / 4 * sent.commits
     await engine.level()
-    await engine.stop()
 
 
 @virtual
@@ -77,8 +74,7 @@ async def test_nothing_waits_for_more_than_an_interval_the_lead_and_one_transact
         return value
 
     slow = Latency(request_ms=(way_ms, way_ms), marker_ms=(way_ms, way_ms))
-    engine = Engine(app, cluster=Cluster(0, slow))
-    await engine.start()
+    engine = await started(app, cluster=Cluster(0, slow))
     transaction_s = (3 * 2 + 1) * way_ms / 1000  # partitions added, records, the end; and markers
     waited: list[float] = []
     for number in range(records):
@@ -89,4 +85,3 @@ async def test_nothing_waits_for_more_than_an_interval_the_lead_and_one_transact
     assert len(waited) > records / 2
     limit_s = (interval_ms + lead_ms) / 1000 + transaction_s
     assert limit_s - transaction_s < max(waited) <= limit_s + every_s
-    await engine.stop()

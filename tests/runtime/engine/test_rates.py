@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from keylanes import App, Context, Retry, SettingsError, State
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.partition.pace import CATCH_UP_S
 
-from ...stage.engine import SOURCE, Engine, application
+from ...stage.engine import SOURCE, Engine, application, started
 from ...stage.virtual import virtual
 from ..membership.group import BEAT_S, SESSION_S, Group, coordinators, in_group, share, start, until
 
@@ -80,18 +79,10 @@ async def test_attempts_of_one_process_keep_to_the_rate(kind: str) -> None:
     begun.see(RATE)
 
 
-def test_each_attempt_counts() -> None:
-    """A record that is tried again waits for its turn each time."""
-    tries_again(None)
-
-
-def test_each_attempt_counts_where_few_may_run_at_once() -> None:
-    """The same, beside ``max_in_flight``."""
-    tries_again(3)
-
-
-def tries_again(limit: int | None) -> None:
-    """Each of some records succeeds with its third attempt."""
+@pytest.mark.parametrize("limit", [None, 3])
+@virtual
+async def test_each_attempt_counts(limit: int | None) -> None:
+    """A record that is tried again waits for its turn each time, beside ``max_in_flight``, too."""
     begun, records = Begun(), 30
 
     async def fails_first(value: int, ctx: Context) -> None:
@@ -103,13 +94,9 @@ def tries_again(limit: int | None) -> None:
     app = application()
     retry = Retry(attempts=3, backoff_ms=1)
     app.handler(SOURCE, rate_per_s=RATE, retry=retry, max_in_flight=limit)(fails_first)
-
-    async def main() -> None:
-        engine = await filled(app, records)
-        await engine.level()
-        await engine.stop()
-
-    run_virtual(main())
+    engine = await filled(app, records)
+    await engine.level()
+    await engine.stop()
     assert len(begun.at) == 3 * records
     begun.see(RATE)
 
@@ -135,13 +122,11 @@ async def test_partitions_take_turns_where_there_is_a_rate() -> None:
     await until(lambda: seen.count(1) == 5)
     assert len(seen) - before <= 20
     await engine.level()
-    await engine.stop()
 
 
 async def filled(app: App, records: int) -> Engine:
     """One process that works, and records of many keys for it."""
-    engine = Engine(app, partitions=2)
-    await engine.start()
+    engine = await started(app, partitions=2)
     for value in range(records):
         engine.send(b"k%d" % value, b"%d" % value, partition=value % 2)
     return engine
@@ -161,7 +146,7 @@ def limited(name: str, begun: Begun, rate: float = RATE) -> App:
     return app
 
 
-async def started(group: Group, begun: Begun, names: Sequence[str]) -> list[Engine]:
+async def members(group: Group, begun: Begun, names: Sequence[str]) -> list[Engine]:
     """So many processes, at work."""
     engines = [group.process(name, limited(name, begun), is_named=False) for name in names]
     await start(*engines)
@@ -173,7 +158,7 @@ async def test_processes_share_the_rate_and_use_all_of_it(group: Group) -> None:
     """Each has a part of it, together they reach it, while one joins and one leaves."""
     begun = Begun()
     group.send(3_000)
-    engines = await started(group, begun, "abc")
+    engines = await members(group, begun, "abc")
     assert await begun.during(20) >= 0.95 * RATE * 20
     assert min(begun.by.values()) >= 20 * RATE / 6, "each has a part of it"
     late = group.process("d", limited("d", begun), is_named=False)
@@ -181,8 +166,6 @@ async def test_processes_share_the_rate_and_use_all_of_it(group: Group) -> None:
     await engines[0].stop()
     assert await begun.during(20) >= 0.9 * RATE * 20, "what the one had is the others' soon"
     assert begun.by["d"] >= 20 * RATE / 6
-    for engine in (*engines[1:], late):
-        await engine.stop()
     begun.see(RATE, 4)
 
 
@@ -192,7 +175,7 @@ async def test_what_a_killed_process_had_is_free_once_it_is_fenced(group: Group,
     """Until then the others go on with what they have, also when nobody coordinates; then they have all of it."""
     begun = Begun()
     group.send(4_000)
-    engines = await started(group, begun, "abc")
+    engines = await members(group, begun, "abc")
     (leads,) = coordinators(*engines)
     killed = leads if who == "the coordinator" else next(engine for engine in engines if engine is not leads)
     left = [engine for engine in engines if engine is not killed]
@@ -203,8 +186,6 @@ async def test_what_a_killed_process_had_is_free_once_it_is_fenced(group: Group,
     await until(share(*left))
     await asyncio.sleep(2 * BEAT_S)
     assert await begun.during(20) >= 0.95 * RATE * 20
-    for engine in left:
-        await engine.stop()
     begun.see(RATE, 3)
 
 
@@ -213,7 +194,7 @@ async def test_a_rollout_changes_the_rate(group: Group) -> None:
     """While processes differ the lower rate counts; it is no reason to refuse one."""
     begun = Begun()
     group.send(3_000)
-    engines = await started(group, begun, "ab")
+    engines = await members(group, begun, "ab")
     await asyncio.sleep(2 * BEAT_S)
     assert sum(engine.member.statistics(0.0).rates[SOURCE] for engine in engines) == pytest.approx(RATE)
     slower = group.process("c", limited("c", begun, RATE / 2), is_named=False)

@@ -4,7 +4,7 @@ import asyncio
 
 from keylanes import DeadLetter, Retry
 
-from ...stage.engine import DEAD, OUT, SOURCE, Engine, application
+from ...stage.engine import DEAD, OUT, SOURCE, application, started
 from ...stage.virtual import virtual
 
 LIMIT_MS = 250
@@ -25,8 +25,7 @@ async def test_each_handler_has_its_own_time() -> None:
         await asyncio.sleep(3_600 if value % 10 == 0 else WORK_S)
         return value
 
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     for value in range(RECORDS):
         engine.send(b"k%d" % value, b"%d" % value)
         await asyncio.sleep(LIMIT_MS / 7_000)
@@ -36,4 +35,3 @@ async def test_each_handler_has_its_own_time() -> None:
     assert dead == [value for value in range(RECORDS) if value % 10 == 0]
     assert done == [value for value in range(RECORDS) if value % 10]
     assert sorted(begun) == list(range(RECORDS))
-    await engine.stop()

@@ -12,7 +12,7 @@ import pytest
 from keylanes import App, Context, DeadLetter, Retry, SettingsError, State
 from keylanes.keyrange.hashing import SPACE_END
 
-from ...stage.engine import DEAD, SOURCE, Engine, application
+from ...stage.engine import DEAD, SOURCE, Engine, application, started
 from ...stage.ground import Ground
 from ...stage.virtual import virtual
 
@@ -159,8 +159,7 @@ async def test_a_permit_comes_back_on_every_way_out() -> None:
             seen.end(value, 1)
         return None
 
-    engine = Engine(app, partitions=PARTITIONS)
-    await engine.start()
+    engine = await started(app, partitions=PARTITIONS)
     for wave in range(3):
         seen.most = 0
         for i in range(80):
@@ -173,7 +172,6 @@ async def test_a_permit_comes_back_on_every_way_out() -> None:
     dead = sum(len(values) for values in engine.values(DEAD).values())
     failing = sum(how not in ("returns", "does not suspend") for how in ENDS)
     assert dead == 3 * 80 // len(ENDS) * failing
-    await engine.stop()
 
 
 @virtual
@@ -198,7 +196,6 @@ async def test_partitions_take_turns() -> None:
     await engine.level()
     assert done[1][-1] - sent_s < 3.0, "every other turn was theirs: 10 of them, and as many of the others"
     assert done[0][-1] - sent_s > 20.0
-    await engine.stop()
 
 
 @virtual
@@ -221,8 +218,7 @@ async def test_one_that_is_tried_again_lets_others_go_on() -> None:
         if value == 0:
             raise ValueError(value)
 
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     for value in range(40):
         engine.send(b"first" if value < 2 else b"k%d" % value, b"%d" % value)
     await engine.level()
@@ -231,7 +227,6 @@ async def test_one_that_is_tried_again_lets_others_go_on() -> None:
     assert first == [(0, 1), (0, 2), (0, 3), (1, 1)]
     assert order.index((0, 2)) - order.index((0, 1)) > 2, "others had their turns meanwhile"
     assert not any(value != b"0" for values in engine.values(DEAD).values() for value in values)
-    await engine.stop()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -255,8 +250,7 @@ async def test_ranges_change_while_workers_stand_in_line(seed: int) -> None:
             seen.end(value, keys)
 
     changes: list[asyncio.Task[None]] = []
-    engine = Engine(app, seed=seed, partitions=PARTITIONS)
-    await engine.start()
+    engine = await started(app, seed=seed, partitions=PARTITIONS)
     for value in range(records):
         key = value % keys
         engine.send(b"k%d" % key, b"%d" % value, partition=key % PARTITIONS)
@@ -304,13 +298,11 @@ async def test_a_handlers_own_time_counts() -> None:
         async def work(value: int) -> None:
             await asyncio.sleep(1.0)
 
-    engine = Engine(app, sources=(SOURCE, "slow"))
-    await engine.start()
+    engine = await started(app, sources=(SOURCE, "slow"))
     engine.send(b"short", b"1")
     engine.send(b"long", b"1", topic="slow")
     await engine.level()
     assert set(engine.values(DEAD)) == {b"short"}
-    await engine.stop()
 
 
 @virtual
@@ -329,10 +321,8 @@ async def test_what_a_record_waits_for_is_not_the_time_of_the_next_one() -> None
         await asyncio.sleep(0.3)
         return object() if value == 1 and calls.count(1) == 1 else value
 
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     for value in range(3):  # the first one runs straight from its batch
         engine.send(b"k", b"%d" % value)
     await engine.level()
     assert calls == [0, 1, 1, 2]
-    await engine.stop()

@@ -1,8 +1,7 @@
 """Several processes of one application on a simulated cluster, and what tests wait for."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from keylanes import App, Context
@@ -11,7 +10,7 @@ from keylanes.brokers.simulated.broker import Latency
 
 from ...stage.cluster import Cluster
 from ...stage.engine import OUT, SOURCE, Engine, application
-from ...stage.virtual import Decorator, virtual_in
+from ...stage.virtual import Decorator, virtual_with
 
 PARTITIONS = 6
 SESSION_S, BEAT_S = 10.0, 1.0
@@ -38,14 +37,12 @@ class Group:
         self.cluster: Cluster = cluster or Cluster(1, Latency())
         self.partitions, self.sent = partitions, 0
         self.cluster.create_topic(SOURCE, partitions)
-        self.engines: list[Engine] = []
 
     def process(self, name: str, app: App | None = None, *, is_named: bool = True) -> Engine:
         """One that was not started yet; without a name of its own in the group unless it is to have one."""
         engine = Engine(app or passing_on(), partitions=self.partitions, cluster=self.cluster, name=name)
         if not is_named:
             engine.settings = lambda: engine.app.settings  # type: ignore[method-assign]  # it goes by no name
-        self.engines.append(engine)
         return engine
 
     async def sharing(self, names: str, app: App | None = None, *, is_named: bool = True) -> list[Engine]:
@@ -53,12 +50,6 @@ class Group:
         engines = [self.process(name, app, is_named=is_named) for name in names]
         await start(*engines)
         return engines
-
-    async def stop(self) -> None:
-        """Stop all that work, the newest first; raises what ended one."""
-        for engine in reversed(self.engines):
-            if not engine.is_over:
-                await engine.stop()
 
     def send(self, count: int) -> None:
         """So many records, to all partitions."""
@@ -130,12 +121,5 @@ async def three(group: Group, who: str) -> tuple[Engine, list[Engine]]:
 
 
 def in_group(**options: Any) -> Decorator:
-    """Run a test in virtual time, with a group; what still works of it is stopped behind the test."""
-
-    @contextlib.asynccontextmanager
-    async def made() -> AsyncIterator[Group]:
-        group = Group(**options)
-        yield group
-        await group.stop()
-
-    return virtual_in(made)
+    """Run a test in virtual time, with a group."""
+    return virtual_with(lambda: Group(**options))

@@ -16,7 +16,7 @@ from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.runtime.membership import coordinating
 
 from ...stage.cluster import Cluster
-from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.engine import OUT, SOURCE, Engine, application, started
 from ...stage.log_events import coordinator_elected, in_turn, partition_started
 from ...stage.virtual import virtual
 
@@ -99,8 +99,7 @@ async def test_added_partitions_without_a_leader_are_looked_at_again(
     """A slow answer, or none yet about what was made just now, ends nothing: it is said, and looked at again."""
     monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
     cluster = SlowToLead(BrokerTimeout("no leader yet"), UnknownTopic("no such partition yet"))
-    engine = Engine(passing_on(), cluster=cluster)
-    await engine.start()
+    engine = await started(passing_on(), cluster=cluster)
     cluster.grow(SOURCE)
     engine.send(b"k", b"new", partition=1)
     await reached(lambda: engine.values() == {b"k": [b"new"]})
@@ -123,7 +122,6 @@ async def test_a_partition_that_was_added_is_held_as_a_whole(monkeypatch: pytest
     await reached(lambda: len(member.runs) == 2 and bool(member.runs[1].dispatch.workers))
     assert sum(worker.end - worker.first for worker in member.runs[1].dispatch.workers) == WHOLE.size
     await reached(lambda: [run.dispatch.partitions for run in member.runs] == [2, 2])
-    await engine.stop()
 
 
 # --- stores, which bind a topic to the partitions that it has --------------------------------------------------------
@@ -146,8 +144,7 @@ async def test_more_partitions_than_the_state_was_begun_with_are_refused(
 ) -> None:
     """SourceError, also at the next try; an application without a store reads the new partitions."""
     monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
-    engine = Engine(counting("sums"))
-    await engine.start()
+    engine = await started(counting("sums"))
     if grows == "while it works":
         engine.cluster.grow_topic(SOURCE)
         with pytest.raises(SourceError, match="in has 2 partitions now and had 1: keys moved"):
@@ -160,14 +157,12 @@ async def test_more_partitions_than_the_state_was_begun_with_are_refused(
             await engine.start()
     await engine.start(passing_on())
     await reached(lambda: len(engine.member.runs) == 2)
-    await engine.stop()
 
 
 @virtual
 async def test_state_may_begin_on_a_topic_that_has_grown() -> None:
     """While there was no store the number of partitions bound nothing."""
-    engine = Engine(passing_on())
-    await engine.start()
+    engine = await started(passing_on())
     await engine.stop()
     engine.cluster.grow_topic(SOURCE)
     for _ in range(2):
@@ -191,7 +186,6 @@ async def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way()
     await engine.start()
     assert set(engine.member.standing.ledger.control.started) == {(SOURCE, 0), (SOURCE, 1)}
     assert stores_of(engine) == {"sums": 0}
-    await engine.stop()
 
 
 @virtual
@@ -204,4 +198,3 @@ async def test_logs_are_told_apart_by_their_birth() -> None:
         await engine.stop()
     assert len(born) == 1
     assert (await other.start()).standing.app_id not in born
-    await other.stop()

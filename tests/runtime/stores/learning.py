@@ -25,8 +25,8 @@ PLACE = (SOURCE, 0)
 
 
 class Beside(World):
-    """A world whose copies are followed. ``told``: when what was said, by the loop's time. ``kept``: a copy that does not
-    lie in memory.
+    """A world whose copies are followed. ``told``: when what was said, by the loop's time. ``kept``: a copy that lies
+    elsewhere than in memory.
     """
 
     kept: Copy | None = None

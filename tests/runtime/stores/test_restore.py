@@ -1,7 +1,6 @@
 """Making copies whole from the simulated cluster's changelogs, in virtual time."""
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
 
 from ...stage.appending import append
-from ...stage.virtual import Decorator, virtual, virtual_in
+from ...stage.virtual import Decorator, virtual, virtual_with
 from ...tiers.marks import tier
 
 pytestmark = tier("check")
@@ -156,7 +155,7 @@ def wrote(changed: dict[int, int]) -> Writers:
 
 def in_world(partitions: int = 1, **settings: Any) -> Decorator:
     """Run a test in virtual time, with a world."""
-    return virtual_in(lambda: contextlib.nullcontext(World(partitions, **settings)))
+    return virtual_with(lambda: World(partitions, **settings))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -24,7 +24,7 @@ from keylanes.runtime.handlers.outputs import ERROR_HEADER
 from keylanes.state.changelog import is_beacon_key
 
 from ...stage.appending import append
-from ...stage.engine import DEAD, OUT, SOURCE, Engine, application
+from ...stage.engine import DEAD, OUT, SOURCE, Engine, application, started
 from ...stage.ground import Ground
 from ...stage.virtual import virtual
 from ...tiers.marks import tier
@@ -234,8 +234,7 @@ async def test_two_topics_with_the_same_key() -> None:
         second.put((second.get() or 100) + 1)
         return second.get() or 0
 
-    engine = Engine(app, sources=(SOURCE, "in2"))
-    await engine.start()
+    engine = await started(app, sources=(SOURCE, "in2"))
     for _ in range(2):
         engine.send(b"k", b"1")
         engine.send(b"k", b"1", topic="in2")
@@ -243,7 +242,6 @@ async def test_two_topics_with_the_same_key() -> None:
     assert sorted(engine.values()[b"k"], key=str) == [b"1", b"101", b"102", b"2"]
     assert engine.view("first").get(b"k") == 2
     assert engine.view("second").get("k") == 102
-    await engine.stop()
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
@@ -294,8 +292,7 @@ async def test_what_is_written_after_the_attempt_is_refused() -> None:
             await asyncio.sleep(60)
         return seen.get() or len(list(by))
 
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     engine.send(b"k", b"1")
     await engine.level()
     await asyncio.sleep(1)
@@ -441,8 +438,7 @@ async def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
     """The record that meets it writes an ordinary delete, in its own transaction; nobody else does, however late."""
     app = application()
     brief(app)
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     engine.send(b"k", b"x", 1_000)
     engine.send(b"other", b"x", 1_000)
     await engine.level()
@@ -460,7 +456,6 @@ async def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
     assert engine.copied() == engine.folded()
     (entry,) = engine.view("kept").scan()
     assert (entry.key, entry.value, entry.deadline_ms) == (b"other", "x", 1_100)
-    await engine.stop()
 
 
 def test_what_is_put_while_listing_stays(play: Play) -> None:

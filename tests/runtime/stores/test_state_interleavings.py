@@ -26,7 +26,7 @@ from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
 from keylanes.state.topics import StoredRecord
 
-from ...stage.engine import DEAD, OUT, SOURCE, Engine, application
+from ...stage.engine import DEAD, OUT, SOURCE, Engine, application, started
 from ...stage.virtual import virtual
 
 PLACE = (SOURCE, 0)
@@ -115,8 +115,7 @@ def test_what_is_read_ahead_stays_within_its_bound_when_values_grow() -> None:
 @virtual
 async def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_used() -> None:
     """A restore goes through what the changelog says in turn; what is read in its midst is nobody's state."""
-    engine = Engine(counting())
-    await engine.start()
+    engine = await started(counting())
     for _ in range(3):
         engine.send(LOW, b"")
     await engine.level()
@@ -146,7 +145,6 @@ async def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_u
     engine.send(LOW, b"")
     await engine.level()
     assert counted(engine, LOW) == [1, 2, 3, 4]
-    await engine.stop()
 
 
 # --- restoring beside work -------------------------------------------------------------------------------------------
@@ -251,8 +249,7 @@ def test_whoever_waits_for_a_grant_is_told_when_the_run_ends() -> None:
 @virtual
 async def test_a_process_that_slept_while_another_took_over_does_not_make_its_copy_look_young() -> None:
     """Its markers keep the time until which it was in office: deletes of after that may be gone at its next start."""
-    engine = Engine(counting())
-    await engine.start()
+    engine = await started(counting())
     engine.send(LOW, b"")
     await engine.level()
     asleep_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)

@@ -32,7 +32,7 @@ from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.overlay import Layer
 from keylanes.state.topics import StoredRecord
 
-from ...stage.engine import DEAD, OUT, SOURCE, Engine, application, fold
+from ...stage.engine import DEAD, OUT, SOURCE, Engine, application, fold, started
 from ...stage.virtual import virtual
 from ...tiers.marks import tier
 from .test_state import ONCE, Declare, brief
@@ -59,8 +59,7 @@ async def test_changelog_of_a_transaction() -> None:
     """It holds the last value of each key and a beacon, with the outputs in one transaction; its event counts them."""
     app = application(commit_interval_ms=500)
     counting(app)
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     for i in range(30):
         engine.send(b"k%d" % (i % 2), b"%d" % i)
     await engine.level()
@@ -79,7 +78,6 @@ async def test_changelog_of_a_transaction() -> None:
     last = ledger.partition((SOURCE, 0)).changed
     assert dict([decode_beacon(beacon_key(1), beacon.value)]) == last
     assert len(fold(changelog, {})) == 2 + 2 * 3
-    await engine.stop()
 
 
 @virtual
@@ -94,8 +92,7 @@ async def test_refused_output_of_a_record_that_changed_state() -> None:
         seen.put((seen.get() or 0) + 1)
         return str(seen.get()) + "." * (3_000 if value == 2 else 0)
 
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     engine.cluster.limit(OUT, 2_000)
     for value in (b"1", b"2", b"3"):
         engine.send(b"k", value)
@@ -111,7 +108,6 @@ async def test_refused_output_of_a_record_that_changed_state() -> None:
     assert [(v or b"").rstrip(b".") for v in engine.values()[b"k"]] == [b"1", b"2", b"3"]
     assert engine.view("seen").get(b"k") == 3
     assert engine.view("seen").get(b"l1") == 1
-    await engine.stop()
 
 
 # --- starts that are refused -----------------------------------------------------------------------------------------
@@ -145,8 +141,7 @@ async def test_changed_store_is_refused(annotation: Any, topic: str, said: str) 
     """A store of another type, kind, topic or codec than before: an error that says so, and nothing was changed."""
     first = application()
     one_store(State[int])(first)
-    engine = Engine(first, sources=(SOURCE, "in2"))
-    await engine.start()
+    engine = await started(first, sources=(SOURCE, "in2"))
     engine.send(b"k", b"1")
     await engine.level()
     await engine.crash()
@@ -165,7 +160,6 @@ async def test_changed_store_is_refused(annotation: Any, topic: str, said: str) 
     await engine.start(again)
     await engine.level()
     assert engine.view("kept").get(b"k") == 7
-    await engine.stop()
 
 
 @virtual
@@ -177,8 +171,7 @@ async def test_source_that_has_grown() -> None:
 
     app = application()
     counting(app)
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     engine.send(b"k", b"1")
     await engine.level()
     grow(engine)
@@ -252,7 +245,6 @@ async def test_store_shows_what_is_committed() -> None:
         seen.items(b"k")
     with pytest.raises(StateNotReady, match="partition 7"):
         seen.get(b"k", partition=7)
-    await engine.stop()
 
 
 def test_app_store_in_a_simulated_application() -> None:
@@ -338,7 +330,6 @@ async def test_store_before_and_during_a_restore() -> None:
     assert heard[0] == "StateNotReady"
     assert set(heard) <= {"StateNotReady", "1"}, "the other range may be restored behind it"
     assert engine.view("seen").get(high) == 1
-    await engine.stop()
 
 
 @virtual
@@ -369,7 +360,6 @@ async def test_stale_copy_of_a_range_that_comes_back() -> None:
     assert engine.values()[b"k"] == [b"1", b"2"]
     await asyncio.sleep(2)  # state_write_interval_ms
     assert engine.copied() == engine.folded()
-    await engine.stop()
 
 
 @virtual
@@ -400,7 +390,6 @@ async def test_grant_while_the_release_is_being_committed() -> None:
     assert sum(map(len, engine.values().values())) == 20
     await engine.crash()
     await engine.start()
-    await engine.stop()
 
 
 # --- reading ahead ---------------------------------------------------------------------------------------------------
@@ -490,9 +479,7 @@ async def test_stored_time_is_the_records_own() -> None:
     """The deadline that is stored comes from the record's timestamp and the store's time to live."""
     app = application()
     brief(app)
-    engine = Engine(app)
-    await engine.start()
+    engine = await started(app)
     engine.send(b"k", b"x", EPOCH_MS + 12_345)
     await engine.level()
     assert {decode_stored(data).deadline_ms for data in engine.folded()[0].values()} == {EPOCH_MS + 12_445}
-    await engine.stop()

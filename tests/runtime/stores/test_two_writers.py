@@ -1,8 +1,9 @@
 """Two members that write to one changelog partition and one offset-log partition: what a start makes of their logs."""
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedBroker
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import StateError
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.codec import decode
@@ -19,6 +19,7 @@ from keylanes.state.changelog import OLD_BEACON_KEY, beacon_key
 from keylanes.state.restore import BEACON_NEAR
 
 from ...stage.appending import append
+from ...stage.virtual import virtual_in
 from ...stage.writers import Carried, Group, Member, changed_by, halves, read_all
 from ...tiers.marks import tier
 
@@ -79,194 +80,170 @@ class Simulated:
         self.cluster.truncate(self.changelog, rows[-1].offset)
 
 
-def simulated(story: Callable[[Simulated], Awaitable[None]]) -> None:
-    """Run a story in virtual time."""
-
-    async def run() -> None:
-        world = Simulated()
-        await world.group.create()
-        await story(world)
-        await world.group.close()
-
-    run_virtual(run())
+@contextlib.asynccontextmanager
+async def world_of_two() -> AsyncIterator[Simulated]:
+    """Its topics are there."""
+    world = Simulated()
+    await world.group.create()
+    yield world
+    await world.group.close()
 
 
-def test_transactions_one_in_the_other() -> None:
+simulated = virtual_in(world_of_two)
+
+
+@simulated
+async def test_transactions_one_in_the_other(world: Simulated) -> None:
     """A writes to the changelog, then B; B writes to the offset log, then A. Whoever starts next takes the changelog,
     has all that both wrote, and succeeds both with its first change: then its own beacon is the only one.
     """
-
-    async def story(world: Simulated) -> None:
-        group = world.group
-        lower, upper = [await group.join(half) for half in halves()]
-        for _ in range(3):
-            await world.transact(lower, upper)
-        assert [changed_by(event)[0] for event in await world.read()] == [2, 1] * 3
-        group.fence(lower, upper)
-        third = await group.join(WHOLE)
-        assert group.kept(third) == group.truth
-        ((changelog, _),) = await world.transact(third)
-        assert [(row.key, row.value) for row in changelog if row.key in (beacon_key(1), beacon_key(2))] == [
-            (beacon_key(1), None),
-            (beacon_key(2), None),
-        ]
-        assert changed_by((await world.read())[-1]) == (3, (1, 2))
-        assert (await group.ledger()).partition((SOURCE, 0)).changed == {3: 1}
-        ((changelog, _),) = await world.transact(third)
-        assert not [row for row in changelog if row.value is None], "they are succeeded once"
-        world.cluster.compact(world.changelog, keep_tombstones=False)
-        group.fence(third)
-        fourth = await group.join(WHOLE)
-        assert group.kept(fourth) == group.truth
-
-    simulated(story)
+    group = world.group
+    lower, upper = [await group.join(half) for half in halves()]
+    for _ in range(3):
+        await world.transact(lower, upper)
+    assert [changed_by(event)[0] for event in await world.read()] == [2, 1] * 3
+    group.fence(lower, upper)
+    third = await group.join(WHOLE)
+    assert group.kept(third) == group.truth
+    ((changelog, _),) = await world.transact(third)
+    assert [(row.key, row.value) for row in changelog if row.key in (beacon_key(1), beacon_key(2))] == [
+        (beacon_key(1), None),
+        (beacon_key(2), None),
+    ]
+    assert changed_by((await world.read())[-1]) == (3, (1, 2))
+    assert (await group.ledger()).partition((SOURCE, 0)).changed == {3: 1}
+    ((changelog, _),) = await world.transact(third)
+    assert not [row for row in changelog if row.value is None], "they are succeeded once"
+    world.cluster.compact(world.changelog, keep_tombstones=False)
+    group.fence(third)
+    fourth = await group.join(WHOLE)
+    assert group.kept(fourth) == group.truth
 
 
 @pytest.mark.parametrize("loses", [1, 2])
-def test_a_writer_without_its_last_change(loses: int) -> None:
+@simulated
+async def test_a_writer_without_its_last_change(world: Simulated, loses: int) -> None:
     """The changelog lost the last change of one of the two: it is refused, and the writer is named."""
-
-    async def story(world: Simulated) -> None:
-        lower, upper = [await world.group.join(half) for half in halves()]
-        await world.transact(lower, upper)
-        await world.transact(*((upper, lower) if loses == 1 else (lower, upper)))
-        world.truncate(loses)
-        world.group.fence(lower, upper)
-        words = f"up to transaction 1 of incarnation {loses}, and the offset log says that transaction 2"
-        with pytest.raises(StateError, match=words):
-            await world.group.join(WHOLE)
-
-    simulated(story)
+    lower, upper = [await world.group.join(half) for half in halves()]
+    await world.transact(lower, upper)
+    await world.transact(*((upper, lower) if loses == 1 else (lower, upper)))
+    world.truncate(loses)
+    world.group.fence(lower, upper)
+    words = f"up to transaction 1 of incarnation {loses}, and the offset log says that transaction 2"
+    with pytest.raises(StateError, match=words):
+        await world.group.join(WHOLE)
 
 
-def test_start_beside_a_writer_that_goes_on() -> None:
+@simulated
+async def test_start_beside_a_writer_that_goes_on(world: Simulated) -> None:
     """Who starts beside a living writer takes what that wrote since the logs were read, and succeeds it never; the
     fenced one it succeeds. A change that the living one lost is missed.
     """
-
-    async def story(world: Simulated) -> None:
-        group = world.group
-        lower, upper = [await group.join(half) for half in halves()]
-        await world.transact(lower, upper)
-        group.fence(lower)
-        third = await group.join(halves()[0], reads=False)
-        ledger = await group.ledger()
-        await world.transact(upper)
-        await group.take_up(third, WHOLE, ledger)
-        assert group.kept(third) == group.truth
-        await world.transact(third, upper)
-        assert [changed_by(event) for event in (await world.read())[-2:]] == [(2, ()), (3, (1,))]
-        world.truncate(2)
-        with pytest.raises(StateError, match="up to transaction 2 of incarnation 2"):
-            await group.join(halves()[0])
-
-    simulated(story)
+    group = world.group
+    lower, upper = [await group.join(half) for half in halves()]
+    await world.transact(lower, upper)
+    group.fence(lower)
+    third = await group.join(halves()[0], reads=False)
+    ledger = await group.ledger()
+    await world.transact(upper)
+    await group.take_up(third, WHOLE, ledger)
+    assert group.kept(third) == group.truth
+    await world.transact(third, upper)
+    assert [changed_by(event) for event in (await world.read())[-2:]] == [(2, ()), (3, (1,))]
+    world.truncate(2)
+    with pytest.raises(StateError, match="up to transaction 2 of incarnation 2"):
+        await group.join(halves()[0])
 
 
-def test_succeeded_while_another_one_starts() -> None:
+@simulated
+async def test_succeeded_while_another_one_starts(world: Simulated) -> None:
     """A living writer succeeds a fenced one after a starting member has read the logs and before it reads the
     changelog, where the fenced one's beacon is deleted: nothing is wrong.
     """
-
-    async def story(world: Simulated) -> None:
-        group = world.group
-        lower, upper = [await group.join(half) for half in halves()]
-        await world.transact(lower, upper)
-        group.fence(lower)
-        third = await group.join(halves()[0])
-        fourth = await group.join(halves()[1], reads=False)
-        ledger = await group.ledger()
-        await world.transact(third)
-        await group.take_up(fourth, WHOLE, ledger)
-        assert group.kept(fourth) == group.truth
-
-    simulated(story)
+    group = world.group
+    lower, upper = [await group.join(half) for half in halves()]
+    await world.transact(lower, upper)
+    group.fence(lower)
+    third = await group.join(halves()[0])
+    fourth = await group.join(halves()[1], reads=False)
+    ledger = await group.ledger()
+    await world.transact(third)
+    await group.take_up(fourth, WHOLE, ledger)
+    assert group.kept(fourth) == group.truth
 
 
-def test_range_that_arrives_beside_another_writer() -> None:
+@simulated
+async def test_range_that_arrives_beside_another_writer(world: Simulated) -> None:
     """Before a member works a range of another one, that one's changes must be in the changelog, as far as it knows of
     them; alone it does not look.
     """
-
-    async def story(world: Simulated) -> None:
-        group = world.group
-        lower, upper = [await group.join(half) for half in halves()]
-        await world.transact(lower)
-        await group.take_up(lower, halves()[1], await group.ledger())
-        await world.transact(lower, upper)
-        ledger = await group.ledger()
-        await world.transact(upper)
-        group.fence(upper)
+    group = world.group
+    lower, upper = [await group.join(half) for half in halves()]
+    await world.transact(lower)
+    await group.take_up(lower, halves()[1], await group.ledger())
+    await world.transact(lower, upper)
+    ledger = await group.ledger()
+    await world.transact(upper)
+    group.fence(upper)
+    await group.take_up(lower, halves()[1], ledger)
+    assert group.kept(lower) == group.truth
+    ledger = await group.ledger()
+    world.truncate(2)
+    with pytest.raises(StateError, match="up to transaction 1 of incarnation 2"):
         await group.take_up(lower, halves()[1], ledger)
-        assert group.kept(lower) == group.truth
-        ledger = await group.ledger()
-        world.truncate(2)
-        with pytest.raises(StateError, match="up to transaction 1 of incarnation 2"):
-            await group.take_up(lower, halves()[1], ledger)
-
-    simulated(story)
 
 
-def test_aborted_succession_is_made_again() -> None:
+@simulated
+async def test_aborted_succession_is_made_again(world: Simulated) -> None:
     """A first change that is not committed succeeds nobody: the next one does."""
-
-    async def story(world: Simulated) -> None:
-        group = world.group
-        first = await group.join(WHOLE)
-        await world.transact(first)
-        group.fence(first)
-        second = await group.join(WHOLE)
-        group.carry(second)
-        ((changelog, _),) = await world.transact(second)
-        assert [row.key for row in changelog if row.value is None] == [beacon_key(1)]
-        assert changed_by((await world.read())[-1]) == (2, (1,))
-
-    simulated(story)
+    group = world.group
+    first = await group.join(WHOLE)
+    await world.transact(first)
+    group.fence(first)
+    second = await group.join(WHOLE)
+    group.carry(second)
+    ((changelog, _),) = await world.transact(second)
+    assert [row.key for row in changelog if row.value is None] == [beacon_key(1)]
+    assert changed_by((await world.read())[-1]) == (2, (1,))
 
 
-def test_logs_of_before() -> None:
+@simulated
+async def test_logs_of_before(world: Simulated) -> None:
     """The one beacon that there was is that of its writer; the first change deletes it and has its own."""
-
-    async def story(world: Simulated) -> None:
-        group = world.group
-        first = await group.join(WHOLE)
-        changelog, offsets = group.carry(first)
-        value = (1).to_bytes(8, "big") + (1).to_bytes(8, "big")
-        write = world.begin(first)
-        write([*changelog[:-1], Outgoing(group.changelog, 0, OLD_BEACON_KEY, value)])
-        write(offsets)
-        await world.end(first)
-        group.fence(first)
-        second = await group.join(WHOLE)
-        ((changelog, _),) = await world.transact(second)
-        assert [row.key for row in changelog if row.value is None] == [beacon_key(1), OLD_BEACON_KEY]
-        group.fence(second)
-        third = await group.join(WHOLE)
-        assert group.kept(third) == group.truth
-        ((changelog, _),) = await world.transact(third)
-        assert [row.key for row in changelog if row.value is None] == [beacon_key(2)]
-
-    simulated(story)
+    group = world.group
+    first = await group.join(WHOLE)
+    changelog, offsets = group.carry(first)
+    value = (1).to_bytes(8, "big") + (1).to_bytes(8, "big")
+    write = world.begin(first)
+    write([*changelog[:-1], Outgoing(group.changelog, 0, OLD_BEACON_KEY, value)])
+    write(offsets)
+    await world.end(first)
+    group.fence(first)
+    second = await group.join(WHOLE)
+    ((changelog, _),) = await world.transact(second)
+    assert [row.key for row in changelog if row.value is None] == [beacon_key(1), OLD_BEACON_KEY]
+    group.fence(second)
+    third = await group.join(WHOLE)
+    assert group.kept(third) == group.truth
+    ((changelog, _),) = await world.transact(third)
+    assert [row.key for row in changelog if row.value is None] == [beacon_key(2)]
 
 
-def test_long_silent_writer_is_looked_for() -> None:
+@simulated
+async def test_long_silent_writer_is_looked_for(world: Simulated) -> None:
     """The beacon of a writer that has been silent for long is found far from the end, and missed if it is not there."""
-
-    async def story(world: Simulated) -> None:
-        group = world.group
-        lower, upper = [await group.join(half) for half in halves()]
-        await world.transact(lower, upper)
-        first = [row.offset for row in world.cluster.committed(group.changelog) if row.key == beacon_key(1)]
-        while world.cluster.stable(world.changelog) <= BEACON_NEAR:
-            await world.transact(upper)
-        group.fence(lower, upper)
-        third = await group.join(WHOLE)
-        assert group.kept(third) == group.truth
-        world.cluster.make_hole(world.changelog, first)
-        with pytest.raises(StateError, match="up to no transaction of incarnation 1"):
-            await group.join(WHOLE)
-
-    simulated(story)
+    group = world.group
+    lower, upper = [await group.join(half) for half in halves()]
+    await world.transact(lower, upper)
+    first = [row.offset for row in world.cluster.committed(group.changelog) if row.key == beacon_key(1)]
+    while world.cluster.stable(world.changelog) <= BEACON_NEAR:
+        await world.transact(upper)
+    group.fence(lower, upper)
+    third = await group.join(WHOLE)
+    assert group.kept(third) == group.truth
+    world.cluster.make_hole(world.changelog, first)
+    with pytest.raises(StateError, match="up to no transaction of incarnation 1"):
+        await group.join(WHOLE)
 
 
 def test_table_of_two_writers(tmp_path: Path) -> None:
