@@ -28,7 +28,7 @@ from keylanes import (
     Stop,
     Store,
 )
-from keylanes.brokers.partitioner import murmur2, partition_of_key, partition_without_key
+from keylanes.brokers.partitioner import partition_of_key, partition_without_key
 from keylanes.brokers.protocol import Outgoing, TopicDescription
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.errors import OutputRefused
@@ -68,19 +68,37 @@ def sync(value: bytes, ctx: Context, extra: int = 5) -> None:
     """A sync handler with a default of its own."""
 
 
+class Service:
+    """Its handler is a method."""
+
+    def on_order(self, value: bytes) -> None:
+        """Of an object."""
+
+
+async def bound(factor: int, value: bytes, ctx: Context) -> None:
+    """Its first argument is given before."""
+
+
 def unannotated(value, ctx):  # type: ignore[no-untyped-def]  # as users may write it
     """Gets bytes and the context."""
 
 
 @pytest.mark.parametrize(
     ("function", "is_async", "takes_context"),
-    [(plain, True, False), (sync, False, True), (Callee(), True, True), (unannotated, False, True)],
-    ids=["async", "sync", "object", "unannotated"],
+    [
+        (plain, True, False),
+        (sync, False, True),
+        (Callee(), True, True),
+        (unannotated, False, True),
+        (Service().on_order, False, False),
+        (partial(bound, 3), True, True),
+    ],
+    ids=["async", "sync", "object", "unannotated", "method", "partial"],
 )
 def test_handlers_may_be_written_in_many_ways(
     function: Callable[..., Any], is_async: bool, takes_context: bool
 ) -> None:
-    """Async or sync, with or without the context, functions or objects."""
+    """Async or sync, with or without the context, functions, objects or methods; of a partial function what is left."""
     handler = declare(function, "t")
     assert (handler.is_async, handler.takes_context) == (is_async, takes_context)
     assert isinstance(handler.on_failure, Stop)
@@ -141,13 +159,6 @@ def own_codec(value: bytes, seen: Annotated[State[int], Store(codec="avro")]) ->
     """Its codec is a name."""
 
 
-class Service:
-    """Its handler is a method."""
-
-    def on_order(self, value: bytes) -> None:
-        """Of an object."""
-
-
 @pytest.mark.parametrize(
     ("function", "options", "says"),
     [
@@ -185,11 +196,6 @@ def test_a_wrong_handler_is_refused_when_it_is_declared(
     with pytest.raises(SettingsError, match=says) as refused:
         app_of().handler("t", **options)(function)
     assert function.__name__ in str(refused.value)
-
-
-def test_a_method_of_an_object_is_a_handler() -> None:
-    """Its ``self`` is bound."""
-    assert not declare(Service().on_order, "t").takes_context
 
 
 def test_a_handler_without_parentheses_is_refused_at_once() -> None:
@@ -245,12 +251,6 @@ async def test_an_application_without_a_broker_can_be_tested_and_does_not_run(mo
             pass
 
 
-def test_an_application_without_handlers_is_not_tested() -> None:
-    """It says what is missing."""
-    with pytest.raises(SettingsError, match="has no handler"):
-        app_of().test()
-
-
 def test_an_application_name_stands_in_topics() -> None:
     """So it keeps to their rules."""
     with pytest.raises(SettingsError, match="application name 'my app'"):
@@ -258,9 +258,11 @@ def test_an_application_name_stands_in_topics() -> None:
 
 
 def test_an_application_without_handlers_does_not_run() -> None:
-    """There is nothing to do."""
+    """There is nothing to do, nor to test."""
     with pytest.raises((SettingsError, SystemExit)):
         app_of().run()
+    with pytest.raises(SettingsError, match="has no handler"):
+        app_of().test()
 
 
 # --- retries and settings --------------------------------------------------------------------------------------------
@@ -559,28 +561,3 @@ def test_a_refused_dead_letter_is_stamped_anew_once() -> None:
     assert dict(anew.outputs[0].headers)["kl-timestamp"] == b"%d" % (1 << 62)
     assert stamped_anew(anew) is None
     assert stamped_anew(build([Output(value=b"x")], SOURCE, to_out, PLACE, KNOWN)) is None
-
-
-@pytest.mark.parametrize(
-    ("data", "signed"),
-    [
-        (b"21", -973932308),
-        (b"foobar", -790332482),
-        (b"a-little-bit-long-string", -985981536),
-        (b"a-little-bit-longer-string", -1486304829),
-        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
-        (b"abc", 479470107),
-    ],
-)
-def test_keys_go_where_javas_clients_send_them(data: bytes, signed: int) -> None:
-    """The vectors of Kafka's own test of murmur2; the partition is that of the positive hash."""
-    assert murmur2(data) == signed & 0xFFFFFFFF
-    assert partition_of_key(data, 7) == (signed & 0x7FFFFFFF) % 7
-
-
-def test_partial_functions_are_handlers_too() -> None:
-    """What is left of their arguments counts."""
-
-    async def work(factor: int, value: bytes, ctx: Context) -> None: ...
-
-    assert declare(partial(work, 3), "t").takes_context

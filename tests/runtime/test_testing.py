@@ -149,11 +149,16 @@ def failing() -> App:
 
 
 async def test_fatal_error_is_told_by_read() -> None:
-    """The error that stopped the application comes out where its result is asked for, and only there."""
-    async with failing().test() as broker:
+    """The error that stopped the application comes out where its result is asked for, and only there; the health names
+    it as the cause.
+    """
+    app = failing()
+    async with app.test() as broker:
         await broker.send("in", 1)
         with pytest.raises(HandlerFailed, match="no"):
             await broker.read("out")
+        assert (app.health().state, app.health().is_good) == ("failed", False)
+        assert "no" in (app.health().cause or "")
 
 
 async def test_fatal_error_nobody_asked_for() -> None:
@@ -178,17 +183,6 @@ async def test_wrong_order_of_calls_is_told() -> None:
         for call in (broker.crash, lambda: broker.read("late")):
             with pytest.raises(KeylanesError, match="restart"):
                 await call()
-
-
-def test_on_any_loop() -> None:
-    """A test's own loop may be any: it only waits for the simulation's."""
-
-    async def check() -> None:
-        async with flights().test() as broker:
-            await broker.send("flights", Flight(20.0), key=b"k")
-            assert await broker.read("late", Late) == [Late(20.0)]
-
-    asyncio.run(check())
 
 
 async def test_sync_handlers_are_simulated_too() -> None:
@@ -255,22 +249,6 @@ async def test_what_is_asked_of_the_application_is_asked_of_the_simulated_run() 
         await broker.restart()
         assert app.health().is_good
     assert app.health().state == "idle"
-
-
-async def test_a_simulated_run_that_failed_says_so() -> None:
-    """A handler without a policy for failures ends the run: health names the cause."""
-    app = App("failing", broker="embedded:never-opened", settings=Settings.of())
-
-    @app.handler("in", parallelising_factor=1, retry=Retry(attempts=1))
-    async def fails(value: bytes) -> None:
-        raise ValueError("no")
-
-    async with app.test() as broker:
-        await broker.send("in", b"x", key="k")
-        with pytest.raises(HandlerFailed):
-            await broker.read("in")
-        assert (app.health().state, app.health().is_good) == ("failed", False)
-        assert "no" in (app.health().cause or "")
 
 
 async def test_a_simulated_handler_may_split_its_own_partition() -> None:

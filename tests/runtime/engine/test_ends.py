@@ -28,21 +28,6 @@ def test_sources_of_others_end_where_they_ended_at_the_start() -> None:
     assert level.to_pin({A: 5, B: 7}) == []
 
 
-def test_a_chain_is_pinned_link_by_link() -> None:
-    """Each link gets its end when all in front of it is level, once."""
-    level = Ends({A: 5, B: 0, C: 0}, [("a", "b"), ("b", "c")])
-    assert not level.is_level({A: 4, B: 0, C: 0})
-    assert level.to_pin({A: 4, B: 0, C: 0}) == []
-    assert level.to_pin({A: 5, B: 0, C: 0}) == [B]
-    level.pin({B: 3})
-    assert level.to_pin({A: 5, B: 2, C: 1}) == []
-    assert level.to_pin({A: 5, B: 3, C: 1}) == [C]
-    level.pin({C: 2})
-    assert not level.is_level({A: 5, B: 3, C: 1})
-    assert level.is_level({A: 5, B: 3, C: 2})
-    assert level.to_pin({A: 5, B: 3, C: 2}) == []
-
-
 def test_who_goes_on_sending_keeps_nobody_from_an_end() -> None:
     """Records beyond the ends go through the chain too, and its ends stay."""
     level = Ends({A: 5, B: 0}, [("a", "b")])
@@ -91,16 +76,6 @@ def test_a_destination_that_is_found_late_counts() -> None:
     level.pin({B: 2})
     assert level.discover("b", "a"), "now it is a circle"
     assert level.is_level({A: 2, B: 2})
-
-
-def test_another_writer_that_is_found_late_counts() -> None:
-    """What was pinned behind one writer is pinned anew behind the other."""
-    level = Ends({A: 2, B: 0, C: 5}, [("a", "b")])
-    level.pin(dict.fromkeys(level.to_pin({A: 2, B: 0, C: 4}), 1))
-    assert level.discover("c", "b")
-    assert level.to_pin({A: 2, B: 1, C: 4}) == []
-    assert not level.is_level({A: 2, B: 1, C: 5})
-    assert level.to_pin({A: 2, B: 1, C: 5}) == [B]
 
 
 class Twin:

@@ -7,24 +7,20 @@ import pytest
 from keylanes.brokers.protocol import Batch, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import SPACE_END, point_of
-from keylanes.keyrange.ranges import KeyRange, even_bounds
+from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.event_values import NO_MOVE, Edge
-from keylanes.offsets.events import RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
+from keylanes.offsets.events import RangesReleased, WorkersMerged
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import (
     are_level,
     are_through,
-    carve,
-    cut,
     groups_to_merge,
     hold,
     hot_bounds,
-    let_go,
     merge,
     release,
     split,
     wind_up,
-    workers_within,
 )
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.partition.generation import take
@@ -69,21 +65,6 @@ def offsets(worker: Worker) -> list[int]:
     return [record.offset for record in worker.queue]
 
 
-def test_a_split_gives_each_child_what_its_points_own() -> None:
-    """Queue and done records are parted, both children start at the parent's edge, and the event names all three."""
-    keys = [LEFT[0], RIGHT[0], LEFT[1], RIGHT[1], LEFT[2], RIGHT[2]]
-    dispatch = dispatch_of(1, keys)
-    parent = dispatch.workers[0]
-    run(dispatch, parent, 2, produces=True)
-    change = split(dispatch, parent, HALF)
-    left, right = dispatch.workers
-    assert change.event(6) == WorkerSplit(9, 6, 3, "t", 0, 0, HALF, 1)
-    assert [(w.number, w.first, w.end) for w in (left, right)] == [(1, 0, HALF), (2, HALF, SPACE_END)]
-    assert [offsets(left), offsets(right)] == [[2, 4], [3, 5]]
-    assert [[d.record.offset for d in w.done] for w in (left, right)] == [[0], [1]]
-    assert left.taken_to == right.taken_to == 0
-
-
 @pytest.mark.parametrize("runs_left", [True, False])
 def test_the_running_record_goes_to_the_child_that_owns_it(runs_left: bool) -> None:
     """That child stays the same object: it is being run under that name. The other one is idle."""
@@ -98,14 +79,6 @@ def test_the_running_record_goes_to_the_child_that_owns_it(runs_left: bool) -> N
     assert owner.running is not None
     assert other.running is None
     assert dispatch.runnable() == [other]
-
-
-def test_both_children_inherit_what_was_dropped() -> None:
-    """Neither was handed what the parent lacks."""
-    dispatch = dispatch_of(1, LEFT[:2])
-    dispatch.workers[0].dropped_from = 1
-    split(dispatch, dispatch.workers[0], HALF)
-    assert [w.dropped_from for w in dispatch.workers] == [1, 1]
 
 
 @pytest.mark.parametrize("runs_left", [True, False])
@@ -150,29 +123,12 @@ def test_neighbours_are_held_where_the_furthest_stands_and_then_merge() -> None:
     assert dispatch.runnable() == [heir]
 
 
-def test_a_hold_reaches_behind_records_that_produced_nothing() -> None:
-    """Done beyond the hold they would be run again when the heir stops before it gets there."""
-    dispatch = dispatch_of(2, [LEFT[0], RIGHT[0], RIGHT[1]])
-    run(dispatch, dispatch.workers[1], 2)
-    hold(dispatch.workers)
-    assert {w.hold_at for w in dispatch.workers} == {3}
-
-
 def test_a_worker_that_lacks_records_is_not_held() -> None:
     """It has to catch up first; nobody waits for it."""
     dispatch = dispatch_of(2, [])
     dispatch.workers[0].dropped_from = 0
     assert not hold(dispatch.workers)
     assert all(w.hold_at is None for w in dispatch.workers)
-
-
-def test_let_go_ends_a_hold() -> None:
-    """Records beyond it may run again."""
-    dispatch = dispatch_of(1, [LEFT[0]])
-    hold(dispatch.workers)
-    assert dispatch.next_record(dispatch.workers[0]) is None
-    let_go(dispatch.workers)
-    assert dispatch.runnable() == dispatch.workers
 
 
 @pytest.mark.parametrize("why", ["running", "taken_to", "done", "dropped", "epoch", "apart"])
@@ -236,41 +192,6 @@ def test_the_bounds_of_hot_ranges_are_told_with_both_sides() -> None:
     assert {one.move for one in told} == {7}
 
 
-def test_records_of_a_range_that_is_held_elsewhere_are_passed() -> None:
-    """The front moves on; nobody is handed them."""
-    dispatch = dispatch_of(2, [])
-    gone = [dispatch.workers[0]]
-    wind_up(dispatch, gone)
-    release(dispatch, gone)
-    records = [SimulatedRecord(0, 0, LEFT[0], b"", ()), SimulatedRecord(1, 0, RIGHT[0], b"", ())]
-    assert dispatch.hand_out(Batch(TopicPartition("t", 0), records, 2), 0, []) is None
-    assert dispatch.front == 2
-    assert offsets(dispatch.workers[0]) == [1]
-
-
-def test_a_range_that_arrives_behind_the_front_is_caught_up_and_one_ahead_of_it_waits() -> None:
-    """Below its edge all was done elsewhere: the pass begins there, and the main reader passes what lies before it."""
-    dispatch = dispatch_of(2, [], front=10)
-    both = list(dispatch.workers)
-    release(dispatch, both)
-    behind, ahead = dispatch.add_workers(even_bounds(2), {0: 4, HALF: 12}.__getitem__)
-    assert (behind.dropped_from, ahead.dropped_from) == (4, None)
-    assert dispatch.catch_up_start() == 4
-    records = [SimulatedRecord(offset, 0, RIGHT[0], b"", ()) for offset in range(10, 14)]
-    dispatch.hand_out(Batch(TopicPartition("t", 0), records, 14), 0, [])
-    assert offsets(ahead) == [12, 13]
-    assert ahead.edge_now(dispatch.front) == 12
-
-
-def test_carving_splits_at_both_borders_of_a_range() -> None:
-    """Whole workers make the range up; those that fit already stay."""
-    dispatch = dispatch_of(2, [])
-    within = KeyRange(HALF // 2, HALF + 5)
-    assert len(carve(dispatch, within)) == 2
-    assert [(w.first, w.end) for w in workers_within(dispatch, within)] == [(HALF // 2, HALF), (HALF, HALF + 5)]
-    assert carve(dispatch, within) == []
-
-
 def test_groups_to_merge_lie_in_one_wanted_range_and_one_grant() -> None:
     """Neighbours of different grants, or held ones, stay apart; single workers are no group."""
     dispatch = dispatch_of(8, [])
@@ -290,9 +211,3 @@ def test_workers_never_overlap() -> None:
     with pytest.raises(ValueError, match="overlaps"):
         dispatch.add_workers((HALF - 1, HALF + 1), lambda first: 0)
     assert dispatch.workers == before
-
-
-def test_the_cut_event_numbers_neighbours_from_the_first() -> None:
-    """One event tells of all fresh workers."""
-    dispatch = dispatch_of(3, [])
-    assert cut(dispatch, dispatch.workers).event(6) == WorkersCut(9, 6, 3, "t", 0, 0, even_bounds(3))

@@ -76,19 +76,6 @@ def test_nothing_done_is_no_generation() -> None:
     assert not everything(dispatch)
 
 
-def test_what_is_taken_is_not_taken_again_and_edges_move_when_it_is_committed() -> None:
-    """Between the two a worker's edge is the committed one."""
-    dispatch = filled([0, 0])
-    worker = dispatch.workers[0]
-    finish(dispatch, worker)
-    generation = everything(dispatch)
-    assert (worker.edge, worker.taken_to) == (0, 1)
-    finish(dispatch, worker)
-    assert shares(everything(dispatch)) == [(0, 1, 2, [1])]
-    committed(generation)
-    assert worker.edge == 1
-
-
 def test_a_limit_in_records_ends_a_share_at_the_record_left_out() -> None:
     """The rest waits for the next generation; workers that produced nothing move all the same."""
     dispatch = filled([0, 0, 0, 1])
@@ -138,43 +125,6 @@ def test_tiles_of_two_grants_are_two_events() -> None:
     ]
 
 
-def test_halves_share_the_work_and_structure_rides_with_the_last() -> None:
-    """The opening with the first. One share stays whole."""
-    dispatch = filled([0, 1, 2])
-    dispatch.next_record(dispatch.workers[3])
-    for worker in dispatch.workers[:3]:
-        finish(dispatch, worker)
-    generation = everything(dispatch)
-    generation.add([Released(dispatch, 2, (Edge(0, 1, 0),))])
-    generation.opening.append(Cut(dispatch, 2, 9, (0, 1)))
-    first, second = generation.halves()
-    assert shares(first) + shares(second) == shares(generation)
-    assert (len(first.structure), len(second.structure)) == (0, 1)
-    assert (len(first.opening), len(second.opening)) == (1, 0)
-    single = Generation(generation.shares[:1])
-    assert single.halves() == [single]
-
-
-def test_culprits_run_one_record_a_transaction() -> None:
-    """Only the worker with a refused output is taken apart, at its records' offsets; the others go first together."""
-    dispatch = filled([0, 1, 1, 2])
-    finish(dispatch, dispatch.workers[0], outputs=2)
-    finish(dispatch, dispatch.workers[1], outputs=1)
-    finish(dispatch, dispatch.workers[1], outputs=3)
-    finish(dispatch, dispatch.workers[2])
-    generation = everything(dispatch)
-    generation.add([Released(dispatch, 2, (Edge(0, 1, 0),))])
-    generation.opening.append(Cut(dispatch, 2, 9, (0, 1)))
-    parts = generation.isolate([4])  # outputs 0, 1 | 2 | 3, 4, 5 | 6
-    assert [shares(part) for part in parts] == [
-        [(0, 0, 4, [0]), (2, 0, 4, [3]), (3, 0, 4, [])],
-        [(1, 0, 2, [1])],
-        [(1, 2, 4, [2])],
-    ]
-    assert [len(part.structure) for part in parts] == [0, 0, 1]
-    assert [len(part.opening) for part in parts] == [1, 0, 0]
-
-
 def test_structure_alone_is_a_generation() -> None:
     """A release of a range in which nothing moved is written, too."""
     events: list[OffsetEvent] = Generation([], [Released(filled([]), 2, (Edge(0, 1, 0),))]).events(3)
@@ -182,14 +132,20 @@ def test_structure_alone_is_a_generation() -> None:
 
 
 def test_what_changes_ranges_rides_with_the_last_half() -> None:
-    """A merge or a release is read behind the tiles that it ends."""
+    """A merge or a release is read behind the tiles that it ends; an opening rides with the first. The halves share the
+    work, and one share stays whole.
+    """
     dispatch = filled([0, 1, 2, 3])
     for worker in dispatch.workers:
         finish(dispatch, worker)
     generation = everything(dispatch)
-    change = Cut(dispatch, 2, 9, (0, 1))
+    change, opening = Released(dispatch, 2, (Edge(0, 1, 0),)), Cut(dispatch, 2, 9, (0, 1))
     generation.add([change], [(dispatch.workers[0], 1)])
-    first, last = generation.halves()
-    assert first.structure == []
-    assert last.structure == [change]
-    assert [len(half.shares) for half in (first, last)] == [2, 2]
+    generation.opening.append(opening)
+    halves = first, last = generation.halves()
+    assert shares(first) + shares(last) == shares(generation)
+    assert [len(half.shares) for half in halves] == [2, 2]
+    assert [half.structure for half in halves] == [[], [change]]
+    assert [half.opening for half in halves] == [[opening], []]
+    single = Generation(generation.shares[:1])
+    assert single.halves() == [single]

@@ -1,7 +1,5 @@
 """Permits: never more than there are, in turn by place, in order within one."""
 
-from itertools import groupby
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,27 +64,6 @@ def test_permits_are_what_their_twin_is(most: int, steps: list[tuple[str, str, i
                 twin.turns.remove(at)
         assert permits.out == most - twin.free <= most
         assert permits.is_awaited is bool(twin.waiting)
-
-
-def served_next(permits: Permits[str]) -> str | None:
-    """One is given back: who has it then."""
-    permits.give_back()
-    return permits.serve()
-
-
-def test_places_take_turns() -> None:
-    """One with many that wait does not starve one with few."""
-    permits: Permits[str] = Permits(1)
-    assert permits.take()
-    for i in range(5):
-        permits.wait("long", f"long {i}")
-    permits.wait("short", "short 0")
-    permits.wait("short", "short 1")
-    served = [served_next(permits) for _ in range(7)]
-    assert [who for who, _ in groupby(str(name).split()[0] for name in served)][:5] == ["long", "short"] * 2 + ["long"]
-    assert [name for name in served if str(name).startswith("long")] == [f"long {i}" for i in range(5)]
-    assert served_next(permits) is None
-    assert permits.take()
 
 
 def test_a_pace_holds_back_who_waits() -> None:

@@ -209,17 +209,3 @@ def test_a_planted_defect_is_found(name: str) -> None:
         except AssertionError:
             return
     pytest.fail(f"{PLANT_SEEDS} waits did not find: {name}")
-
-
-def test_a_record_that_began_before_the_wait_may_be_stuck_already() -> None:
-    """The reader asks at the first look whether most others are idle, not after another 100 ms."""
-    record = SimulatedRecord(0, 0, b"k", b"v" * QUOTA_BYTES, ())
-    dispatch = PartitionDispatch("t", 0, 0, QUOTA_BYTES, WorkerNumbers())
-    worker, *_ = dispatch.add_workers(even_bounds(4), lambda first: 0)
-    worker.queue.append(record)
-    worker.queue_bytes = bytes_of(record)
-    worker.running, worker.started_s = record, 9.0
-    blocked = Blocked(worker, 0, 200)
-    assert RoomWait(dispatch, blocked, 10.0, 5_000).look(10.02, dispatch.fed_by_front) == "drop"
-    worker.started_s = 9.95
-    assert RoomWait(dispatch, blocked, 10.0, 5_000).look(10.02, dispatch.fed_by_front) == "wait"

@@ -17,7 +17,7 @@ from keylanes.offsets.provenance import place_seed
 from keylanes.runtime.handlers.handler import DeadLetter, Stop
 from keylanes.runtime.handlers.outputs import ERROR_HEADER, TIMESTAMP_HEADER, Destination, kept
 from keylanes.runtime.handlers.produced import Produced
-from keylanes.runtime.partition.cut import Released
+from keylanes.runtime.partition.cut import Cut, Released
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.partition.generation import Generation, take
 from keylanes.runtime.partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apart
@@ -34,6 +34,7 @@ KEYS = [next(k for i in range(1_000) if point_of_key(k := b"k%d" % i) >> 30 == w
 KNOWN = {"dead": Destination(3, 1 << 20, False)}
 POLICIES: dict[str, DeadLetter | Stop] = {"a": DeadLetter("dead"), "b": Stop()}
 RELEASED = Released(PartitionDispatch("a", 0, 0, 1, WorkerNumbers()), 2, (Edge(0, 1, 0),))
+ADDED = Cut(RELEASED.dispatch, 2, 9, (0, 1))
 
 Step: TypeAlias = tuple[int, str, int]
 """(worker, what its next record does, how many outputs it has)."""
@@ -142,11 +143,12 @@ def worked(topic: str, steps: Sequence[Step], numbers: WorkerNumbers) -> tuple[P
 
 
 def taken(*plans: Sequence[Step]) -> tuple[Generation, list[Lane]]:
-    """All that is done in partitions of the topics a, b, …, with a change of structure behind it."""
+    """All that is done in partitions of the topics a, b, …, with a change of structure before and one behind it."""
     numbers = WorkerNumbers()
     found = [worked(topic, steps, numbers) for topic, steps in zip("ab", plans, strict=False)]
     generation = take([(d, d.line()) for d, _ in found], records_max=1_000, bytes_max=1 << 30)
     generation.structure.append(RELEASED)
+    generation.opening.append(ADDED)
     return generation, [lane for _, lanes in found for lane in lanes]
 
 
@@ -161,7 +163,9 @@ def expected(lanes: Sequence[Lane], culprits: Iterable[int]) -> list[Part]:
 
 @given(st.tuples(STEPS, STEPS), st.data())
 def test_parts_are_those_of_a_dumb_twin(plans: tuple[list[Step], list[Step]], data: st.DataObject) -> None:
-    """The innocent first, then the guilty record by record: each output and change once, structure with the last."""
+    """The innocent first, then the guilty record by record: each output and change once. What was cut before comes with
+    the first part, other structure with the last.
+    """
     generation, lanes = taken(*plans)
     values, size, has_stretches = sent([generation]), generation.size, bool(generation.stretches)
     count = len(generation.outputs())
@@ -186,6 +190,7 @@ def test_parts_are_those_of_a_dumb_twin(plans: tuple[list[Step], list[Step]], da
     assert changed(parts) == sorted(value for lane in lanes for value in lane.changed)
     assert sum(part.size for part in parts) == size
     assert [part.structure for part in parts] == [[]] * (len(parts) - 1) + [[RELEASED]]
+    assert [part.opening for part in parts] == [[ADDED]] + [[]] * (len(parts) - 1)
 
 
 @dataclass

@@ -13,7 +13,6 @@ from keylanes import (
     MapState,
     MsgpackCodec,
     SettingsError,
-    SourceError,
     State,
     StateError,
     StateNotReady,
@@ -160,26 +159,6 @@ async def test_changed_store_is_refused(annotation: Any, topic: str, said: str) 
     await engine.start(again)
     await engine.level()
     assert engine.view("kept").get(b"k") == 7
-
-
-@virtual
-async def test_source_that_has_grown() -> None:
-    """A stateful source with more partitions than before is refused at a start, and stops an application that runs."""
-
-    def grow(engine: Engine) -> None:
-        engine.cluster.grow_topic(SOURCE)
-
-    app = application()
-    counting(app)
-    engine = await started(app)
-    engine.send(b"k", b"1")
-    await engine.level()
-    grow(engine)
-    with pytest.raises(SourceError, match="in has 2 partitions now and had 1: keys moved"):
-        await engine.task
-    with pytest.raises((SettingsError, SourceError), match="partitions"):
-        await engine.start()
-    assert engine.values() == {b"k": [b"1"]}
 
 
 def test_truncated_changelog_is_noticed() -> None:
@@ -429,35 +408,6 @@ def test_older_read_never_hides_what_was_settled() -> None:
     settled(state, table, layer)
     state.overlay.learn(cells, values)
     assert seen(state, key) == b"new"
-
-
-def test_older_read_never_comes_into_a_cell_that_was_given_up() -> None:
-    """The same when memory was scarce meanwhile: what was settled is in the table alone."""
-    table = MemoryCopy()
-    key = state_key(5, 0, b"k")
-    state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=1)
-    cells, values = [state.overlay.cell(key)], table.get_many([key])
-    settled(state, table, done(state, key, encode_stored(b"new", None)))
-    assert state.overlay.find(key) is None
-    state.overlay.learn(cells, values)
-    assert seen(state, key) == b"new"
-
-
-def test_read_ahead_before_a_change_is_changed_with_it() -> None:
-    """What was read ahead, and what is read between done and settled, is the newest after it was settled."""
-    table = MemoryCopy()
-    key = state_key(5, 0, b"k")
-    table.write([(key, encode_stored(b"old", None))])
-    state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=10_000)
-    cells = [state.overlay.cell(key)]
-    state.overlay.learn(cells, table.get_many([key]))
-    assert seen(state, key) == b"old"
-    layer = done(state, key, encode_stored(b"new", None))
-    state.overlay.learn(cells, table.get_many([key]))
-    settled(state, table, layer)
-    assert seen(state, key) == b"new"
-    settled(state, table, done(state, key, None))
-    assert seen(state, key) is None
 
 
 def test_read_ahead_stays_within_its_bytes() -> None:
