@@ -17,7 +17,6 @@ import pytest
 from keylanes import App
 from keylanes.brokers.protocol import Outgoing
 from keylanes.brokers.simulated.broker import Latency
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import StoreError
 from keylanes.keyrange.hashing import hash_chain_text, point_of_key
 from keylanes.offsets.provenance import HEADER
@@ -214,24 +213,21 @@ async def test_the_state_is_what_the_old_version_had_written(version: str) -> No
 
 @version
 @pytest.mark.parametrize("seed", range(3))
-def test_an_older_log_is_gone_on_with_across_a_crash_and_restarts(version: str, seed: int) -> None:
+@virtual
+async def test_an_older_log_is_gone_on_with_across_a_crash_and_restarts(version: str, seed: int) -> None:
     """The first process handles what no tile holds and nothing else; it dies while a key waits; others come after."""
-
-    async def story() -> None:
-        world = World(version, seed)
-        handled = await world.start(holding(lambda value: value % KEYS == STUCK_KEY))
-        free = {value for value in world.old.waiting if value % KEYS != STUCK_KEY}
-        await handled.until(len(free))
-        await asyncio.sleep(1)  # in virtual time: all that is handled is committed
-        assert handled == free
-        await world.engine.crash()
-        assert await world.run(ORDERS) == world.old.waiting - free
-        for life in range(2):
-            more = range(ORDERS + life * MORE, ORDERS + (life + 1) * MORE)
-            world.send(more)
-            assert await world.run(ORDERS + (life + 1) * MORE) == set(more)
-
-    run_virtual(story(), seed=seed)
+    world = World(version, seed)
+    handled = await world.start(holding(lambda value: value % KEYS == STUCK_KEY))
+    free = {value for value in world.old.waiting if value % KEYS != STUCK_KEY}
+    await handled.until(len(free))
+    await asyncio.sleep(1)  # in virtual time: all that is handled is committed
+    assert handled == free
+    await world.engine.crash()
+    assert await world.run(ORDERS) == world.old.waiting - free
+    for life in range(2):
+        more = range(ORDERS + life * MORE, ORDERS + (life + 1) * MORE)
+        world.send(more)
+        assert await world.run(ORDERS + (life + 1) * MORE) == set(more)
 
 
 @version

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keylanes.brokers.protocol import Headers, Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import Entry, Faults, Latency, SimulatedBroker
@@ -83,6 +83,11 @@ class Cluster(SimulatedBroker):
         self._compacted: dict[tuple[TopicPartition, int], Entry] = {}
 
     state: JudgedState
+    wrap: Callable[[Any], Any] = staticmethod(lambda connection: connection)
+    """What is made of each connection."""
+
+    def connect(self, client_name: str) -> Any:
+        return self.wrap(super().connect(client_name))
 
     @property
     def trims(self) -> int:

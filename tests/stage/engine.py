@@ -16,6 +16,7 @@ from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.group.member import Works
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.member import Member
+from keylanes.runtime.stores.keeper import OpenCopies
 from keylanes.runtime.stores.view import StoreView
 from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.memory import MemoryCopies
@@ -55,6 +56,8 @@ class Engine:
         for topic in (*sources, OUT, DEAD):
             self.cluster.create_topic(topic, partitions)
         self.copies: Copies = MemoryCopies()
+        self.open_copies: OpenCopies | None = lambda _: self.copies
+        self.cpu_s: Callable[[], float] = lambda: 0.0
         self.starts = 0
         self.is_over = True
         """It does not run, or the test itself has ended it."""
@@ -81,7 +84,8 @@ class Engine:
             self.settings(),
             birth=birth,
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
-            open_copies=lambda _: self.copies,
+            open_copies=self.open_copies,
+            cpu_s=self.cpu_s,
             now_s=loop.time,
         )
         self.starts += 1

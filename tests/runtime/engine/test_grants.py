@@ -5,23 +5,12 @@ from typing import Any
 
 import pytest
 
-from keylanes import App
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 
-from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.engine import Engine
 from ...stage.virtual import virtual
-
-
-def passing_on() -> App:
-    """Passes on values."""
-    app = application(commit_interval_ms=50)
-
-    @app.handler(SOURCE, to=OUT, parallelising_factor=4)
-    async def copy(value: bytes) -> bytes:
-        return value
-
-    return app
+from ..membership.group import passing_on, until
 
 
 def holds_one(engine: Engine) -> bool:
@@ -37,8 +26,7 @@ async def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_anoth
     first = Engine(passing_on(), partitions=2, name="first")
     second = Engine(passing_on(), partitions=2, cluster=first.cluster, name="second")
     await first.start()
-    while not first.member.statistics(0.0).commits:  # noqa: ASYNC110  # nobody tells
-        await asyncio.sleep(0.01)
+    await until(lambda: bool(first.member.statistics(0.0).commits))
     keeper, is_written = first.member.keeper, asyncio.Event()
     committed = keeper.committed
 
@@ -48,14 +36,10 @@ async def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_anoth
 
     keeper.committed = slowly  # type: ignore[method-assign]  # a disk that takes its time
     await second.start()
-    async with asyncio.timeout(60):
-        while not holds_one(second):  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
+    await until(lambda: holds_one(second), 60)
     assert not first.member.standing.ledger.control.moves.asked, "it has read the grant"
     is_written.set()
-    async with asyncio.timeout(10):
-        while not holds_one(first):  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
+    await until(lambda: holds_one(first), 10)
     assert len(first.member.statistics(0.0).partitions) == 1
 
 
@@ -66,9 +50,7 @@ async def test_a_grant_to_another_process_is_not_taken_up() -> None:
     second = Engine(passing_on(), partitions=2, cluster=first.cluster, name="second")
     await first.start()
     await second.start()
-    async with asyncio.timeout(60):
-        while not all(holds_one(engine) for engine in (first, second)):  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
+    await until(lambda: all(holds_one(engine) for engine in (first, second)), 60)
     (held,), (of_other,) = first.member.runs, second.member.runs
     cycle, foreign = first.member.work.cycle, of_other.dispatch
     await cycle.standing.read()

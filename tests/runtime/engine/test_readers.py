@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -21,37 +21,34 @@ from keylanes.runtime.settings import Settings
 from keylanes.state.overlay import Cell
 
 from ...stage.appending import append
+from ...stage.passing import Passing
 
 RECORDS = 10
 WAIT_S = 30.0
 
 
-class Announced:
+class Announced(Passing):
     """A broker whose readers tell when they are assigned their partitions: a step of the main reader has begun."""
 
     def __init__(self, broker: Broker, on_assigned: Callable[[], None]) -> None:
-        self.broker, self.on_assigned = broker, on_assigned
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.broker, name)
+        super().__init__(broker)
+        self.on_assigned = on_assigned
 
     async def reader(self, positions: Mapping[TopicPartition, int]) -> "AnnouncedReader":
         """One that tells."""
-        return AnnouncedReader(await self.broker.reader(positions), self.on_assigned)
+        return AnnouncedReader(await self.real.reader(positions), self.on_assigned)
 
 
-class AnnouncedReader:
+class AnnouncedReader(Passing):
     """A reader of such a broker."""
 
     def __init__(self, reader: Reader, on_assigned: Callable[[], None]) -> None:
-        self._reader, self._on_assigned = reader, on_assigned
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
+        super().__init__(reader)
+        self._on_assigned = on_assigned
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """See the protocol."""
-        self._reader.assign(positions)
+        self.real.assign(positions)
         self._on_assigned()
 
 

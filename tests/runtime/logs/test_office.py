@@ -31,6 +31,7 @@ from keylanes.runtime.settings import Settings
 
 from ...stage.appending import append
 from ...stage.fencing import fence
+from ...stage.passing import Passing
 from ...stage.virtual import virtual
 from ...tiers.marks import tier
 
@@ -41,35 +42,30 @@ LOG = TopicPartition("x.offsets", 0)
 HALF = SPACE_END // 2
 
 
-class Breaking:
+class Breaking(Passing):
     """A connection whose readers get no answer once: to the fetch after ``left`` more; 0: to all of them they do."""
 
-    def __init__(self, broker: Any) -> None:
-        self.broker, self.left = broker, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.broker, name)
+    left = 0
 
     async def reader(self, positions: Mapping[TopicPartition, int]) -> Any:
         """One that may break."""
-        return BreakingReader(self, await self.broker.reader(positions))
+        return BreakingReader(self, await self.real.reader(positions))
 
 
-class BreakingReader:
+class BreakingReader(Passing):
     """A reader of such a connection."""
 
     def __init__(self, connection: Breaking, reader: Reader) -> None:
-        self.connection, self.reader = connection, reader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.reader, name)
+        super().__init__(reader)
+        self.connection = connection
 
     async def fetch(self, *of: Any, **limits: Any) -> list[Batch]:
         """See the protocol."""
         self.connection.left -= 1
         if self.connection.left == 0:
             raise BrokerTimeout("no answer on demand")
-        return await self.reader.fetch(*of, **limits)
+        batches: list[Batch] = await self.real.fetch(*of, **limits)
+        return batches
 
 
 class Group:

@@ -16,6 +16,7 @@ from keylanes.runtime.settings import Settings
 from keylanes.state.changelog import CHANGELOG_CONFIG
 from keylanes.state.tables import TABLE_CONFIG
 
+from ...stage.passing import Passing
 from ...tiers.marks import tier
 
 pytestmark = tier("check")
@@ -62,24 +63,21 @@ def prepared(
     )
 
 
-class Behind:
+class Behind(Passing):
     """A connection to a node that hears of topics late: some questions long it knows only of what was there before."""
 
     def __init__(self, broker: SimulatedConnection, questions: int) -> None:
-        self.broker, self.questions = broker, questions
-        self.new: set[str] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.broker, name)
+        super().__init__(broker)
+        self.questions, self.new = questions, set[str]()
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """See the protocol."""
-        await self.broker.create(specs)
+        await self.real.create(specs)
         self.new = {spec.name for spec in specs}
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """See the protocol."""
-        found = await self.broker.describe(topics)
+        found = await self.real.describe(topics)
         self.questions -= bool(self.new)
         return {name: topic for name, topic in found.items() if self.questions < 0 or name not in self.new}
 

@@ -6,12 +6,12 @@ import pytest
 
 from keylanes.brokers.protocol import BrokerError, Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedBroker
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.true_ends import TrueEnds
 from keylanes.runtime.settings import Settings
 
 from ...stage.fencing import fence
+from ...stage.virtual import virtual
 from ...tiers.marks import tier
 
 pytestmark = tier("check")
@@ -20,26 +20,23 @@ OFFSETS = TopicPartition("x.offsets", 0)
 TILE = Outgoing(*OFFSETS, None, b"tile")
 
 
-def test_all_that_a_fenced_member_has_committed_lies_below() -> None:
+@pytest.mark.parametrize("seed", range(12))
+@virtual
+async def test_all_that_a_fenced_member_has_committed_lies_below(seed: int) -> None:
     """The member is anywhere in its transaction when it is fenced, and commits no more."""
-
-    async def story(seed: int) -> None:
-        cluster = SimulatedBroker(seed)
-        cluster.create_topic("x.control", 1)
-        cluster.create_topic(OFFSETS.topic, 1)
-        broker, settings = cluster.connect("coordinator"), Settings()
-        ends = TrueEnds(broker, LogReader("x", broker, settings, 1), settings)
-        producer = await cluster.connect("member").producer("x.1.v", transaction_timeout_ms=5_000)
-        committing = asyncio.ensure_future(producer.transact([TILE]))
-        await asyncio.sleep(seed / 1000)
-        await fence(broker, "x.1.v")
-        end = (await ends.offsets([0], 1))[OFFSETS]
-        await asyncio.gather(committing, return_exceptions=True)
-        tiles = [record.offset for record in cluster.committed(OFFSETS.topic) if record.value == TILE.value]
-        assert len(tiles) <= 1
-        assert all(offset < end for offset in tiles)
-        with pytest.raises(BrokerError):
-            await producer.transact([TILE])
-
-    for seed in range(12):
-        run_virtual(story(seed), seed=seed)
+    cluster = SimulatedBroker(seed)
+    cluster.create_topic("x.control", 1)
+    cluster.create_topic(OFFSETS.topic, 1)
+    broker, settings = cluster.connect("coordinator"), Settings()
+    ends = TrueEnds(broker, LogReader("x", broker, settings, 1), settings)
+    producer = await cluster.connect("member").producer("x.1.v", transaction_timeout_ms=5_000)
+    committing = asyncio.ensure_future(producer.transact([TILE]))
+    await asyncio.sleep(seed / 1000)
+    await fence(broker, "x.1.v")
+    end = (await ends.offsets([0], 1))[OFFSETS]
+    await asyncio.gather(committing, return_exceptions=True)
+    tiles = [record.offset for record in cluster.committed(OFFSETS.topic) if record.value == TILE.value]
+    assert len(tiles) <= 1
+    assert all(offset < end for offset in tiles)
+    with pytest.raises(BrokerError):
+        await producer.transact([TILE])

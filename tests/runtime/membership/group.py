@@ -33,8 +33,11 @@ def passing_on(*, start: str = "earliest", factor: int = 4, **settings: Any) -> 
 class Group:
     """Processes on one cluster, and what is sent to them."""
 
-    def __init__(self, *, partitions: int = PARTITIONS, cluster: Any = None) -> None:
-        self.cluster: Cluster = cluster or Cluster(1, Latency())
+    def __init__(
+        self, *, partitions: int = PARTITIONS, latency: Latency | None = None, wrap: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.cluster = Cluster(1, latency or Latency())
+        self.cluster.wrap = wrap or self.cluster.wrap
         self.partitions, self.sent = partitions, 0
         self.cluster.create_topic(SOURCE, partitions)
 

@@ -39,8 +39,9 @@ class Pair:
 
     takes_s: Callable[[], float] = staticmethod(lambda: 0.0)
 
-    def __init__(self, make: Callable[[int, Latency], Cluster] = Cluster, **settings: Any) -> None:
-        self.cluster = make(1, Latency(request_ms=(REQUEST_S * 1e3,) * 2, marker_ms=(0.0, 0.0)))
+    def __init__(self, wrap: Callable[[Any], Any] = Cluster.wrap, **settings: Any) -> None:
+        self.cluster = Cluster(1, Latency(request_ms=(REQUEST_S * 1e3,) * 2, marker_ms=(0.0, 0.0)))
+        self.cluster.wrap = wrap
         self.options = {"commit_interval_ms": 100, "split_hot_ranges": False, **settings}
         self.gates: dict[int, asyncio.Event] = {}
         self.steps: list[tuple[float, str, Step]] = []

@@ -17,8 +17,8 @@ from keylanes.runtime.member import Member
 from keylanes.runtime.membership.coordinating import PROBES
 from keylanes.runtime.rejoining import Rejoining
 
-from ...stage.cluster import Cluster
 from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.passing import Passing
 from .group import (
     BEAT_S,
     PARTITIONS,
@@ -183,23 +183,19 @@ async def test_who_has_no_level_to_reach_stays(group: Group) -> None:
 # --- who can't read the control log -----------------------------------------------------------------------------------
 
 
-class Deaf:
+class Deaf(Passing):
     """A connection that can't read the control log for some time."""
 
-    def __init__(self, broker: Any) -> None:
-        self.broker, self.is_deaf = broker, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.broker, name)
+    is_deaf = False
 
     async def reader(self, positions: Any) -> Any:
         """A reader."""
-        return DeafReader(self, await self.broker.reader(positions))
+        return DeafReader(self, await self.real.reader(positions))
 
     async def watermarks(self, sources: Sequence[TopicPartition]) -> Any:
         """See the protocol."""
         self.check(sources)
-        return await self.broker.watermarks(sources)
+        return await self.real.watermarks(sources)
 
     def check(self, sources: Sequence[TopicPartition]) -> None:
         """Raises BrokerTimeout when the control log is asked for."""
@@ -207,20 +203,18 @@ class Deaf:
             raise BrokerTimeout("no answer on demand")
 
 
-class DeafReader:
+class DeafReader(Passing):
     """A reader of such a connection."""
 
     def __init__(self, connection: Deaf, reader: Reader) -> None:
-        self.connection, self.reader = connection, reader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.reader, name)
+        super().__init__(reader)
+        self.connection = connection
 
     async def fetch(self, sources: Any, **limits: Any) -> Any:
         """See the protocol. A fetch that was under way is not answered either."""
         try:
             self.connection.check(list(sources))
-            batches = await self.reader.fetch(sources, **limits)
+            batches = await self.real.fetch(sources, **limits)
             self.connection.check(list(sources))
         except BrokerTimeout:
             await asyncio.sleep(0.5)
@@ -228,14 +222,7 @@ class DeafReader:
         return batches
 
 
-class DeafCluster(Cluster):
-    """A cluster of such connections."""
-
-    def connect(self, client_name: str) -> Any:
-        return Deaf(super().connect(client_name))
-
-
-@in_group(partitions=1, cluster=DeafCluster(1, Latency()))
+@in_group(partitions=1, wrap=Deaf)
 async def test_who_cant_read_the_control_log_begins_no_record_and_answers_nothing(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -359,7 +346,7 @@ async def test_who_was_expelled_comes_back(group: Group) -> None:
     await living
 
 
-@in_group(cluster=Cluster(1, Latency(timeout_ms=1500.0)))
+@in_group(latency=Latency(timeout_ms=1_500.0))
 async def test_beats_that_could_not_be_told_are_not_told_later(group: Group) -> None:
     """Behind an outage a beat says how it is now: those of before would say that this process has read nothing."""
     _, away = await group.sharing("ab")

@@ -11,13 +11,11 @@ import msgspec
 import pytest
 
 from keylanes import FencedError, State
-from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import Member
 from keylanes.runtime.processes.child import COMES_BACK, Sibling
 from keylanes.runtime.rejoining import Rejoining
-from keylanes.runtime.settings import Settings
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 from .group import BEAT_S, Group, coordinators, held, in_group, passing_on, start, until
@@ -82,44 +80,21 @@ def test_a_parent_hears_who_may_be_started_again(error: FencedError, comes_back:
 # --- the folder of a name ---------------------------------------------------------------------------------------------
 
 
-class OnDisk(Engine):
-    """With its copies in a subfolder of a real state folder."""
-
-    folder: Path
-
-    def settings(self) -> Settings:
-        """With the folder."""
-        return msgspec.structs.replace(super().settings(), state_folder=str(self.folder))
-
-    def make(self) -> Member:
-        """As the application makes it: the folder is that of the settings."""
-        loop = asyncio.get_running_loop()
-        birth = f"{self.name}-{self.starts}-{id(self)}"
-        self.starts += 1
-        self.connection = self.cluster.connect(birth)
-        self.member = Member(
-            self.app.name,
-            list(self.app.handlers.values()),
-            self.connection,
-            self.settings(),
-            birth=birth,
-            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
-            now_s=loop.time,
-        )
-        return self.member
-
-
-def on_disk(group: Group, name: str, folder: Path) -> OnDisk:
-    """A process that counts the records of each key."""
-    app = application(commit_interval_ms=100, state_write_interval_ms=100)
+def on_disk(group: Group, name: str, folder: Path, number: int = 0) -> Engine:
+    """A process that counts the records of each key, with its copies in a subfolder of a real state folder. ``number``:
+    another one of the same name.
+    """
+    app = application(
+        commit_interval_ms=100, state_write_interval_ms=100, state_folder=str(folder), group_instance_id=name
+    )
 
     @app.handler(SOURCE, to=OUT, parallelising_factor=4)
     async def count(value: bytes, seen: State[int]) -> bytes:
         seen.put((seen.get() or 0) + 1)
         return value
 
-    engine = OnDisk(app, partitions=group.partitions, cluster=group.cluster, name=name)
-    engine.folder = folder
+    engine = group.process(f"{name}-{number}", app)
+    engine.open_copies = None
     return engine
 
 
@@ -154,7 +129,7 @@ async def test_who_was_killed_reads_only_the_tail_into_the_copies_of_its_name(
     await group.done()
     await engine.crash()
     caplog.clear()
-    again = on_disk(group, "a", tmp_path / "left")
+    again = on_disk(group, "a", tmp_path / "left", 1)
     await again.start()
     await until(lambda: held(again) == {0, 1})
     assert 10 <= restored(caplog) <= 40
@@ -188,7 +163,7 @@ async def test_processes_that_swap_their_names_have_each_other_s_folders(group: 
     group.send(100)
     await group.done()
     await before[0].stop()
-    after = [on_disk(group, name, tmp_path) for name in "ba"]
+    after = [on_disk(group, name, tmp_path, 1) for name in "ba"]
     with pytest.raises(FencedError, match="which has the name 'b', too"):
         await after[0].start()
     await before[1].stop()

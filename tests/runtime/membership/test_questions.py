@@ -19,9 +19,9 @@ from keylanes.state.changelog import decode_stored, encode_stored
 from keylanes.state.keys import parse_key, state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 
-from ...stage.cluster import Cluster
 from ...stage.engine import OUT, SOURCE, Engine, application
 from ...stage.log_events import member_fenced
+from ...stage.passing import Passing
 from .group import BEAT_S, SESSION_S, Group, held, in_group, share, start, until
 from .test_hand_over import KEYS, QUARTER, REQUEST_S, Pair, key_in, paired
 from .test_members import Deaf
@@ -161,25 +161,23 @@ async def test_nobody_is_named_who_was_expelled(group: Group) -> None:
 class Late(Deaf):
     """A connection that can't read the control log, and whose commits are told late, when that is asked of it."""
 
-    def __init__(self, broker: Any) -> None:
-        super().__init__(broker)
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
         self.is_late, self.goes_on = False, asyncio.Event()
         self.aborts = 0
         """So many transactions more are aborted."""
 
     async def producer(self, *given: Any, **options: Any) -> Any:
         """A producer of it."""
-        return LateProducer(self, await self.broker.producer(*given, **options))
+        return LateProducer(self, await self.real.producer(*given, **options))
 
 
-class LateProducer:
+class LateProducer(Passing):
     """A producer of such a connection."""
 
     def __init__(self, connection: Late, producer: Producer) -> None:
-        self.connection, self.real = connection, producer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
+        super().__init__(producer)
+        self.connection = connection
 
     async def transact(self, records: Any) -> Any:
         """See the protocol."""
@@ -190,13 +188,6 @@ class LateProducer:
         if self.connection.is_late:
             await self.connection.goes_on.wait()
         return done
-
-
-class LateCluster(Cluster):
-    """A cluster of such connections."""
-
-    def connect(self, client_name: str) -> Any:
-        return Late(super().connect(client_name))
 
 
 class Judge:
@@ -254,7 +245,7 @@ async def test_an_answer_is_never_older_than_what_another_member_has_committed(p
     assert judge.refused["owner"] == judge.refused["other"] == {"Elsewhere", "StateNotReady"}
 
 
-@paired(is_stateful=True, make=LateCluster)
+@paired(is_stateful=True, wrap=Late)
 async def test_the_owner_answers_until_it_releases_and_nobody_answers_with_what_was(pair: Pair) -> None:
     """A record holds a range back for long: its owner goes on answering. Then the release is committed, and the owner
     hears neither of that nor of the grant; the next one changes the state, and the owner answers nothing of it.
@@ -295,7 +286,7 @@ async def test_the_owner_answers_until_it_releases_and_nobody_answers_with_what_
     assert told.value.member == taker.member.standing.incarnation
 
 
-@paired(is_stateful=True, make=LateCluster)
+@paired(is_stateful=True, wrap=Late)
 async def test_what_is_not_released_after_all_is_answered_meanwhile(pair: Pair) -> None:
     """The broker aborts the transaction that releases, several times: between two of them the owner answers."""
     pair.send(KEYS)
@@ -317,7 +308,7 @@ async def test_what_is_not_released_after_all_is_answered_meanwhile(pair: Pair) 
 # --- how old what is known may be -------------------------------------------------------------------------------------
 
 
-@in_group(partitions=1, cluster=LateCluster(1, Latency()))
+@in_group(partitions=1, wrap=Late)
 async def test_who_has_not_read_the_control_log_for_long_answers_nothing(group: Group) -> None:
     """For ``query_view_ms_max``, which is shorter than the session here: records go on."""
     engine = group.process("a", counting(query_view_ms_max=3_000))
@@ -340,7 +331,7 @@ async def test_who_has_not_read_the_control_log_for_long_answers_nothing(group: 
     assert engine.view("seen").get(b"k0") == 1, "where nothing happens what is known does not get old"
 
 
-@in_group(partitions=2, cluster=Cluster(1, Latency(timeout_ms=6 * SESSION_S * 1000)))
+@in_group(partitions=2, latency=Latency(timeout_ms=6 * SESSION_S * 1000))
 async def test_a_broker_that_says_nothing_does_not_say_that_nothing_has_changed(group: Group) -> None:
     """Who is cut off from it reads nothing for as long as a call may take: longer than others wait to have its ranges.
     It answers nothing after ``query_view_ms_max``, and begins no record after a session.
@@ -376,7 +367,7 @@ async def test_a_log_that_is_never_read_to_its_end_is_known_all_the_same(group: 
         await asyncio.sleep(0.1)
 
 
-@in_group(partitions=1, cluster=LateCluster(1, Latency()))
+@in_group(partitions=1, wrap=Late)
 async def test_the_older_of_two_clocks_counts(group: Group) -> None:
     """A machine that slept shows it by the time of the day, until the log is read; one whose clock is set back by the
     other one.

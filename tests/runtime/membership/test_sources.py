@@ -1,13 +1,12 @@
 """What a process does with source topics that are new, have grown, or are others than they were."""
 
-import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
-from keylanes import App, Context, SettingsError, SourceError, State
-from keylanes.brokers.protocol import BrokerError, BrokerTimeout, Outgoing, TopicPartition, UnknownTopic, Watermarks
+from keylanes import App, SettingsError, SourceError, State
+from keylanes.brokers.protocol import BrokerTimeout, Outgoing, TopicPartition, UnknownTopic, Watermarks
 from keylanes.brokers.simulated.broker import Latency
 from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.keyrange.ranges import WHOLE
@@ -16,57 +15,28 @@ from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.runtime.membership import coordinating
 
 from ...stage.cluster import Cluster
-from ...stage.engine import OUT, SOURCE, Engine, application, started
+from ...stage.engine import SOURCE, Engine, application, started
 from ...stage.log_events import coordinator_elected, in_turn, partition_started
+from ...stage.passing import Passing
 from ...stage.virtual import virtual
+from .group import passing_on, until
 
 ADDED = TopicPartition(SOURCE, 1)
 
 
-class Leaderless:
+class Leaderless(Passing):
     """A connection that can't tell the watermarks of the added partition at first: one error after the other."""
 
-    def __init__(self, broker: Any, errors: list[BrokerError]) -> None:
-        self.broker, self.errors = broker, errors
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.broker, name)
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self.errors = [BrokerTimeout("no leader yet"), UnknownTopic("no such partition yet")]
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """The watermarks, or the next error."""
         if ADDED in partitions and self.errors:
             raise self.errors.pop()
-        found: dict[TopicPartition, Watermarks] = await self.broker.watermarks(partitions)
+        found: dict[TopicPartition, Watermarks] = await self.real.watermarks(partitions)
         return found
-
-
-class SlowToLead(Cluster):
-    """A cluster on which the added partition has no leader at first."""
-
-    def __init__(self, *errors: BrokerError) -> None:
-        super().__init__(1, Latency())
-        self.errors = list(errors)
-
-    def connect(self, client_name: str) -> Any:
-        return Leaderless(super().connect(client_name), self.errors)
-
-
-async def reached(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, a minute at most."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.001)
-
-
-def passing_on() -> App:
-    """Passes values on."""
-    app = application(commit_interval_ms=200)
-
-    @app.handler(SOURCE, to=OUT, parallelising_factor=4)
-    async def copy(value: bytes, _: Context) -> bytes:
-        return value
-
-    return app
 
 
 def counting(*names: str) -> App:
@@ -98,12 +68,13 @@ async def test_added_partitions_without_a_leader_are_looked_at_again(
 ) -> None:
     """A slow answer, or none yet about what was made just now, ends nothing: it is said, and looked at again."""
     monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
-    cluster = SlowToLead(BrokerTimeout("no leader yet"), UnknownTopic("no such partition yet"))
-    engine = await started(passing_on(), cluster=cluster)
-    cluster.grow(SOURCE)
+    engine = Engine(passing_on())
+    engine.cluster.wrap = Leaderless
+    await engine.start()
+    engine.cluster.grow(SOURCE)
     engine.send(b"k", b"new", partition=1)
-    await reached(lambda: engine.values() == {b"k": [b"new"]})
-    assert cluster.errors == []
+    await until(lambda: engine.values() == {b"k": [b"new"]})
+    assert engine.connection.errors == []
     await engine.stop()
     assert caplog.text.count(f"new partitions of {SOURCE} can't be read yet: ") == 2
     assert "has 2 partitions now and had 1" in caplog.text
@@ -119,9 +90,9 @@ async def test_a_partition_that_was_added_is_held_as_a_whole(monkeypatch: pytest
     with pytest.raises(ValueError, match="is no source partition of"):
         await member.work.requests.split(ADDED, WHOLE.size // 2)
     cluster.grow(SOURCE)
-    await reached(lambda: len(member.runs) == 2 and bool(member.runs[1].dispatch.workers))
+    await until(lambda: len(member.runs) == 2 and bool(member.runs[1].dispatch.workers))
     assert sum(worker.end - worker.first for worker in member.runs[1].dispatch.workers) == WHOLE.size
-    await reached(lambda: [run.dispatch.partitions for run in member.runs] == [2, 2])
+    await until(lambda: [run.dispatch.partitions for run in member.runs] == [2, 2])
 
 
 # --- stores, which bind a topic to the partitions that it has --------------------------------------------------------
@@ -156,7 +127,7 @@ async def test_more_partitions_than_the_state_was_begun_with_are_refused(
         with pytest.raises((SettingsError, SourceError), match=r"in has 2 partitions now|they must have as many"):
             await engine.start()
     await engine.start(passing_on())
-    await reached(lambda: len(engine.member.runs) == 2)
+    await until(lambda: len(engine.member.runs) == 2)
 
 
 @virtual

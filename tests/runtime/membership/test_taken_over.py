@@ -6,40 +6,28 @@ from typing import Any
 import pytest
 
 from keylanes.brokers.protocol import Outgoing
-from keylanes.brokers.simulated.broker import Latency
 from keylanes.errors import LogError, SourceError, StateError
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import MemberExpelled
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.logs.reader import HistoryTrimmed
 
-from ...stage.cluster import Cluster
 from ...stage.engine import SOURCE, Engine, application
 from ...stage.log_events import coordinator_elected
+from ...stage.passing import Passing
 from ...stage.virtual import virtual
 
 
-class SlowToAnswer:
+class SlowToAnswer(Passing):
     """A connection that makes every reader wait ten seconds from some moment on."""
 
-    def __init__(self, broker: Any) -> None:
-        self.broker, self.is_slow = broker, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.broker, name)
+    is_slow = False
 
     async def reader(self, positions: Any) -> Any:
         """A reader, some time."""
         if self.is_slow:
             await asyncio.sleep(10)
-        return await self.broker.reader(positions)
-
-
-class SlowCluster(Cluster):
-    """A cluster of such connections."""
-
-    def connect(self, client_name: str) -> Any:
-        return SlowToAnswer(super().connect(client_name))
+        return await self.real.reader(positions)
 
 
 @virtual
@@ -53,13 +41,13 @@ async def test_no_record_is_begun_while_it_asks_who_is_in_office() -> None:
         begun.append(int(value))
         await asyncio.sleep(0.01)
 
-    cluster = SlowCluster(1, Latency())
-    engine = Engine(app, cluster=cluster)
+    engine = Engine(app)
+    engine.cluster.wrap = SlowToAnswer
     for n in range(2_000):
         engine.send(b"k", b"%d" % n)
     member = await engine.start()
     await asyncio.sleep(1)
-    engine.connection.is_slow = True  # type: ignore[attr-defined]  # it is one of those above
+    engine.connection.is_slow = True
     before, commits = len(begun), member.work.cycle.transactions.commits
     member.fail(SourceError("damaged"))
     with pytest.raises(SourceError, match="damaged"):

@@ -226,29 +226,25 @@ async def test_store_shows_what_is_committed() -> None:
         seen.get(b"k", partition=7)
 
 
-def test_app_store_in_a_simulated_application() -> None:
+async def test_app_store_in_a_simulated_application() -> None:
     """`app.store` reads the application that a test runs, and says when there is none."""
-
-    async def main() -> None:
-        app = application()
-        counting(app)
-        with pytest.raises(SettingsError, match=r"no store 'what'; it has \['by', 'seen'\]"):
-            app.store("what")
+    app = application()
+    counting(app)
+    with pytest.raises(SettingsError, match=r"no store 'what'; it has \['by', 'seen'\]"):
+        app.store("what")
+    with pytest.raises(StateNotReady, match="does not run"):
+        app.store("seen").get("k")
+    async with app.test(seed=1) as broker:
+        await broker.send(SOURCE, 1, key="k")
+        await broker.read(OUT)
+        assert app.store("seen").get("k") == 1
+        await broker.crash()
         with pytest.raises(StateNotReady, match="does not run"):
             app.store("seen").get("k")
-        async with app.test(seed=1) as broker:
-            await broker.send(SOURCE, 1, key="k")
-            await broker.read(OUT)
-            assert app.store("seen").get("k") == 1
-            await broker.crash()
-            with pytest.raises(StateNotReady, match="does not run"):
-                app.store("seen").get("k")
-            await broker.restart()
-            await broker.send(SOURCE, 2, key="k")
-            await broker.read(OUT)
-            assert app.store("by").items("k") == [(1, 1), (2, 2)]
-
-    asyncio.run(main())
+        await broker.restart()
+        await broker.send(SOURCE, 2, key="k")
+        await broker.read(OUT)
+        assert app.store("by").items("k") == [(1, 1), (2, 2)]
 
 
 class SlowCopies(MemoryCopies):
