@@ -38,17 +38,23 @@ class Short:
         self.stops += 1
 
 
+def rejoining(made: list[Short], *, first_is_ready: bool = True) -> Rejoining:
+    """Runs, the first of which is over at once, and the next when it is told to stop."""
+
+    def make() -> Member:
+        is_first = not made
+        made.append(Short(lambda: is_first or made[-1].stops > 0, is_ready=first_is_ready or not is_first))
+        return cast(Member, made[-1])
+
+    return Rejoining(make, lambda member: None, Settings())
+
+
 @virtual
 async def test_one_that_is_told_to_stop_does_not_come_back(caplog: pytest.LogCaptureFixture) -> None:
     """Expelled twice, it joins again the first time; the second time it was told to stop before."""
     caplog.set_level(logging.INFO, "keylanes")
     made: list[Short] = []
-
-    def make() -> Member:
-        made.append(Short(lambda: len(made) == 1 or made[-1].stops > 0))
-        return cast(Member, made[-1])
-
-    runs = Rejoining(make, lambda member: None, Settings())
+    runs = rejoining(made)
     running = asyncio.get_running_loop().create_task(runs.run())
     await asyncio.sleep(10)
     assert len(made) == 2
@@ -62,13 +68,8 @@ async def test_one_that_is_told_to_stop_does_not_come_back(caplog: pytest.LogCap
 async def test_one_that_is_told_to_stop_as_its_wait_ends_does_not_come_back() -> None:
     """In the very turn of the loop in which it would have joined again."""
     made: list[Short] = []
-
-    def make() -> Member:
-        made.append(Short(lambda: len(made) == 1 or made[-1].stops > 0))
-        return cast(Member, made[-1])
-
     loop = asyncio.get_running_loop()
-    runs = Rejoining(make, lambda member: None, Settings())
+    runs = rejoining(made)
     running = loop.create_task(runs.run())
     await asyncio.sleep(0)
     loop.call_at(loop.time() + BACK_OFF_S, runs.stop)
@@ -81,13 +82,7 @@ async def test_one_that_is_told_to_stop_as_its_wait_ends_does_not_come_back() ->
 async def test_who_waits_for_the_start_gets_the_run_that_comes_to_work() -> None:
     """The first is expelled before it works on anything; what counts is that the second does."""
     made: list[Short] = []
-
-    def make() -> Member:
-        is_first = not made
-        made.append(Short(lambda: is_first or made[-1].stops > 0, is_ready=not is_first))
-        return cast(Member, made[-1])
-
-    runs = Rejoining(make, lambda member: None, Settings())
+    runs = rejoining(made, first_is_ready=False)
     running = asyncio.get_running_loop().create_task(runs.run())
     async with asyncio.timeout(10):
         await runs.started(running)

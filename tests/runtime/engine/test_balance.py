@@ -5,55 +5,42 @@ import contextlib
 import logging
 import random
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
 
-from keylanes.brokers.protocol import Outgoing, TopicPartition
-from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedBroker
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
-from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.engine.balance import SAY_LOOKS, Balance
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.engine.reshaping import Reshaping
 from keylanes.runtime.handlers.context import Context
-from keylanes.runtime.handlers.handler import Handler, declare
-from keylanes.runtime.member import Member
 from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, SplitWish
 from keylanes.runtime.partition.worker import Worker
-from keylanes.runtime.settings import Settings
 from keylanes.runtime.watch.statistics import HotKey
 
-from ...stage.appending import append
+from ...stage.cluster import fold_of
+from ...stage.engine import OUT, SOURCE, Engine, application
 from ...stage.virtual import Decorator, virtual, virtual_in
 
 LIMIT_S = 600.0
 HALF = SPACE_END // 2
 
 
-class Running:
-    """One process of an application with one source partition; its handler takes ``cost_s`` seconds a record."""
+class Running(Engine):
+    """A process whose handler takes ``cost_s`` seconds a record, of the only source partition."""
 
     def __init__(
-        self,
-        cost_s: Callable[[bytes], float],
-        factor: int = 4,
-        has_context: bool = False,
-        **settings: object,
+        self, cost_s: Callable[[bytes], float], factor: int = 4, has_context: bool = False, **settings: Any
     ) -> None:
-        loop = asyncio.get_running_loop()
-        self.cluster = SimulatedBroker(7)
-        for topic in ("src", "out"):
-            self.cluster.create_topic(topic, 1)
+        app, loop = application(**settings), asyncio.get_running_loop()
         self.running: dict[bytes, int] = {}
         self.keys: list[bytes] = []
         self.cpu_share = 0.0
-        self.connection = self.cluster.connect("app")
 
         async def work(value: bytes) -> bytes:
             key = self.keys[int(value)]
@@ -67,25 +54,9 @@ class Running:
             assert ctx.key == self.keys[int(value)]
             return await work(value)
 
-        handler: Handler = declare(
-            work_with_context if has_context else work,
-            "src",
-            to="out",
-            parallelising_factor=factor,
-            retry=None,
-            on_failure=None,
-            codec=None,
-        )
-        self.member = Member(
-            "app",
-            [handler],
-            self.connection,
-            Settings.of(**{"compression_type": None, **settings}),
-            birth="one",
-            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
-            cpu_s=lambda: loop.time() * self.cpu_share,
-        )
-        self.task = loop.create_task(self.member.run())
+        app.handler(SOURCE, to=OUT, parallelising_factor=factor)(work_with_context if has_context else work)
+        super().__init__(app, seed=7)
+        self.cpu_s = lambda: loop.time() * self.cpu_share
 
     @property
     def balance(self) -> Balance:
@@ -109,13 +80,11 @@ class Running:
         """Its workers."""
         return self.part.dispatch.workers
 
-    async def write(self, keys: Sequence[bytes]) -> None:
+    def write(self, keys: Sequence[bytes]) -> None:
         """One record each; the values are numbered."""
-        high = self.cluster.watermarks(TopicPartition("src", 0)).high
-        assert high == len(self.keys)
-        self.keys += keys
-        records = [Outgoing("src", 0, key, b"%d" % (high + i)) for i, key in enumerate(keys)]
-        await append(self.cluster.connect("writer"), records)
+        for key in keys:
+            self.send(key, b"%d" % len(self.keys))
+            self.keys.append(key)
 
     async def reached(self, condition: Callable[[], bool]) -> None:
         """Let virtual time pass until then."""
@@ -125,21 +94,12 @@ class Running:
                     await self.task
                 await asyncio.sleep(0.05)
 
-    async def level(self) -> None:
-        """Until everything that was written is committed."""
-        source = TopicPartition("src", 0)
-        ends = {source: self.cluster.watermarks(source).high}
-        await self.reached(lambda: self.member.work.ends_watch.is_level(ends))
-
     def check(self) -> None:
         """Every record's output is there once, those of each key in order; the log is sound."""
-        seen = defaultdict(list)
-        for output in self.cluster.committed("out"):
-            seen[output.key].append(int(output.value or b""))
-        assert all(values == sorted(values) for values in seen.values())
-        written = [int(record.value or b"") for record in self.cluster.committed("src")]
-        assert sorted(value for values in seen.values() for value in values) == written
-        ledger = self.ledger()
+        seen = [[int(value or b"") for value in values] for values in self.values().values()]
+        assert all(values == sorted(values) for values in seen)
+        assert sorted(value for values in seen for value in values) == list(range(len(self.keys)))
+        ledger = fold_of(self.cluster, self.app.name)
         assert not ledger.violations()
         assert not ledger.waiting()
 
@@ -151,23 +111,17 @@ class Running:
         """How many events of a kind there are."""
         return sum(type(event) is kind for event in self.events())
 
-    def ledger(self) -> Ledger:
-        """The fold of both logs."""
-        control = [decode(record.value or b"") for record in self.cluster.committed("app.control")]
-        return evolve_all(Ledger(), [*control, *self.events()])
-
 
 @contextlib.asynccontextmanager
 async def at_work(cost_s: Callable[[bytes], float], factor: int = 4, **options: Any) -> AsyncIterator[Running]:
     """An application that has started; it is stopped in order."""
     app = Running(cost_s, factor, **options)
-    await app.reached(app.member.is_ready.is_set)
+    await app.start()
     await asyncio.sleep(0)
     try:
         yield app
     finally:
-        app.member.stop()
-        await app.task
+        await app.stop()
 
 
 def running(cost_s: Callable[[bytes], float], factor: int = 4, **settings: Any) -> Decorator:
@@ -202,7 +156,7 @@ async def test_hot_ranges_are_split_and_merged_back_when_idle(app: Running) -> N
     keys = zipf(6_000, 60)
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    await app.write(keys)
+    app.write(keys)
     await app.level()
     seconds = loop.time() - begun
     assert app.balance.splits > 3
@@ -215,7 +169,7 @@ async def test_hot_ranges_are_split_and_merged_back_when_idle(app: Running) -> N
     # The last one may not be visible yet.
     await app.reached(lambda: app.told(WorkersMerged) == app.told(WorkerSplit))
     assert app.told(WorkerSplit) == app.balance.splits
-    await app.write(keys[:200])
+    app.write(keys[:200])
     await app.level()
     app.check()
 
@@ -231,7 +185,7 @@ async def test_the_bottleneck_is_not_idle_while_others_catch_up(app: Running) ->
     assert most > 1.2 * second
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    await app.write(keys)
+    app.write(keys)
     await app.level()
     assert app.part.dispatch.records_dropped > 0
     assert loop.time() - begun <= 1.1 * most * 0.01
@@ -242,7 +196,7 @@ async def test_the_bottleneck_is_not_idle_while_others_catch_up(app: Running) ->
 async def test_nothing_is_split_while_the_loop_has_no_time_left(app: Running) -> None:
     """All handlers take long then, and more workers would make it worse; when there is time again, the hot one is."""
     app.cpu_share = 0.95
-    await app.write(zipf(2_000, 200))
+    app.write(zipf(2_000, 200))
     await app.reached(lambda: app.balance.looks >= 4)
     assert app.part.dispatch.workers[0].queue
     assert app.balance.splits == 0
@@ -260,7 +214,7 @@ async def test_what_waits_says_at_once_where_a_hot_range_is_cut(app: Running, cp
     keys += [key for key in keys if point_of_key(key) < HALF // 2] * 4
     app.cpu_share = cpu_share
     random.Random(1).shuffle(keys)
-    await app.write(keys)
+    app.write(keys)
     await app.reached(lambda: app.balance.splits > 0)
     assert app.balance.looks == 1
     assert app.workers[0].end < HALF // 2
@@ -273,7 +227,7 @@ async def test_what_waits_says_at_once_where_a_hot_range_is_cut(app: Running, cp
 async def test_a_worker_that_is_split_in_mid_run_is_still_measured(has_context: bool) -> None:
     """One key with all the load: its worker never rests, is cut down to its point, and is then named."""
     async with at_work(lambda key: 0.005, has_context=has_context) as app:
-        await app.write([b"hot"] * 3_000)
+        app.write([b"hot"] * 3_000)
         await app.reached(lambda: bool(app.balance.hot_keys))
         assert app.balance.splits > 0
         assert [key.point for key in app.balance.hot_keys] == [point_of_key(b"hot")]
@@ -294,13 +248,13 @@ async def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, cap
     keys = [key for other in others[:40] for key in (b"slow", other)] + others
     caplog.set_level(logging.INFO)
     async with at_work(lambda key: 1.0 if key == b"slow" else 0.001, factor=2, has_context=has_context) as app:
-        await app.write(keys)
-        await app.reached(lambda: len(app.cluster.committed("out")) >= 430)
-        assert sum(1 for output in app.cluster.committed("out") if output.key == b"slow") < 12
+        app.write(keys)
+        await app.reached(lambda: len(app.cluster.committed(OUT)) >= 430)
+        assert sum(1 for output in app.cluster.committed(OUT) if output.key == b"slow") < 12
         assert len(near) > 100
         await app.reached(lambda: bool(app.balance.hot_keys))
         (hot,) = app.balance.hot_keys
-        assert (hot.topic, hot.partition, hot.point, hot.key) == ("src", 0, point, b"slow")
+        assert (hot.topic, hot.partition, hot.point, hot.key) == (SOURCE, 0, point, b"slow")
         assert hot.share > 0.5
         await app.level()
         app.check()
@@ -308,7 +262,7 @@ async def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, cap
     said = [record for record in caplog.records if "bottleneck" in record.getMessage()]
     assert len(said) == 1
     assert said[0].levelno == logging.WARNING
-    assert said[0].getMessage().startswith("src[0]: key 'slow' is a bottleneck")
+    assert said[0].getMessage().startswith("in[0]: key 'slow' is a bottleneck")
 
 
 @virtual
@@ -319,12 +273,12 @@ async def test_keys_with_the_same_load_are_no_bottleneck(caplog: pytest.LogCaptu
     for slow_s in (0.2, 0.8):
         assert "bottleneck" not in caplog.text
         async with at_work(lambda key, slow_s=slow_s: slow_s if key == b"key 7" else 0.2, factor=64) as app:  # type: ignore[misc]  # bound at once
-            await app.write([b"key %d" % i for i in range(20)] * 60)
+            app.write([b"key %d" % i for i in range(20)] * 60)
             await app.level()
             app.check()
             assert app.balance.looks > 2 * SAY_LOOKS
-    assert {r.getMessage()[:36] for r in caplog.records if "bottleneck" in r.getMessage()} == {
-        "src[0]: key 'key 7' is a bottleneck "
+    assert {r.getMessage()[:35] for r in caplog.records if "bottleneck" in r.getMessage()} == {
+        "in[0]: key 'key 7' is a bottleneck "
     }
 
 
@@ -334,7 +288,7 @@ async def test_nothing_is_split_while_it_drains(app: Running, caplog: pytest.Log
     asked for before is not done.
     """
     caplog.set_level(logging.INFO)
-    await app.write(zipf(4_000, 400, 0.0))
+    app.write(zipf(4_000, 400, 0.0))
     await app.reached(lambda: app.balance.looks > 0)
     before, said = app.balance.looks, len(split_messages(caplog))
     numbers = len(app.workers)
@@ -367,7 +321,7 @@ def split_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_who_does_not_want_it_is_left_alone(factor: int, settings: dict[str, object]) -> None:
     """One declared worker stays one, and a setting turns it off."""
     async with at_work(lambda key: 0.01, factor, **settings) as app:
-        await app.write(zipf(1_000, 20))
+        app.write(zipf(1_000, 20))
         await app.level()
         assert len(app.workers) == factor
         assert app.member.work.balance is None or app.member.work.balance.splits == 0
@@ -379,7 +333,7 @@ async def test_a_merge_that_failed_is_not_tried_again_at_once(app: Running) -> N
     """Its workers count as busy for some looks; nobody holds them in vain all the time."""
     await app.reshape.ask(SplitWish(app.part.dispatch, 9))
     await app.reached(lambda: bool(app.reshape.wishes.merging))
-    await app.write(keys_below(SPACE_END // 4))
+    app.write(keys_below(SPACE_END // 4))
     await app.reached(lambda: bool(app.reshape.wishes.holds))
     assert app.running, "it began before the hold"
     await app.reached(lambda: not app.reshape.wishes.holds)
@@ -408,7 +362,7 @@ async def test_a_split_that_is_asked_for(app: Running) -> None:
 @running(lambda key: 0.001, split_hot_ranges=False)
 async def test_a_merge_that_is_asked_for(app: Running) -> None:
     """It is there when the answer is, also while records come; what is no row of whole workers is refused."""
-    await app.write(zipf(500, 50))
+    app.write(zipf(500, 50))
     await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
     assert bounds_of(app) == [0, *even_bounds(4)[2:]]
     for first, end in ((0, HALF), (0, HALF + 5), (5, SPACE_END)):
@@ -421,7 +375,7 @@ async def test_a_merge_that_is_asked_for(app: Running) -> None:
 @running(lambda key: 2.0, merge_hold_ms=100, split_hot_ranges=False)
 async def test_a_merge_that_does_not_become_level_is_refused(app: Running) -> None:
     """A record that runs too long for it: its workers go on, and the next attempt may succeed."""
-    await app.write(keys_below(SPACE_END // 4))
+    app.write(keys_below(SPACE_END // 4))
     await app.reached(lambda: bool(app.running))
     with pytest.raises(ValueError, match="did not become level within 100 ms"):
         await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
@@ -434,7 +388,7 @@ async def test_a_merge_that_does_not_become_level_is_refused(app: Running) -> No
 @running(lambda key: 2.0, merge_hold_ms=300, split_hot_ranges=False)
 async def test_a_split_waits_while_its_worker_is_held(app: Running) -> None:
     """The merge ends first, here for lack of time; then the split is done."""
-    await app.write(keys_below(SPACE_END // 4))
+    app.write(keys_below(SPACE_END // 4))
     await app.reached(lambda: bool(app.running))
     merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
     await app.reached(lambda: bool(app.reshape.wishes.holds))
@@ -452,7 +406,7 @@ async def test_a_release_comes_first(app: Running) -> None:
     """From when it is asked for, splits and merges of its points are refused, also those asked for before; others go
     on.
     """
-    await app.write(keys_below(SPACE_END // 4))
+    app.write(keys_below(SPACE_END // 4))
     await app.reached(lambda: bool(app.running))
     before = {worker.epoch for worker in app.part.dispatch.workers}
     merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
@@ -475,7 +429,7 @@ async def test_a_release_comes_first(app: Running) -> None:
 async def test_what_is_asked_for_ends_with_the_run(app: Running) -> None:
     """Nobody waits for ever."""
     asked: list[asyncio.Future[None]] = []
-    await app.write(keys_below(SPACE_END // 4))
+    app.write(keys_below(SPACE_END // 4))
     await app.reached(lambda: bool(app.running))
     asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF))))
     await app.reached(lambda: bool(app.reshape.wishes.holds))

@@ -6,16 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from keylanes import App, Context
-from keylanes.brokers.protocol import Outgoing, TopicPartition
-from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedBroker
-from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.engine.readers import CATCH_UP_READERS_MAX
-from keylanes.runtime.handlers.handler import declare
-from keylanes.runtime.member import Member
-from keylanes.runtime.settings import Settings
 
-from ...stage.appending import append
+from ...stage.engine import SOURCE, Engine, application
 from ...stage.ground import Ground
+from ...stage.virtual import virtual
 
 WAIT_S = 60.0
 VALUE_BYTES = 6
@@ -117,47 +112,35 @@ async def test_slow_keys_hold_back_nobody(ground: Ground) -> None:
     assert took < 3.0, "it did not wait until a slow record was through"
 
 
-def test_hot_keys_of_many_partitions_are_not_idle() -> None:
+@virtual
+async def test_hot_keys_of_many_partitions_are_not_idle() -> None:
     """More partitions than may catch up at once, each with a hot key and some that are behind, too: a pass that stands
     at a full worker leaves its reader to the others, so each hot key has a record to work on nearly all of the time.
     """
     partitions, records, cost_s = 3 * CATCH_UP_READERS_MAX, 2_000, 0.01
     busy_s: defaultdict[int, float] = defaultdict(float)
     ended_s: dict[int, float] = {}
+    clock = asyncio.get_running_loop().time
+    # room for thirty records in each queue
+    app = application(buffer_bytes_max=partitions * 64 * 30 * 220)
 
+    @app.handler(SOURCE, parallelising_factor=64)
     async def work(value: bytes) -> None:
-        began = asyncio.get_running_loop().time()
+        began = clock()
         await asyncio.sleep(cost_s)
         if value:
-            partition, now = int(value), asyncio.get_running_loop().time()
-            busy_s[partition] += now - began
-            ended_s[partition] = now
+            partition = int(value)
+            busy_s[partition] += clock() - began
+            ended_s[partition] = clock()
 
-    async def main() -> float:
-        loop = asyncio.get_running_loop()
-        cluster = SimulatedBroker(7)
-        cluster.create_topic("src", partitions)
-        writer = cluster.connect("writer")
-        for partition in range(partitions):
-            ranks = random.Random(partition).choices(range(40), [1 / (rank + 1) for rank in range(40)], k=records)
-            hot = b"%d" % partition
-            await append(writer, [Outgoing("src", partition, b"%d" % rank, b"" if rank else hot) for rank in ranks])
-        # room for thirty records in each queue
-        settings = Settings.of(compression_type=None, buffer_bytes_max=partitions * 64 * 30 * 220)
-        handler = declare(work, "src", parallelising_factor=64)
-        member = Member("app", [handler], cluster.connect("app"), settings, birth="one", wall_ms=lambda: EPOCH_MS)
-        ends = {TopicPartition("src", p): records for p in range(partitions)}
-        task = loop.create_task(member.run())
-        await asyncio.wait_for(member.is_ready.wait(), WAIT_S)
-        began = loop.time()
-        async with asyncio.timeout(WAIT_S):
-            while not member.work.ends_watch.is_level(ends):  # noqa: ASYNC110  # what is waited for has no event
-                await asyncio.sleep(0.05)
-        member.stop()
-        await task
-        return began
-
-    began = run_virtual(main(), seed=3)
+    engine = Engine(app, seed=7, partitions=partitions)
+    for partition in range(partitions):
+        ranks = random.Random(partition).choices(range(40), [1 / (rank + 1) for rank in range(40)], k=records)
+        for rank in ranks:
+            engine.send(b"%d" % rank, b"" if rank else b"%d" % partition, partition=partition)
+    await engine.start()
+    began = clock()
+    await engine.level()
     assert len(busy_s) == partitions
     shares = sorted(busy_s[p] / (ended_s[p] - began) for p in range(partitions))
     assert shares[0] > 0.8, f"hot keys worked for so much of their time: {shares}"

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextvars import copy_context
 from typing import Any
 
@@ -16,18 +16,12 @@ WAIT_S = 30.0
 MOST = 4
 
 
-def running(story: Callable[[HandlerThreads], Coroutine[Any, Any, None]]) -> None:
-    """A story on threads of its own."""
-
-    async def run() -> None:
-        threads = HandlerThreads(MOST, "test-slot", time.monotonic, time.thread_time)
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await story(threads)
-        finally:
-            threads.close()
-
-    asyncio.run(run())
+@pytest.fixture
+async def threads() -> AsyncIterator[HandlerThreads]:
+    """Of their own for each test."""
+    threads = HandlerThreads(MOST, "test-slot", time.monotonic, time.thread_time)
+    yield threads
+    threads.close()
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> AwaitedCall:
@@ -39,8 +33,9 @@ async def made(threads: HandlerThreads, calls: list[AwaitedCall]) -> list[Any]:
     """Begin all of them; what they returned."""
     for one in calls:
         threads.begin(one)
-    for one in calls:
-        await one.through(asyncio.get_running_loop().time)
+    async with asyncio.timeout(WAIT_S):
+        for one in calls:
+            await one.through(asyncio.get_running_loop().time)
     return [one.result for one in calls]
 
 
@@ -75,129 +70,96 @@ def test_the_mean_forgets_what_was() -> None:
     assert wanted(cost, 1, 16, 2) == 16
 
 
-def test_short_calls_are_made_once_each_in_turn() -> None:
+async def test_short_calls_are_made_once_each_in_turn(threads: HandlerThreads) -> None:
     """However many there are; what they return and raise comes back, and how long they took."""
+    seen: list[int] = []
 
-    async def story(threads: HandlerThreads) -> None:
-        seen: list[int] = []
+    def work(number: int) -> int:
+        seen.append(number)
+        if number % 7 == 3:
+            raise ValueError(number)
+        return number
 
-        def work(number: int) -> int:
-            seen.append(number)
-            if number % 7 == 3:
-                raise ValueError(number)
-            return number
-
-        calls = [call(work, number) for number in range(5_000)]
-        await made(threads, calls)
-        assert sorted(seen) == list(range(5_000))
-        for number, one in enumerate(calls):
-            assert isinstance(one.failed, ValueError) if number % 7 == 3 else one.result == number
-            assert 0 <= one.seconds < WAIT_S
-
-    running(story)
+    calls = [call(work, number) for number in range(5_000)]
+    await made(threads, calls)
+    assert sorted(seen) == list(range(5_000))
+    for number, one in enumerate(calls):
+        assert isinstance(one.failed, ValueError) if number % 7 == 3 else one.result == number
+        assert 0 <= one.seconds < WAIT_S
 
 
-def test_calls_that_wait_run_at_once() -> None:
+async def test_calls_that_wait_run_at_once(threads: HandlerThreads) -> None:
     """As many as there may be threads: each waits here for the others, before anything was measured and after that."""
-
-    async def story(threads: HandlerThreads) -> None:
-        for _ in range(3):
-            together = threading.Barrier(MOST)
-            await made(threads, [call(together.wait, WAIT_S) for _ in range(MOST)])
-            await made(threads, [call(int) for _ in range(100)])
-
-    running(story)
+    for _ in range(3):
+        together = threading.Barrier(MOST)
+        await made(threads, [call(together.wait, WAIT_S) for _ in range(MOST)])
+        await made(threads, [call(int) for _ in range(100)])
 
 
-def test_calls_that_wait_get_their_threads_back_behind_short_ones() -> None:
+async def test_calls_that_wait_get_their_threads_back_behind_short_ones(threads: HandlerThreads) -> None:
     """Short ones are left to one thread; when some wait again, and nothing moves, others come to help."""
-
-    async def story(threads: HandlerThreads) -> None:
-        await made(threads, [call(int) for _ in range(1_000)])
-        together = threading.Barrier(MOST)
-        await made(threads, [call(together.wait, WAIT_S) for _ in range(MOST)])
-
-    running(story)
+    await made(threads, [call(int) for _ in range(1_000)])
+    together = threading.Barrier(MOST)
+    await made(threads, [call(together.wait, WAIT_S) for _ in range(MOST)])
 
 
-def test_one_that_never_ends_holds_up_nobody() -> None:
+async def test_one_that_never_ends_holds_up_nobody(threads: HandlerThreads) -> None:
     """It keeps its thread; all others are made."""
-
-    async def story(threads: HandlerThreads) -> None:
-        await made(threads, [call(int) for _ in range(1_000)])
-        ended = threading.Event()
-        stuck = call(ended.wait)
-        threads.begin(stuck)
-        assert await made(threads, [call(lambda n=n: n) for n in range(500)]) == list(range(500))
-        assert not stuck.future.done()
-        begun = threading.Event()
-        threads.begin(call(begun.set))
-        assert begun.wait(WAIT_S), "it has a thread at once: the loop stands still here, and looks after nothing"
-        ended.set()
-        await stuck.through(asyncio.get_running_loop().time)
-
-    running(story)
+    await made(threads, [call(int) for _ in range(1_000)])
+    ended = threading.Event()
+    stuck = call(ended.wait)
+    threads.begin(stuck)
+    assert await made(threads, [call(lambda n=n: n) for n in range(500)]) == list(range(500))
+    assert not stuck.future.done()
+    begun = threading.Event()
+    threads.begin(call(begun.set))
+    assert begun.wait(WAIT_S), "it has a thread at once: the loop stands still here, and looks after nothing"
+    ended.set()
+    await stuck.through(asyncio.get_running_loop().time)
 
 
-def test_threads_that_compute_give_way_to_each_other() -> None:
+async def test_threads_that_compute_give_way_to_each_other(threads: HandlerThreads) -> None:
     """Short calls that compute end in one thread: the lock would be passed around for nothing."""
+    names: list[str] = []
 
-    async def story(threads: HandlerThreads) -> None:
-        names: list[str] = []
+    def compute() -> None:
+        until = time.thread_time() + LONG_S / 20
+        while time.thread_time() < until:
+            pass
+        names.append(threading.current_thread().name)
 
-        def compute() -> None:
-            until = time.thread_time() + LONG_S / 20
-            while time.thread_time() < until:
-                pass
-            names.append(threading.current_thread().name)
-
-        await made(threads, [call(compute) for _ in range(3_000)])
-        assert len({*names[-500:]}) == 1
-
-    running(story)
+    await made(threads, [call(compute) for _ in range(3_000)])
+    assert len({*names[-500:]}) == 1
 
 
-def test_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
+async def test_a_call_that_nobody_waits_for_any_more_is_not_made(threads: HandlerThreads) -> None:
     """It was cancelled before a thread came to it."""
-
-    async def story(threads: HandlerThreads) -> None:
-        gate, seen = threading.Event(), list[int]()
-        blocking = [call(gate.wait) for _ in range(MOST)]
-        for one in blocking:
-            threads.begin(one)
-        late = call(seen.append, 1)
-        threads.begin(late)
-        late.future.cancel()
-        gate.set()
-        await made(threads, [call(seen.append, 2)])
-        assert seen == [2]
-
-    running(story)
+    gate, seen = threading.Event(), list[int]()
+    blocking = [call(gate.wait) for _ in range(MOST)]
+    for one in blocking:
+        threads.begin(one)
+    late = call(seen.append, 1)
+    threads.begin(late)
+    late.future.cancel()
+    gate.set()
+    await made(threads, [call(seen.append, 2)])
+    assert seen == [2]
 
 
-def test_what_is_closed_begins_nothing() -> None:
+async def test_what_is_closed_begins_nothing(threads: HandlerThreads) -> None:
     """It says so."""
-
-    async def story(threads: HandlerThreads) -> None:
-        threads.close()
-        with pytest.raises(RuntimeError, match="closed"):
-            threads.begin(call(int))
-
-    running(story)
+    threads.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        threads.begin(call(int))
 
 
-def test_idle_threads_end_when_they_are_closed() -> None:
+async def test_idle_threads_end_when_they_are_closed() -> None:
     """None is left behind."""
-
-    async def run() -> list[threading.Thread]:
-        threads = HandlerThreads(MOST, "ending-slot", time.monotonic, time.thread_time)
-        together = threading.Barrier(MOST)
-        await made(threads, [call(together.wait, WAIT_S) for _ in range(MOST)])
-        own = [thread for thread in threading.enumerate() if thread.name.startswith("ending-slot")]
-        threads.close()
-        return own
-
-    own = asyncio.run(run())
+    threads = HandlerThreads(MOST, "ending-slot", time.monotonic, time.thread_time)
+    together = threading.Barrier(MOST)
+    await made(threads, [call(together.wait, WAIT_S) for _ in range(MOST)])
+    own = [thread for thread in threading.enumerate() if thread.name.startswith("ending-slot")]
+    threads.close()
     assert len(own) == MOST
     for thread in own:
         thread.join(WAIT_S)
@@ -218,42 +180,34 @@ class Chained(ThreadCall):
 
 
 @pytest.mark.interpreted
-def test_calls_that_begin_the_next_one_leave_turns_to_others() -> None:
+async def test_calls_that_begin_the_next_one_leave_turns_to_others(threads: HandlerThreads) -> None:
     """Whatever is through, the loop goes round: nobody waits for the end of such a chain."""
-
-    async def story(threads: HandlerThreads) -> None:
-        left = [*range(50 * TAKE_MOST)]
-        for _ in range(2 * TAKE_MOST):
-            threads.begin(Chained(threads, left))
-        seen: list[int] = []
-        while left:
-            seen.append(len(left))
-            await asyncio.sleep(0)
-        assert len({*seen}) >= 3
-
-    running(story)
+    left = [*range(50 * TAKE_MOST)]
+    for _ in range(2 * TAKE_MOST):
+        threads.begin(Chained(threads, left))
+    seen: list[int] = []
+    while left:
+        seen.append(len(left))
+        await asyncio.sleep(0)
+    assert len({*seen}) >= 3
 
 
-def test_what_threads_are_at_is_known() -> None:
+async def test_what_threads_are_at_is_known(threads: HandlerThreads) -> None:
     """Of each the call that it makes, and no other; the clock of its worker's record runs from then on."""
+    begun, ended = threading.Event(), threading.Event()
 
-    async def story(threads: HandlerThreads) -> None:
-        begun, ended = threading.Event(), threading.Event()
+    def work() -> None:
+        begun.set()
+        ended.wait(WAIT_S)
 
-        def work() -> None:
-            begun.set()
-            ended.wait(WAIT_S)
-
-        assert not threads.making()
-        one = call(work)
-        threads.begin(one)
-        await asyncio.to_thread(begun.wait, WAIT_S)
-        clock = asyncio.get_running_loop().time
-        assert threads.making() == [one]
-        assert one.worker.started_s <= clock()
-        ended.set()
-        await one.through(clock)
-        assert not threads.making()
-        assert one.worker.started_s <= clock() - one.seconds
-
-    running(story)
+    assert not threads.making()
+    one = call(work)
+    threads.begin(one)
+    await asyncio.to_thread(begun.wait, WAIT_S)
+    clock = asyncio.get_running_loop().time
+    assert threads.making() == [one]
+    assert one.worker.started_s <= clock()
+    ended.set()
+    await one.through(clock)
+    assert not threads.making()
+    assert one.worker.started_s <= clock() - one.seconds
