@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keylanes import IS_COMPILED, App, DeadLetter, Retry, __version__
+from keylanes import IS_COMPILED, App, DeadLetter, HandlerFailed, Retry, __version__
 from keylanes.brokers.partitioner import partition_of_key
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END
@@ -210,8 +210,7 @@ async def test_a_run_that_fails_says_how_it_ended(caplog: pytest.LogCaptureFixtu
     engine = Engine(app)
     engine.send(b"k", b"")
     await engine.start()
-    await asyncio.wait([engine.task])
-    assert engine.task.exception() is not None
+    await engine.fails(HandlerFailed, "no")
     missing = application("other")
     missing.handler("nowhere")(lambda value: None)
     with pytest.raises(Exception, match="nowhere"):

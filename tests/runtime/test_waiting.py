@@ -130,10 +130,9 @@ async def test_a_right_that_stays_away_ends_the_application(
     engine = await denied(Right("topic", topic, operation))
     began = asyncio.get_running_loop().time()
     engine.send(b"k", b"1")
-    with pytest.raises(AccessRefused) as ended:
-        await engine.task
-    assert ended.value.exit_code == 2
-    assert f"no right to {operation} on topic '{topic}'" in str(ended.value)
+    error = await engine.fails(AccessRefused, f"no right to {operation} on topic '{topic}'")
+    assert isinstance(error, AccessRefused)
+    assert error.exit_code == 2
     assert RETRY_MS <= (asyncio.get_running_loop().time() - began) * 1000 <= 1.5 * RETRY_MS
     assert len(said(caplog, "has no right")) == 1
 

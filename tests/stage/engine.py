@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import msgspec
+import pytest
 
 from keylanes import App, Settings
 from keylanes.brokers.protocol import Outgoing, TopicPartition
@@ -66,10 +67,11 @@ class Engine:
 
     async def start(self, app: App | None = None, *, until_level: bool = False) -> Member:
         """Start; returns when it works, raises what ended its start."""
-        self.app, self.is_over = app or self.app, False
-        AT_WORK.get([]).append(self)
+        self.app, self.is_over = app or self.app, True
         self.task = asyncio.get_running_loop().create_task(self.make().run(until_level=until_level))
         await self.member.started(self.task)
+        self.is_over = False
+        AT_WORK.get([]).append(self)
         return self.member
 
     def make(self) -> Member:
@@ -109,6 +111,13 @@ class Engine:
         self.is_over = True
         self.member.stop()
         await self.task
+
+    async def fails(self, kind: type[Exception], says: str) -> Exception:
+        """Its run ends with such an error."""
+        self.is_over = True
+        with pytest.raises(kind, match=says) as ended:
+            await self.task
+        return ended.value
 
     def hold_back(self, *, is_strange: bool = False) -> asyncio.Event:
         """What is granted from here on is not taken up until this is set; then ``is_strange`` as if another one had had

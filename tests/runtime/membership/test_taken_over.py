@@ -50,8 +50,7 @@ async def test_no_record_is_begun_while_it_asks_who_is_in_office() -> None:
     engine.connection.is_slow = True
     before, commits = len(begun), member.work.cycle.transactions.commits
     member.fail(SourceError("damaged"))
-    with pytest.raises(SourceError, match="damaged"):
-        await engine.task
+    await engine.fails(SourceError, "damaged")
     assert 0 < before <= len(begun) <= before + 1
     assert member.work.cycle.transactions.commits <= commits + 1
 
@@ -70,8 +69,7 @@ async def test_damage_that_an_expelled_process_finds_is_its_expulsion(kind: type
     member.fail(kind("damaged"))
     log = f"{app.name}.control"
     engine.cluster.write([Outgoing(log, 0, None, encode(event)) for event in (elected, expelled)], ())
-    with pytest.raises(Expelled, match=r"was expelled \(silent\)"):
-        await engine.task
+    await engine.fails(Expelled, r"was expelled \(silent\)")
 
 
 def _nothing(value: bytes) -> None:

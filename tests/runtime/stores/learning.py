@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
+import pytest
+
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.control_events import CopyAsked
@@ -86,6 +88,12 @@ class Beside(World):
                     self.task.result()
                 await asyncio.sleep(0.005)
         return loop.time() - began_s
+
+    async def fails(self, kind: type[Exception], says: str) -> None:
+        """The process ends with such an error."""
+        assert self.task is not None
+        with pytest.raises(kind, match=says):
+            await self.task
 
     async def stop(self) -> None:
         """The process ends, however: what it wrote is there."""

@@ -230,9 +230,7 @@ async def test_held_copy_is_not_thrown_away_for_another_changelog(world: Beside)
     world.cluster.recreate_topic(TOPIC)
     await world.begin()
     world.learner.writers = writers
-    assert world.task is not None
-    with pytest.raises(StateError, match="transaction 20 was the last of that"):
-        await world.task
+    await world.fails(StateError, "transaction 20 was the last of that")
     assert world.entries() == held
 
 
@@ -351,9 +349,7 @@ async def test_copy_that_can_not_be_written(world: Beside) -> None:
     """A full disk ends the run, in words."""
     await world.fill(400)
     world.ask(1)
-    assert world.task is not None
-    with pytest.raises(StoreError, match="is full"):
-        await world.task
+    await world.fails(StoreError, "is full")
 
 
 @beside()
@@ -367,9 +363,7 @@ async def test_changelog_that_lost_its_head(world: Beside) -> None:
     world.end(1)
     world.end(2)
     world.ask(3)
-    assert world.task is not None
-    with pytest.raises(StateError, match="begins at position 100"):
-        await world.task
+    await world.fails(StateError, "begins at position 100")
 
 
 @beside()

@@ -89,8 +89,7 @@ async def test_a_copy_that_cannot_be_read_stops_the_application_and_is_no_fault_
     await engine.level()
     engine.copies.copy(*PLACE).is_damaged = True
     engine.send(LOW, b"")
-    with pytest.raises(StoreError, match="damaged"):
-        await engine.level()
+    await engine.fails(StoreError, "damaged")
     assert engine.values(DEAD) == {}
 
 
@@ -261,6 +260,5 @@ async def test_a_process_that_slept_while_another_took_over_does_not_make_its_co
     ]
     engine.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in others], ())
     engine.member.wall_ms = engine.member.keeper.wall_ms = lambda: asleep_ms + 30 * DAY_MS
-    with pytest.raises(Expelled):
-        await engine.task
+    await engine.fails(Expelled, "was expelled")
     assert [m.time_ms <= asleep_ms for _, _, m in engine.copies.copy(*PLACE).markers().pieces()] == [True]
