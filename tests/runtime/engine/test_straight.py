@@ -2,29 +2,24 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from keylanes import ContextClosed, Retry, State
-from keylanes.brokers.protocol import Batch, Broker, TopicPartition
+from keylanes.brokers.protocol import Batch, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.errors import HandlerFailed
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.runtime.engine.destinations import Destinations
-from keylanes.runtime.engine.partition_run import PartitionRun
-from keylanes.runtime.engine.slots import Slots
-from keylanes.runtime.handlers.handler import declare
-from keylanes.runtime.handlers.outputs import Destination, place_of
-from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
-from keylanes.runtime.partition.generation import take
+from keylanes.runtime.partition.generation import Generation, take
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.settings import Settings
 
 from ...stage.ground import Ground
+from .test_lanes import Stage
 
 BAD = 5
 
@@ -39,23 +34,19 @@ async def _raising(value: int) -> int:
     return value
 
 
-def sending(
-    function: Any, records: Sequence[SimulatedRecord], settings: Settings, fail: Callable[[BaseException], None]
-) -> tuple[Slots, PartitionRun, Batch]:
-    """A partition of four workers whose handler sends, and a batch of it."""
-    dispatch = PartitionDispatch("in", 0, 0, 1 << 20, WorkerNumbers())
-    dispatch.add_workers(even_bounds(4), lambda first: 0)
-    destinations = Destinations(cast(Broker, None), settings)
-    destinations.known["out"] = Destination(1, 1 << 20, False)
-    loop = asyncio.get_running_loop()
-    slots = Slots(destinations, settings, fail, lambda: 0.0, loop.time)
-    handler = declare(function, "in", to="out", retry=Retry(attempts=1))
-    run = PartitionRun(dispatch, handler, place_of("in", 0, b"test app"))
-    return slots, run, Batch(TopicPartition("in", 0), records, len(records))
+def batch_of(records: Sequence[SimulatedRecord]) -> Batch:
+    """So many from the start, or from where the one before ended."""
+    return Batch(TopicPartition("in", 0), records, records[-1].offset + 1)
 
 
-def ignore(_error: BaseException) -> None:
-    """Nothing fails."""
+def numbered(count: int, value: bytes | None = None) -> list[SimulatedRecord]:
+    """Records of keys of their own; their values are their offsets if there is none for all."""
+    return [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % i if value is None else value, ()) for i in range(count)]
+
+
+def taken(stage: Stage) -> Generation:
+    """All that is done, in whole stretches."""
+    return take([(stage.dispatch, stage.dispatch.line())], records_max=1_000, bytes_max=1 << 30)
 
 
 @pytest.mark.parametrize("function", [_unfit, _raising])
@@ -63,16 +54,11 @@ async def test_what_is_laid_down_before_the_end_of_a_run_lies_below_its_edges(fu
     """A record fails for good before any other task had a turn: a commit may still take what was done before it, with
     the edges behind that, or it would be done again at the next start.
     """
-    failures: list[BaseException] = []
-    records = [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % i, ()) for i in range(10)]
-    slots, run, batch = sending(function, records, Settings(), failures.append)
-    dispatch = run.dispatch
-    reading = asyncio.create_task(slots.hand_through(run, batch))
-    async with asyncio.timeout(10):
-        while not failures:  # noqa: ASYNC110  # turns of the loop
-            await asyncio.sleep(0)
-    assert isinstance(failures[0], HandlerFailed)
-    generation = take([(dispatch, dispatch.line())], records_max=1_000, bytes_max=1 << 20)
+    records, stage = numbered(10), Stage(function, retry=Retry(attempts=1))
+    reading = asyncio.create_task(stage.slots.hand_through(stage.run, batch_of(records)))
+    await stage.until(lambda: bool(stage.failures))
+    assert isinstance(stage.failures[0], HandlerFailed)
+    generation = taken(stage)
     assert [output.value for output in generation.outputs()] == [b"%d" % i for i in range(BAD)]
     for share in generation.shares:
         owned = [r.offset for r in records if share.first <= point_of_key(r.key or b"") < share.end]
@@ -80,28 +66,25 @@ async def test_what_is_laid_down_before_the_end_of_a_run_lies_below_its_edges(fu
         assert all(share.offset_to <= offset for offset in owned if offset >= BAD)
     assert sum(share.move().outputs for share in generation.shares) == BAD
     reading.cancel()
-    await slots.close(1.0)
+    await stage.slots.close(1.0)
 
 
 async def test_a_large_stretch_ends() -> None:
     """A generation takes stretches whole; so none is larger than a part of what a generation may be."""
-    records = [SimulatedRecord(i, 0, b"k%d" % i, b"7", ()) for i in range(5_000)]
-    slots, run, batch = sending(_unfit, records, Settings(generation_records_max=1_000), ignore)
-    dispatch = run.dispatch
-    assert await slots.hand_through(run, batch) == 5_000
-    taken = take([(dispatch, dispatch.line())], records_max=1_000, bytes_max=1 << 30)
-    assert 1_000 <= len(taken.outputs()) < 2_000
-    assert {share.offset_to for share in taken.shares} == {len(taken.outputs())}
-    await slots.close(1.0)
+    stage = Stage(_unfit, Settings(generation_records_max=1_000))
+    assert await stage.slots.hand_through(stage.run, batch_of(numbered(5_000, b"7"))) == 5_000
+    generation = taken(stage)
+    assert 1_000 <= len(generation.outputs()) < 2_000
+    assert {share.offset_to for share in generation.shares} == {len(generation.outputs())}
+    await stage.slots.close(1.0)
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
 async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped: bool) -> None:
     """The batch waits for the commit and goes on straight; told to stop meanwhile, the rest is its reader's."""
-    records = [SimulatedRecord(i, 0, b"k%d" % i, b"7", ()) for i in range(1_000)]
-    slots, run, batch = sending(_unfit, records, Settings(done_bytes_max=100_000), ignore)
-    dispatch = run.dispatch
-    reading = asyncio.create_task(slots.hand_through(run, batch))
+    stage = Stage(_unfit, Settings(done_bytes_max=100_000))
+    slots, dispatch = stage.slots, stage.dispatch
+    reading = asyncio.create_task(slots.hand_through(stage.run, batch_of(numbered(1_000, b"7"))))
     sent = 0
     async with asyncio.timeout(10):
         while not reading.done():
@@ -117,13 +100,13 @@ async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped:
             slots.committed(generation.size)
     assert await reading == sent == (sent if is_stopped else 1_000)
     assert 100 < sent < 500 or not is_stopped
-    await slots.close(1.0)
+    await stage.slots.close(1.0)
 
 
 async def test_a_large_stretch_ends_where_a_handler_suspends() -> None:
     """Also when each batch does so before its first look at the time."""
     size, batches = 50, 40
-    records = [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % (i % size), ()) for i in range(size * batches)]
+    records = [record._replace(value=b"%d" % (record.offset % size)) for record in numbered(size * batches)]
     released = asyncio.Event()
 
     async def handle(value: int) -> int | None:
@@ -132,21 +115,17 @@ async def test_a_large_stretch_ends_where_a_handler_suspends() -> None:
         await released.wait()
         return None
 
-    slots, run, batch = sending(handle, records, Settings(generation_records_max=1_000), ignore)
+    stage = Stage(handle, Settings(generation_records_max=1_000))
     for start in range(0, len(records), size):
-        part = Batch(batch.source, records[start : start + size], start + size)
+        part = batch_of(records[start : start + size])
         async with asyncio.timeout(10):
-            index = await slots.hand_through(run, part)
-        run.dispatch.hand_out(part, index, [])
+            index = await stage.slots.hand_through(stage.run, part)
+        stage.dispatch.hand_out(part, index, [])
         released.set()
-        async with asyncio.timeout(10):
-            while any(worker.active for worker in run.dispatch.workers):  # noqa: ASYNC110  # turns of the loop
-                await asyncio.sleep(0)
+        await stage.until(lambda: not any(worker.active for worker in stage.dispatch.workers))
         released.clear()
-    dispatch = run.dispatch
-    taken = take([(dispatch, dispatch.line())], records_max=1_000, bytes_max=1 << 30)
-    assert 1_000 <= len(taken.outputs()) < 1_500
-    await slots.close(1.0)
+    assert 1_000 <= len(taken(stage).outputs()) < 1_500
+    await stage.slots.close(1.0)
 
 
 async def test_after_a_stop_no_record_of_a_batch_begins() -> None:
@@ -156,17 +135,14 @@ async def test_after_a_stop_no_record_of_a_batch_begins() -> None:
     async def handle(value: int) -> None:
         handled.append(value)
 
-    records = [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % i, ()) for i in range(5_000)]
-    slots, run, batch = sending(handle, records, Settings(), ignore)
-    reading = asyncio.create_task(slots.hand_through(run, batch))
-    async with asyncio.timeout(10):
-        while not handled:  # noqa: ASYNC110  # turns of the loop
-            await asyncio.sleep(0)
-    slots.stop()
+    stage = Stage(handle)
+    reading = asyncio.create_task(stage.slots.hand_through(stage.run, batch_of(numbered(5_000))))
+    await stage.until(lambda: bool(handled))
+    stage.slots.stop()
     begun = len(handled)
     assert await reading == begun == len(handled) < 5_000
-    assert run.dispatch.front == begun
-    await slots.close(1.0)
+    assert stage.dispatch.front == begun
+    await stage.slots.close(1.0)
 
 
 class Held(SimulatedRecord):
@@ -182,20 +158,19 @@ async def test_a_stuck_record_holds_no_other_of_its_batch() -> None:
         if not value:
             await hang.wait()
 
-    slots, run, batch = sending(handle, [], Settings(), ignore)
-    dispatch = run.dispatch
+    stage = Stage(handle)
+    slots, dispatch = stage.slots, stage.dispatch
     dispatch.replace_workers(dispatch.workers, [])
     dispatch.add_workers(even_bounds(workers), lambda first: 0)
     for number in range(batches):
         records = [Held(o, 0, b"k%d" % o, b"%d" % (o % size), ()) for o in range(number * size, (number + 1) * size)]
-        part = Batch(batch.source, records, (number + 1) * size)
+        part = batch_of(records)
         async with asyncio.timeout(10):
-            index = await slots.hand_through(run, part)
-            ready: list[Worker] = []
-            dispatch.hand_out(part, index, ready)
-            slots.activate(run, ready)
-            while any(worker.active and worker.running is None for worker in dispatch.workers):  # noqa: ASYNC110  # turns of the loop
-                await asyncio.sleep(0)
+            index = await slots.hand_through(stage.run, part)
+        ready: list[Worker] = []
+        dispatch.hand_out(part, index, ready)
+        slots.activate(stage.run, ready)
+        await stage.until(lambda: not any(worker.active and worker.running is None for worker in dispatch.workers))
     del records, part
     for _ in range(10):  # turns of the loop: the task of the last batch has an end
         await asyncio.sleep(0)
@@ -203,10 +178,8 @@ async def test_a_stuck_record_holds_no_other_of_its_batch() -> None:
     waiting = sum(len(worker.queue) + (worker.running is not None) for worker in dispatch.workers)
     assert sum(type(found) is Held for found in gc.get_objects()) == waiting < batches * size / 2
     hang.set()
-    async with asyncio.timeout(10):
-        while any(worker.active for worker in dispatch.workers):  # noqa: ASYNC110  # turns of the loop
-            await asyncio.sleep(0)
-    await slots.close(1.0)
+    await stage.until(lambda: not any(worker.active for worker in dispatch.workers))
+    await stage.slots.close(1.0)
 
 
 async def test_a_store_that_is_kept_does_not_serve_the_next_record(tmp_path: Path) -> None:

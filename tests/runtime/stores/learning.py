@@ -24,6 +24,7 @@ from .test_restore import TOPIC, World, key_of
 
 SOURCE = "source"
 PLACE = (SOURCE, 0)
+NEVER = float("inf")
 
 
 class Beside(World):
@@ -71,6 +72,11 @@ class Beside(World):
     def told_of(self, move: int) -> CopyTold | None:
         """What is said of a copy now."""
         return next((one for one in self.learner.copies() if one.move == move), None)
+
+    def stale_ms(self, point: int) -> float:
+        """How old the copy of a point is; ``NEVER``: there is none that is whole."""
+        stale_ms = self.learner.stale_ms(PLACE, point)
+        return NEVER if stale_ms is None else stale_ms
 
     def is_ready(self, *moves: int) -> bool:
         """Whether these copies are."""

@@ -22,7 +22,7 @@ from keylanes.state.restore import Writers
 from keylanes.state.tables import Change, Mark, Marker
 
 from ...stage.virtual import virtual
-from .learning import PLACE, SOURCE, Beside, CheckedCopy, beside
+from .learning import NEVER, PLACE, SOURCE, Beside, CheckedCopy, beside
 from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, BrokenCopy, key_of, wrote
 
 Story = Callable[[Beside], Coroutine[Any, Any, None]]
@@ -249,9 +249,7 @@ async def test_band_that_comes_later(world: Beside) -> None:
     await asyncio.sleep(1.0)
     assert (world.is_ready(1), world.is_ready(2)) == (True, False)
     assert len(world.learner._passes(PLACE)) == 2
-    stale_ms = world.learner.stale_ms(PLACE, LOWER.first)
-    assert stale_ms is not None
-    assert stale_ms <= 1_300
+    assert world.stale_ms(LOWER.first) <= 1_300
     await writing
     await world.wait_ready(1, 2)
     await asyncio.sleep(1.5)
@@ -330,18 +328,14 @@ async def test_broker_that_is_away_for_long(world: Beside) -> None:
     await asyncio.sleep(300)
     assert world.task is not None
     assert not world.task.done()
-    stale_ms = world.learner.stale_ms(PLACE, 0)
-    assert stale_ms is not None
-    assert 299_000 < stale_ms < 302_000
+    assert 299_000 < world.stale_ms(0) < 302_000
     world.cluster.faults.away = False
     await world.commit([(1, b"new")])
     async with asyncio.timeout(60):
         while world.entries() != world.truth[0]:  # noqa: ASYNC110  # nothing but virtual time passes
             await asyncio.sleep(0.1)
     await asyncio.sleep(1.5)
-    stale_ms = world.learner.stale_ms(PLACE, 0)
-    assert stale_ms is not None
-    assert stale_ms < 1_300
+    assert world.stale_ms(0) < 1_300
 
 
 @beside(kept=lambda: BrokenCopy(2))
@@ -370,20 +364,18 @@ async def test_changelog_that_lost_its_head(world: Beside) -> None:
 async def test_how_old_a_copy_is(world: Beside) -> None:
     """None before it is whole and when it is no copy any more; else since the last look that it was level with."""
     await world.fill(100)
-    assert world.learner.stale_ms(PLACE, 0) is None
+    assert world.stale_ms(0) == NEVER
     world.ask(1, LOWER, bytes_per_s=50_000)
     await asyncio.sleep(0.5)
-    assert world.learner.stale_ms(PLACE, 0) is None
+    assert world.stale_ms(0) == NEVER
     await world.wait_ready(1)
     writing = asyncio.ensure_future(keep_writing(world, 3.0))
     while not writing.done():
-        stale_ms = world.learner.stale_ms(PLACE, 0)
-        assert stale_ms is not None
-        assert stale_ms < 1_300
+        assert world.stale_ms(0) < 1_300
         await asyncio.sleep(0.05)
-    assert world.learner.stale_ms(PLACE, UPPER.first) is None
+    assert world.stale_ms(UPPER.first) == NEVER
     world.end(1)
-    assert world.learner.stale_ms(PLACE, 0) is None
+    assert world.stale_ms(0) == NEVER
 
 
 # --- who writes -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -324,45 +324,37 @@ async def test_old_copy_is_rebuilt_aloud(world: World, caplog: pytest.LogCapture
     assert "it is 85.0 h old" in caplog.text
 
 
-def lost(world: World, copy_is_kept: bool, *words: str) -> Coroutine[Any, Any, None]:
-    """A restore that is refused in these words; what the copy held stays, and nobody is told that it is ready."""
-
-    async def refused() -> None:
-        before = world.entries()
-        with pytest.raises(StateError) as caught:
-            await world.restore(world.source())
-        for word in (f"{TOPIC}", "Restore the topic from a copy, or start under a new application name", *words):
-            assert word in str(caught.value)
-        assert not world.ready
-        assert world.entries() == before
-        assert bool(before) == copy_is_kept
-
-    return refused()
+async def refused(world: World, copy_is_kept: bool, *words: str) -> None:
+    """A restore is refused in these words; what the copy held stays, and nobody is told that it is ready."""
+    before = world.entries()
+    with pytest.raises(StateError) as caught:
+        await world.restore(world.source())
+    for word in (f"{TOPIC}", "Restore the topic from a copy, or start under a new application name", *words):
+        assert word in str(caught.value)
+    assert not world.ready
+    assert world.entries() == before
+    assert bool(before) == copy_is_kept
 
 
 @pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize(
+    ("left", "has"), [(-40, "transaction 19"), (None, "no transaction")], ids=["cut off", "made anew"]
+)
 @in_world()
-async def test_truncated_changelog(world: World, warm: bool) -> None:
-    """A changelog that lost its last transaction is refused, and what the copy knows of it is kept."""
+async def test_changelog_that_lost_its_end(world: World, left: int | None, has: str, warm: bool) -> None:
+    """A changelog that lost its last transaction, or all, is refused when transactions have changed state, and what the
+    copy knows of it is kept.
+    """
     await world.fill()
     if warm:
         await world.restore(world.source())
         world.ready.clear()
     source = TopicPartition(TOPIC, 0)
-    world.cluster.truncate(source, world.cluster.watermarks(source).high - 40)
-    await lost(world, warm, "up to transaction 19 of incarnation 1", "transaction 20 was the last of that")
-
-
-@pytest.mark.parametrize("warm", [False, True])
-@in_world()
-async def test_changelog_made_anew(world: World, warm: bool) -> None:
-    """An empty changelog is refused when transactions have changed state, and the copy is kept."""
-    await world.fill()
-    if warm:
-        await world.restore(world.source())
-        world.ready.clear()
-    world.cluster.recreate_topic(TOPIC)
-    await lost(world, warm, "up to no transaction of incarnation 1", "transaction 20 was the last of that")
+    if left is None:
+        world.cluster.recreate_topic(TOPIC)
+    else:
+        world.cluster.truncate(source, world.cluster.watermarks(source).high + left)
+    await refused(world, warm, f"up to {has} of incarnation 1", "transaction 20 was the last of that")
 
 
 @in_world()
@@ -396,7 +388,7 @@ async def test_changelog_without_its_head(world: World) -> None:
     await world.restore(world.source())
     world.ready.clear()
     world.cluster.trim(TopicPartition(TOPIC, 0), 100)
-    await lost(world, True, "begins at position 100")
+    await refused(world, True, "begins at position 100")
 
 
 @in_world()
