@@ -153,12 +153,12 @@ def taken(*plans: Sequence[Step]) -> tuple[Generation, list[Lane]]:
 
 
 def expected(lanes: Sequence[Lane], culprits: Iterable[int]) -> list[Part]:
-    """The dumb twin: the innocent go first together, then each guilty lane record by record."""
+    """The dumb twin: the innocent go first together, with the opening, then each guilty lane record by record."""
     owners = [lane.number for lane in lanes for *_, values in lane.produced for _ in values]
     guilty = {owners[i] for i in culprits}
     together = [share for lane in lanes if lane.number not in guilty for share in lane.whole()]
     alone = [part for lane in lanes if lane.number in guilty for part in lane.one_by_one()]
-    return [*([together] if together else []), *alone]
+    return [together, *alone]
 
 
 @given(st.tuples(STEPS, STEPS), st.data())
