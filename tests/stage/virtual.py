@@ -42,8 +42,8 @@ def virtual_in(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Decorato
                 await test(world, **named)
 
         run = virtual(functools.wraps(test)(in_world))
-        known = inspect.signature(test)
-        run.__signature__ = known.replace(parameters=[*known.parameters.values()][1:])  # type: ignore[attr-defined]
+        given = [*inspect.signature(test).parameters.values()][1:]
+        run.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]  # for pytest
         return run
 
     return decorate

@@ -425,16 +425,18 @@ async def test_a_release_comes_first(app: Running) -> None:
     app.check()
 
 
-@running(lambda key: 60.0, merge_hold_ms=100_000, drain_timeout_ms=100, handler_timeout_ms=100_000)
-async def test_what_is_asked_for_ends_with_the_run(app: Running) -> None:
+@virtual
+async def test_what_is_asked_for_ends_with_the_run() -> None:
     """Nobody waits for ever."""
     asked: list[asyncio.Future[None]] = []
-    app.write(keys_below(SPACE_END // 4))
-    await app.reached(lambda: bool(app.running))
-    asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF))))
-    await app.reached(lambda: bool(app.reshape.wishes.holds))
-    asked.append(app.reshape.ask(SplitWish(app.part.dispatch, 9)))
-    asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, SPACE_END))))
+    options = {"merge_hold_ms": 100_000, "drain_timeout_ms": 100, "handler_timeout_ms": 100_000}
+    async with at_work(lambda key: 60.0, **options) as app:
+        app.write(keys_below(SPACE_END // 4))
+        await app.reached(lambda: bool(app.running))
+        asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF))))
+        await app.reached(lambda: bool(app.reshape.wishes.holds))
+        asked.append(app.reshape.ask(SplitWish(app.part.dispatch, 9)))
+        asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, SPACE_END))))
     assert [future.cancelled() for future in asked] == [True] * 3
 
 
