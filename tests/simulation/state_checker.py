@@ -18,6 +18,7 @@ from keylanes.state.keys import point_in
 from keylanes.state.memory import MemoryCopies
 
 from ..stage.cluster import Cluster, Row
+from ..stage.engine import fold
 from .twin import Writes
 
 ENTRIES_MAX = 1_000_000
@@ -82,15 +83,7 @@ def left_of(cluster: Cluster, place: TopicPartition) -> list[Row]:
 
 def folded(rows: list[Row], before: float = float("inf")) -> dict[bytes, bytes]:
     """The state of a changelog, up to a position."""
-    state: dict[bytes, bytes] = {}
-    for row in rows:
-        if row.key is None or is_beacon_key(row.key) or row.offset >= before:
-            continue
-        if row.value is None:
-            state.pop(row.key, None)
-        else:
-            state[row.key] = row.value
-    return state
+    return fold((row for row in rows if row.offset < before), {})
 
 
 def check_copies(cluster: Cluster, app: str, place: TopicPartition, copies: MemoryCopies) -> int:

@@ -1,6 +1,5 @@
 """Applications that are fed what is odd, on a real Kafka: what they published, dead-lettered, or stopped at."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -58,16 +57,7 @@ def write(ground: Ground, records: Sequence[Outgoing]) -> None:
 
 def with_broker(ground: Ground, work: Callable[[Broker], Awaitable[Any]]) -> Any:
     """What the work comes to, with a connection of one's own."""
-
-    async def run() -> Any:
-        broker = ground.connect()
-        await broker.open()
-        try:
-            return await work(broker)
-        finally:
-            await broker.close()
-
-    return asyncio.run(run())
+    return ground._with(work)
 
 
 def marks(ground: Ground, topic: str = "", partition: int = 0) -> Watermarks:

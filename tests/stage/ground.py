@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,12 +63,8 @@ class Ground:
 
     def create(self, topic: str, partitions: int = 1, /, **config: str) -> None:
         """Make a topic; underscores in names of settings stand for dots."""
-
-        async def create(broker: Broker) -> None:
-            settings = {key.replace("_", "."): value for key, value in config.items()}
-            await broker.create([TopicSpec(topic, partitions, settings)])
-
-        self._with(create)
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self._with(lambda broker: broker.create([TopicSpec(topic, partitions, settings)]))
 
     def fill(
         self, records: Sequence[tuple[bytes | None, bytes | None]], topic: str = "", codec: str | None = None
@@ -75,11 +72,8 @@ class Ground:
         """Write (key, value) records to partition 0 of the source, made when it is missing."""
         topic = topic or self.source
         self.create(topic)
-
-        async def fill(broker: Broker) -> None:
-            await append(broker, [Outgoing(topic, 0, key, value) for key, value in records])
-
-        self._with(fill, codec)
+        outgoing = [Outgoing(topic, 0, key, value) for key, value in records]
+        self._with(lambda broker: append(broker, outgoing), codec)
 
     def read(self, topic: str, partition: int = 0) -> list[Record]:
         """What a committed reader sees of a partition."""
@@ -105,11 +99,8 @@ class Ground:
     def scatter(self, records: Sequence[tuple[int, bytes, bytes]], partitions: int) -> None:
         """Write (partition, key, value) records to the source, made when it is missing."""
         self.create(self.source, partitions)
-
-        async def scatter(broker: Broker) -> None:
-            await append(broker, [Outgoing(self.source, partition, key, value) for partition, key, value in records])
-
-        self._with(scatter)
+        outgoing = [Outgoing(self.source, partition, key, value) for partition, key, value in records]
+        self._with(lambda broker: append(broker, outgoing))
 
     def kept(self, partitions: int, subfolder: str | None = None) -> dict[tuple[int, bytes], bytes]:
         """What is kept of the state while nobody works, as bytes: (partition, state key) → stored value."""
@@ -148,13 +139,13 @@ class Ground:
         """The values in a partition 0."""
         return [record.value for record in self.read(topic)]
 
-    def _with(self, work: Callable[[Broker], Awaitable[None]], codec: str | None = None) -> None:
-        async def run() -> None:
+    def _with(self, work: Callable[[Broker], Awaitable[Any]], codec: str | None = None) -> Any:
+        async def run() -> Any:
             broker = self.connect(codec)
             await broker.open()
             try:
-                await work(broker)
+                return await work(broker)
             finally:
                 await broker.close()
 
-        asyncio.run(run())
+        return asyncio.run(run())

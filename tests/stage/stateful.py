@@ -13,6 +13,7 @@ from keylanes.brokers.protocol import Broker, Outgoing, Record
 from keylanes.state.changelog import CHANGELOG_CONFIG, changelog_topic, decode_stored
 from keylanes.state.keys import parse_key
 
+from .feeding import write
 from .ground import Ground
 
 
@@ -52,14 +53,7 @@ def changelog_of(ground: Ground) -> str:
 
 def append(ground: Ground, topic: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> None:
     """Write to partition 0 of a topic that exists."""
-
-    async def write() -> None:
-        broker: Broker = ground.connect()
-        await broker.open()
-        await broker.appender().append([Outgoing(topic, 0, key, value) for key, value in records])
-        await broker.close()
-
-    asyncio.run(write())
+    write(ground, [Outgoing(topic, 0, key, value) for key, value in records])
 
 
 def administer(ground: Ground, work: Callable[[AIOKafkaAdminClient], Any]) -> None:

@@ -1,6 +1,7 @@
 """The digest of a planted defect changes with the code that the defect touches, and with nothing else."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..tiers.marks import tier
 from . import digests
 from .digests import UNKNOWN, Recording, digest_of, syntax, syntax_of
 from .planting import Planting, Put, changed, everywhere
+from .test_planting import Lane
 
 pytestmark = tier("check")
 
@@ -79,35 +81,11 @@ def large(record: bytes) -> bool:
     return len(record) > Lane.width
 
 
-class Lane:
+class TableLane(Lane):
     """What defects are planted into."""
 
-    width = 3
     rows = (small, large)
     others: tuple[object, ...] = (object(),)
-
-    def begin(self, record: bytes) -> int:
-        """Called."""
-        return 1
-
-    def end(self, record: bytes) -> int:
-        """Called, too."""
-        return 2
-
-    @staticmethod
-    def of(record: bytes) -> int:
-        """Called without itself."""
-        return 3
-
-    @classmethod
-    def made(cls, record: bytes) -> "Lane":
-        """Called on the class."""
-        return cls()
-
-    @property
-    def edge(self) -> int:
-        """Read."""
-        return 4
 
     @functools.cache  # noqa: B019  # it is never called
     def kept(self) -> int:
@@ -122,7 +100,7 @@ class Lane:
 
 def set_to(name: str, new: Any) -> Put:
     """A defect that gives an attribute of the lane another value."""
-    return lambda patch: patch.setattr(Lane, name, new)
+    return lambda patch: patch.setattr(TableLane, name, new)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +108,7 @@ def set_to(name: str, new: Any) -> Put:
 )
 def test_methods_of_every_kind_have_a_syntax(name: str, number: int) -> None:
     """A static method, a property and what a decorator wraps are looked into."""
-    assert f"Return(value=Constant(value={number}))" in syntax_of(vars(Lane)[name])
+    assert f"Return(value=Constant(value={number}))" in syntax_of(inspect.getattr_static(TableLane, name))
 
 
 def test_a_recording_notes_what_is_touched() -> None:
@@ -157,7 +135,7 @@ def test_a_digest_is_of_what_is_touched_and_put() -> None:
         changed(Lane, "begin", ("return 1", "return 10")),
         changed(Lane, "begin", ("return 1", "return 11")),
         changed(Lane, "end", ("return 2", "return 10")),
-        set_to("begin", lambda self, record: 10),
+        set_to("begin", lambda self, record, *, again=False: 10),
         set_to("width", 4),
         set_to("rows", (small, small)),
         lambda patch: everywhere(patch, small, large),
@@ -173,7 +151,7 @@ def test_of_a_table_only_the_rows_that_differ_count() -> None:
     put = set_to("rows", (small, small))
     before = digest_of(put)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lane, "rows", (Lane.begin, large))
+        patch.setattr(TableLane, "rows", (Lane.begin, large))
         assert digest_of(set_to("rows", (Lane.begin, small))) == before
 
 
