@@ -1,4 +1,4 @@
-"""How many seeds: ``python -m pytest tests/simulation --seeds 1000``, from ``--first-seed`` on.
+"""Which seeds: ``python -m pytest tests/simulation --seeds 1000`` runs those of draws, from ``--first-seed`` on.
 
 And which planted defects are looked for: ``--plants due``, ``all``, or ``1/3`` for the first of three shares.
 """
@@ -8,23 +8,29 @@ import pytest
 from keylanes import IS_COMPILED
 
 from ..stage.notes import note
+from ..tiers.marks import CHECK, TEST, tier
 
-SEEDS = 10 if IS_COMPILED else 30
-"""The compiled package runs hundreds in one test, over all cores, and that looks at what they reach."""
+QUICK = 10
+"""So many of the chosen seeds are run by ``make check``."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options; when these tests are run among others, the defaults hold."""
     group = parser.getgroup("simulation")
-    group.addoption("--seeds", type=int, default=SEEDS, help="how many seeds the simulation runs")
+    group.addoption("--seeds", type=int, default=0, help="run so many seeds instead of the chosen ones")
     group.addoption("--first-seed", type=int, default=0, help="the first of them")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each seed."""
-    if "seed" in metafunc.fixturenames:
-        first = metafunc.config.getoption("--first-seed", 0)
-        metafunc.parametrize("seed", range(first, first + metafunc.config.getoption("--seeds", SEEDS)))
+    if "case" in metafunc.fixturenames:
+        from .chosen import Case, chosen_cases  # here: it loads the simulation
+
+        first, seeds = metafunc.config.getoption("--first-seed", 0), metafunc.config.getoption("--seeds", 0)
+        cases = [Case("drawn", seed) for seed in range(first, first + seeds)] or chosen_cases()
+        marks = [tier(CHECK if number < QUICK else TEST) for number in range(len(cases))]
+        both = zip(cases, marks, strict=True)
+        metafunc.parametrize("case", [pytest.param(case, id=str(case), marks=mark) for case, mark in both])
 
 
 @pytest.hookimpl(trylast=True)  # when tests were chosen by their names and marks
@@ -33,19 +39,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from . import plants_found  # here: the plants load half of the other tests
 
     looking = [item for item in items if isinstance(item, pytest.Function) and item.originalname in plants_found.TESTS]
-    wanted = config.getoption("--plants")
-    if not looking or IS_COMPILED or wanted == "all":
+    if not looking or IS_COMPILED:
         return
-    from .test_planted import ALL
-
-    if wanted == "due":
-        due = plants_found.due_now(ALL)
-        chosen = {*due.changed, *due.in_turn}
-        note(config, str(due))
-    else:
-        share, shares = map(int, wanted.split("/"))
-        chosen = {plant.name for plant in ALL[share - 1 :: shares]}
-    others = {plant.name for plant in ALL} - chosen
-    left = {item for item in looking if getattr(item.callspec.params["plant"], "name", "") in others}
+    names, said = plants_found.chosen(config.getoption("--plants"))
+    if said:
+        note(config, said)
+    left = {item for item in looking if item.callspec.params["plant"].name not in names}
     config.hook.pytest_deselected(items=[*left])
     items[:] = [item for item in items if item not in left]

@@ -1,8 +1,9 @@
-"""What a planted defect is: a change of the running code, what it would do, and what finds it.
+"""What a planted defect is: a change of the running code, and what finds it.
 
 Most are found by the seeds of the simulation. Where an interleaving needs what no seed has (a damaged topic, a folder
 of RocksDB, a key at the end of the hash space) a test of another suite is named. The defects themselves are in
-``plants_*.py``, by what they are about; ``test_planted.py`` runs them; docs/planted-bugs.md lists them.
+``plants_*.py``, by what they are about; ``test_planted.py`` runs them; docs/planted-bugs.md lists them, each with
+what it would do.
 """
 
 import asyncio
@@ -45,15 +46,14 @@ OUTSIDE = "lies outside what was granted"
 class Plant:
     """One defect.
 
-    ``effect``: what users would see of it. ``finding``: a pattern for what is said of it, so that nothing else that
-    goes wrong counts. ``raised``: what raises it, where that is neither an assertion nor an error of ours.
+    ``finding``: a pattern for what is said of it, so that nothing else that goes wrong counts. ``raised``: what raises
+    it, where that is neither an assertion nor an error of ours. What users would see of it says docs/planted-bugs.md.
 
     ``found_by``: tests that fail with it, each by itself; none: seeds, that is plans; with nothing but happenings of
     ``kinds``, where it takes a rare meeting; ``stateful``: those with state.
     """
 
     name: str
-    effect: str
     put: Put
     found_by: tuple[Test, ...] = ()
     kinds: tuple[str, ...] = ()

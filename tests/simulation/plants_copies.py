@@ -22,7 +22,6 @@ MARKED = "max([marker.position for _, _, marker in markers.pieces()], default=hi
 PLANTS = [
     Plant(
         "plans pay no heed to who learns",
-        "state is copied to one member, and asked for another: it moves twice",
         changed(learning, "fixed", ("if target != NOBODY:", "if False:")),
         kinds=MOVES,
         stateful=True,
@@ -30,14 +29,12 @@ PLANTS = [
     ),
     Plant(
         "who takes up a range does not wait for its learner",
-        "an older value comes to lie over one of the new owner",
         changed(Learner, "let_go", ("await self.writes.is_through(place)", "pass")),
         found_by=(awaited(test_learner.test_a_write_that_is_under_way_is_waited_for),),
         finding="it is still being written",
     ),
     Plant(
         "what is owned is followed, too",
-        "an older value comes to lie over a newer one, whenever a part of what a standby has is granted to it",
         changed(
             Learner,
             "_match",
@@ -48,7 +45,6 @@ PLANTS = [
     ),
     Plant(
         "a copy that was followed is taken for as it was released",
-        "who gets a range back begins with values of before, where its copy was being read again",
         changed(
             Learner,
             "has_touched",
@@ -59,7 +55,6 @@ PLANTS = [
     ),
     Plant(
         "own commits mark all copies",
-        "a copy that only follows claims what it never read: its range is restored from too far on",
         changed(
             Follower,
             "marks",
@@ -71,7 +66,6 @@ PLANTS = [
     ),
     Plant(
         "a pass that is planned anew pays no heed to its markers",
-        "a broken connection costs the whole copy: who learns a large state under faults is never ready",
         changed(
             copying.Reading,
             "_plan",
@@ -83,7 +77,6 @@ PLANTS = [
     ),
     Plant(
         "a pass writes all that it reads",
-        "ranges that share a pass are copied again from where the furthest behind of them begins",
         changed(Plan, "apply", ("if start is not None and record.offset >= start:", "if start is not None:")),
         kinds=("cut", "move", "deal"),
         stateful=True,
@@ -91,7 +84,6 @@ PLANTS = [
     ),
     Plant(
         "a near copy is taken for a whole one",
-        "what the owner before committed since the copy's last look, up to its release, is lost",
         changed(
             Restore, "_restore", ("if plan.position >= plan.high:", "if plan.position >= plan.high or plan.position:")
         ),
@@ -101,12 +93,7 @@ PLANTS = [
     ),
     Plant(
         "a restore reads to where the copy's learner had looked",
-        "the watermark is one of before the grant: what the owner before committed up to its release is lost",
-        changed(
-            Restore,
-            "_plan",
-            ("markers, start, high, now_ms,", f"markers, start, {MARKED}, now_ms,"),
-        ),
+        changed(Restore, "_plan", ("markers, start, high, now_ms,", f"markers, start, {MARKED}, now_ms,")),
         kinds=MOVES,
         stateful=True,
         finding=r"it holds state up to .* and the offset log says",
@@ -114,7 +101,6 @@ PLANTS = [
     ),
     Plant(
         "a learner's marker is where it will be",
-        "a crash in the middle of a copy leaves changes out, and nobody reads them again",
         changed(copying, "_write", ("plan.marks(batch.offset_next)", "plan.marks(max(plan.high, batch.offset_next))")),
         kinds=("crash", "move", "deal"),
         stateful=True,

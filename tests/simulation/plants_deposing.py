@@ -84,35 +84,22 @@ def any_coordinator(patch: Planting) -> None:
 PLANTS = [
     Plant(
         "an older leader epoch replaces a newer one",
-        "processes go back to a leader that was deposed, and the group decides nothing until that one is mended",
         changed(Leaders, "advance", ("if heard.epoch < known.epoch and not is_another:", "if False:")),
         kinds=("deposed", "rack"),
         finding="went back to an older leader epoch",
     ),
     Plant(
         "READ behind INIT to a told end",
-        "a member that was expelled and fenced hears of neither from a leader that was deposed: doubled records",
         read_behind_init_to_a_told_end,
         kinds=("old control", "rivals"),
         finding=DOUBLED,
     ),
     Plant(
-        "own outcome read to a told end",
-        "a transaction that was committed without an answer is not found, and sent a second time: doubled records",
-        own_outcome_to_a_told_end,
-        kinds=("old offsets", "unknown"),
-        finding=DOUBLED,
+        "own outcome read to a told end", own_outcome_to_a_told_end, kinds=("old offsets", "unknown"), finding=DOUBLED
     ),
-    Plant(
-        "granted by a told end",
-        "a grant begins at the edges of before the old leader was deposed: doubled records",
-        granted_by_a_told_end,
-        kinds=OLD_ENDS,
-        finding=DOUBLED,
-    ),
+    Plant("granted by a told end", granted_by_a_told_end, kinds=OLD_ENDS, finding=DOUBLED),
     Plant(
         "a transaction asked of another coordinator than its epoch",
-        "a coordinator that was deposed says that a transaction is committed which is aborted later: lost records",
         any_coordinator,
         kinds=("old coordinator", "split"),
         finding=f"{LOST}|a transaction calls itself",

@@ -39,7 +39,7 @@ from ..runtime.logs import test_begin_anew
 from ..runtime.membership import test_taken_over
 from ..runtime.partition import test_generation
 from ..stage.appending import append
-from ..stage.planting import Planting, change, changed, everywhere
+from ..stage.planting import Planting, changed, everywhere
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, each, on_ground
 
 NOT_FREE = "neither released nor was fenced at"
@@ -143,27 +143,6 @@ def outcome_not_awaited(patch: Planting) -> None:
     patch.setattr("keylanes.runtime.engine.transaction", "bounded", half)
 
 
-def same_producer(patch: Planting) -> None:
-    """A commit that was not answered is asked for again; then the same producer begins its next transaction."""
-    change(
-        patch,
-        TransactionalProducer,
-        "_commit",
-        ('self.requests.deadline(f"the commit of {self._id!r}")', 'self.requests.deadline("the commit", 60_000)'),
-        (".verdict is Verdict.AGAIN:", ".verdict in (Verdict.AGAIN, Verdict.LOST):"),
-    )
-
-
-def doubt_is_no(patch: Planting) -> None:
-    """A coordinator that is not available is taken for one that has not written the decision to commit."""
-    change(
-        patch,
-        TransactionalProducer,
-        "_commit",
-        ("answer.verdict is Verdict.NOT_SENT:", "answer.verdict in (Verdict.NOT_SENT, Verdict.DOUBTFUL):"),
-    )
-
-
 def sent_again_unread(patch: Planting, kinds: tuple[type[BrokerError], ...]) -> None:
     """After a failure of these kinds a new producer sends the transaction again without a look into the log."""
     replace, transact = Transactions._replace_producer, TransactionalProducer.transact
@@ -252,20 +231,6 @@ def dead_letter_outside(patch: Planting) -> None:
     patch.setattr(Slots, "_fail_record", write_now)
 
 
-def structure_first(patch: Planting) -> None:
-    """When a generation is halved, splits, merges and releases ride with the first half."""
-    change(
-        patch,
-        Generation,
-        "halves",
-        (
-            "Generation(self.shares[:middle], opening=self.opening)",
-            "Generation(self.shares[:middle], self.structure, self.heirs, opening=self.opening)",
-        ),
-        ("Generation(self.shares[middle:], self.structure, self.heirs)", "Generation(self.shares[middle:])"),
-    )
-
-
 def last_commit_left_out(patch: Planting) -> None:
     """A stop in order ends without committing what is done."""
 
@@ -276,37 +241,27 @@ def last_commit_left_out(patch: Planting) -> None:
 
 
 PLANTS = [
-    Plant(
-        "no fence",
-        "an expelled process still commits what another one works on: doubled records",
-        no_fence,
-        kinds=("rival", "rivals", "pause", "slow"),
-        finding=f"{DOUBLED}|is under way",
-    ),
+    Plant("no fence", no_fence, kinds=("rival", "rivals", "pause", "slow"), finding=f"{DOUBLED}|is under way"),
     Plant(
         "FENCED without a fence",
-        "who was expelled is said to be fenced while its transaction is under way, and another one takes its name",
         row(members, "fenced", (" and m.incarnation in view.seat.fenced", "")),
         kinds=("rival", "rivals", "pause", "slow"),
         finding="is under way",
     ),
     Plant(
         "grant without FENCED",
-        "a range is granted while its owner, who was expelled, can still commit: doubled records",
         changed(cells, "_standing", ("return Standing.LEAVING", "return Standing.FREE")),
         kinds=GROUP_KINDS,
         finding=NOT_FREE,
     ),
     Plant(
         "granted without reading",
-        "a grant begins at the edges that were known before its owner was fenced: doubled records",
         changed(cells, "_standing", ("Standing.FREE if is_read else Standing.UNREAD", "Standing.FREE")),
         kinds=(*GROUP_KINDS, "slow"),
         finding=DOUBLED,
     ),
     Plant(
         "a release that is only asked for",
-        "a range is granted to another one while its owner works on it: doubled records",
         changed(
             cells,
             "cells",
@@ -320,33 +275,26 @@ PLANTS = [
     ),
     Plant(
         "a snapshot by anybody",
-        "who has not read a grant yet writes down what it knows, and the progress under that grant is forgotten",
         changed(Group, "takes_snapshots", ("self.coordinating.is_coordinator and", "True and")),
         kinds=("rival", "storm"),
         finding="which never coordinated",
     ),
     Plant(
         "INIT without READ",
-        "a process makes a new producer and sends on from what it knew before: doubled records",
         changed(
-            Transactions,
-            "_replace_producer",
-            ("await self.standing.confirm()", "pass"),
-            ("if doubtful:", "if False:"),
+            Transactions, "_replace_producer", ("await self.standing.confirm()", "pass"), ("if doubtful:", "if False:")
         ),
         kinds=("unknown", "lost replies"),
         finding=f"{DOUBLED}|{OUTSIDE}",
     ),
     Plant(
         "two of one name",
-        "a process joins under the name of one that is still at work: both take its place, and its copies of state",
         changed(features, "_is_namesake", ("bool(asked.instance) and ", "False and ")),
         kinds=("twin", "flapping", "crash"),
         finding="has the name of .*, which is not fenced",
     ),
     Plant(
         "decisions of an older term count",
-        "a coordinator that was replaced goes on by what it knew, and others follow it: two owners of a range",
         changed(
             control,
             "event_counts",
@@ -357,7 +305,6 @@ PLANTS = [
     ),
     Plant(
         "an outage is silence",
-        "when the signals are away for longer than a session, members that work are expelled",
         changed(Silence, "hear", ("if step > self.gap_ms:", "if step < 0:")),
         kinds=("signals away",),
         finding="at most the signals were away",
@@ -365,7 +312,6 @@ PLANTS = [
     *(
         Plant(
             f"{what} is damage for one that was expelled",
-            "a process that was replaced while it stood still tells of damage where it only has to go",
             changed(Member, "_run", (DAMAGE, others)),
             (each(test_taken_over.test_damage_that_an_expelled_process_finds_is_its_expulsion),),
             finding=f"{error}: damaged",
@@ -378,107 +324,70 @@ PLANTS = [
     ),
     Plant(
         "a log begun anew beside a transaction",
-        "a member that has not read for long, and commits meanwhile, takes its next commit for damage: it stops",
         changed(Standing, "_begin_offsets", ("async with self.sending:", "if True:")),
         (test_begin_anew.test_what_is_committed_while_the_log_is_begun_anew_counts_once,),
         finding=f"LogError.*{OUTSIDE}",
     ),
     Plant(
         "fence that does not wait",
-        "the grant is made while the fenced transaction is still being decided: doubled records",
         fence_does_not_wait,
         kinds=("rival", "rivals", "late markers", "slow"),
         finding=f"{DOUBLED}|is under way",
     ),
-    Plant(
-        "future not awaited",
-        "a transaction is committed without the records that were not acknowledged yet: lost outputs",
-        produce_not_awaited,
-        finding=LEFT_OUT,
-    ),
-    Plant(
-        "future not awaited: a failed batch",
-        "a transaction is committed though one of its batches was refused or lost: lost outputs",
-        answers_not_looked_at,
-        finding=LEFT_OUT,
-    ),
-    Plant(
-        "future not awaited: the control log",
-        "a process works by a grant that nobody else can read yet, or stops because it does not find its own term",
-        append_not_awaited,
-        finding="was acknowledged and does not count",
-    ),
+    Plant("future not awaited", produce_not_awaited, finding=LEFT_OUT),
+    Plant("future not awaited: a failed batch", answers_not_looked_at, finding=LEFT_OUT),
+    Plant("future not awaited: the control log", append_not_awaited, finding="was acknowledged and does not count"),
     Plant(
         "appenders share one session",
-        "whoever appends waits for as long as another append gets no answer: a beat behind the control log",
         appenders_share_a_session,
         (test_simulated_appends.test_an_append_without_an_answer_holds_up_its_own_appender_only,),
         finding="it waited for another appender",
     ),
-    Plant(
-        "future not awaited: the outcome",
-        "a slow transaction is taken for committed: what it held is lost when it is aborted",
-        outcome_not_awaited,
-        finding=LOST,
-    ),
+    Plant("future not awaited: the outcome", outcome_not_awaited, finding=LOST),
     Plant(
         "same producer after an unknown EndTxn",
-        "a late commit ends the producer's next transaction half-way: torn or lost transactions",
-        same_producer,
+        changed(
+            TransactionalProducer,
+            "_commit",
+            ('self.requests.deadline(f"the commit of {self._id!r}")', 'self.requests.deadline("the commit", 60_000)'),
+            (".verdict is Verdict.AGAIN:", ".verdict in (Verdict.AGAIN, Verdict.LOST):"),
+        ),
         (each(test_simulated_network.test_a_lost_commit_is_unknown),),
         finding="DID NOT RAISE .*TransactionUnknown",
     ),
     Plant(
         "doubt taken for no",
-        "a commit that the coordinator could not confirm is called aborted, though it may be there",
-        doubt_is_no,
+        changed(
+            TransactionalProducer,
+            "_commit",
+            ("answer.verdict is Verdict.NOT_SENT:", "answer.verdict in (Verdict.NOT_SENT, Verdict.DOUBTFUL):"),
+        ),
         found_by=(test_simulated_network.test_a_coordinator_that_can_not_confirm_a_commit_leaves_it_unknown,),
         finding="TransactionAborted: aborted, the commit could not be asked for",
     ),
-    Plant(
-        "unknown taken for aborted",
-        "a transaction that was committed without an answer is sent a second time: doubled records",
-        unknown_is_aborted,
-        kinds=("unknown", "lost replies"),
-        finding=DOUBLED,
-    ),
-    Plant(
-        "fenced process goes on",
-        "a process that was expelled goes on beside its successor: doubled records",
-        office_not_checked,
-        kinds=("rival", "rivals", "pause", "slow"),
-        finding=DOUBLED,
-    ),
+    Plant("unknown taken for aborted", unknown_is_aborted, kinds=("unknown", "lost replies"), finding=DOUBLED),
+    Plant("fenced process goes on", office_not_checked, kinds=("rival", "rivals", "pause", "slow"), finding=DOUBLED),
     Plant(
         "unknown transaction found in one partition only",
-        "edges of the second partition of the log stay where they were: an application that stops, or doubled records",
         found_in_one_partition,
         kinds=("unknown", "lost replies"),
         finding=f"InvariantBroken.*{OUTSIDE}|{DOUBLED}",
     ),
-    Plant(
-        "own events folded twice",
-        "an application that stops at the first failed transaction",
-        own_folded_twice,
-        finding=f"LogError.*{OUTSIDE}",
-    ),
+    Plant("own events folded twice", own_folded_twice, finding=f"LogError.*{OUTSIDE}"),
     Plant(
         "failed transaction taken for committed",
-        "what it held is lost",
         failed_is_committed,
         kinds=("aborted", "away"),
         finding=f"{LOST}|nobody told of worker",
     ),
     Plant(
         "term unchecked",
-        "decisions of a coordinator that was replaced count: two owners of a range",
         changed(control, "event_counts", ("event.term == control.term and event", "event")),
         (test_counterexamples.test_an_expulsion_that_was_acknowledged_may_not_count,),
         finding="not lost.is_expelled",
     ),
     Plant(
         "number unchecked",
-        "a grant that arrives late, behind another decision, counts: two owners of a range",
         changed(control, "event_counts", (" and event.number == number", "")),
         (
             test_counterexamples.test_a_grant_that_lands_behind_another_decision_makes_no_second_owner,
@@ -488,41 +397,39 @@ PLANTS = [
     ),
     Plant(
         "a second joining counts",
-        "who was expelled is a member again, and nobody fences it: doubled records",
         changed(control, "_members", ("event.incarnation > control.incarnation_max and", "")),
         (each(test_counterexamples.test_a_second_copy_of_a_joining_brings_nobody_back),),
         finding="after.is_expelled|after.is_fenced",
     ),
     Plant(
         "incarnation that comes back",
-        "what a process of before has committed is taken for its own: lost records",
         incarnation_comes_back,
         (test_control.test_who_is_forgotten_is_out_for_good,),
         finding="incarnation_next == 3",
     ),
     Plant(
         "snapshot while an event waits",
-        "progress that its writer was granted a moment ago is forgotten at the next start: doubled records",
         changed(snapshots, "take_snapshot", ("in sorted(ledger.partition(place).waiting)", "in ()")),
         (test_counterexamples.test_no_snapshot_is_taken_of_progress_that_waits_for_its_grant,),
         finding="DID NOT RAISE",
     ),
-    Plant(
-        "dead letter outside the transaction",
-        "a dead letter is there twice after a crash, or is there for a record that is tried again",
-        dead_letter_outside,
-        finding=NO_DEAD_LETTER,
-    ),
+    Plant("dead letter outside the transaction", dead_letter_outside, finding=NO_DEAD_LETTER),
     Plant(
         "structure ahead of the tiles that it follows",
-        "a merge or release is read before the tiles it ends: an application that can't start again",
-        structure_first,
+        changed(
+            Generation,
+            "halves",
+            (
+                "Generation(self.shares[:middle], opening=self.opening)",
+                "Generation(self.shares[:middle], self.structure, self.heirs, opening=self.opening)",
+            ),
+            ("Generation(self.shares[middle:], self.structure, self.heirs)", "Generation(self.shares[middle:])"),
+        ),
         (test_generation.test_what_changes_ranges_rides_with_the_last_half,),
         finding=r"assert \[.*\] == \[\]|first.structure == \[\]",
     ),
     Plant(
         "commit cancelled by a stop",
-        "the last commit of a stop takes what lies behind a transaction that is under way: lost records",
         changed(
             stopping.Stopping,
             "_commit",
@@ -534,7 +441,6 @@ PLANTS = [
     ),
     Plant(
         "stop without the last commit",
-        "every record that was done since the last commit is worked again after each stop in order",
         last_commit_left_out,
         (on_ground(test_running.test_service_processes_and_stops_in_order),),
         finding=r"== list\(range\(100\)\)",

@@ -10,7 +10,7 @@ hands its arguments to pytest: with ``-k fence`` all other lines of the file sta
 
 import sys
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,9 +70,18 @@ def due(digests: Mapping[str, str], known: Mapping[str, Found], turn: int) -> Du
     return Due(tuple(changed), tuple(in_turn), tuple(name for name in more if name not in in_turn))
 
 
-def due_now(plants: Iterable[Plant]) -> Due:
-    """The same with the code as it is, and the number of commits as the turn."""
-    return due(digests_of(plants), known(), commits())
+@cache
+def chosen(wanted: str) -> tuple[frozenset[str], str]:
+    """Which defects to look for, by name, and what is to be said of that. ``wanted``: those that are ``due`` with the
+    code as it is and the number of commits as the turn, ``all``, or a share such as ``1/3``.
+    """
+    from .test_planted import ALL  # here: pytest rewrites the assertions of what it loads itself
+
+    if wanted == "due":
+        due_now = due(digests_of(ALL), known(), commits())
+        return frozenset((*due_now.changed, *due_now.in_turn)), str(due_now)
+    share, shares = (1, 1) if wanted == "all" else map(int, wanted.split("/"))
+    return frozenset(plant.name for plant in ALL[share - 1 :: shares]), ""
 
 
 def digests_of(plants: Iterable[Plant]) -> dict[str, str]:

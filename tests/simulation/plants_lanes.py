@@ -39,16 +39,6 @@ def last_plus_one(patch: Planting) -> None:
     patch.setattr(PartitionDispatch, "pass_by", narrow)
 
 
-def edge_without_running(patch: Planting) -> None:
-    """A record that runs counts as done."""
-    change(patch, Worker, "first_not_done", ("if self.running is not None:", "if False:"))
-
-
-def edge_without_queue(patch: Planting) -> None:
-    """What is queued counts as done."""
-    change(patch, Worker, "first_not_done", ("self.queue[0].offset if self.queue else None", "None"))
-
-
 def edge_without_dropped(patch: Planting) -> None:
     """What a reader passed counts as done."""
     dropped = "self.dropped_from is not None and self.dropped_from < edge"
@@ -65,72 +55,10 @@ def merged_when_not_level(patch: Planting) -> None:
     patch.setattr(reshape, "are_level", always)
 
 
-def dropped_from_overwritten(patch: Planting) -> None:
-    """A record that the main reader passes moves the place from which its worker is caught up."""
-    change(
-        patch,
-        PartitionDispatch,
-        "step",
-        (
-            "        if worker is None or worker.dropped_from is not None or offset < worker.edge:\n",
-            (
-                "        if worker is not None and worker.dropped_from is not None:\n"
-                "            worker.dropped_from = offset\n"
-                "        if worker is None or worker.dropped_from is not None or offset < worker.edge:\n"
-            ),
-        ),
-    )
-
-
 def resumes_behind(patch: Planting) -> None:
     """A reader that waited for room hands out its batch from the beginning."""
     index = "self._hand_out(run, batch, blocked.index)"
     change(patch, MainReader, "_stand", (index, "self._hand_out(run, batch, 0)"))
-
-
-def resumes_ahead(patch: Planting) -> None:
-    """A reader that waits for room at the last record of its batch takes the batch for done."""
-    change(
-        patch,
-        MainReader,
-        "_stand",
-        (
-            "    while blocked is not None and not self.is_stopped:\n",
-            (
-                "    if blocked is not None and len(batch.records) - blocked.index < 2:\n"
-                "        dispatch.front = max(dispatch.front, batch.offset_next)\n"
-                "        return\n"
-                "    while blocked is not None and not self.is_stopped:\n"
-            ),
-        ),
-    )
-
-
-def timer_of_another(patch: Planting) -> None:
-    """A handler is timed out by the time at which another worker's began."""
-    change(
-        patch,
-        Slots,
-        "_is_overdue",
-        (
-            "worker.started_s + limit > now",
-            (
-                "worker.started_s == math.inf or "
-                "min(g.worker.started_s for g in self.tasks.values() if g.worker is not None) + limit > now"
-            ),
-        ),
-    )
-
-
-def shared_attempts(patch: Planting) -> None:
-    """Attempts are counted over all records of a worker."""
-    change(
-        patch,
-        Slots,
-        "_process",
-        ("    attempt = 0\n", "    attempt = self.__dict__.setdefault('counted', {}).get(worker.number, 0)\n"),
-        ("        attempt += 1\n", "        attempt += 1\n        self.counted[worker.number] = attempt\n"),
-    )
 
 
 def seen_offsets(patch: Planting) -> None:
@@ -202,39 +130,36 @@ def attempt_behind_the_queue(patch: Planting) -> None:
 
 
 PLANTS = [
-    Plant(
-        "last+1 instead of the position",
-        "behind a hole at the end of a partition lag never becomes 0, and a restart waits for what will not come",
-        last_plus_one,
-        finding="not level after",
-    ),
+    Plant("last+1 instead of the position", last_plus_one, finding="not level after"),
     Plant(
         "edge forgets the running record",
-        "a record that runs at a crash is lost",
-        edge_without_running,
+        changed(Worker, "first_not_done", ("if self.running is not None:", "if False:")),
         finding=LOST,
     ),
     Plant(
         "edge forgets the queue",
-        "records that were read and not begun are lost in a crash",
-        edge_without_queue,
+        changed(Worker, "first_not_done", ("self.queue[0].offset if self.queue else None", "None")),
         finding=LOST,
     ),
-    Plant(
-        "edge forgets what was dropped",
-        "records of a slow key are lost in a crash",
-        edge_without_dropped,
-        finding=LOST,
-    ),
+    Plant("edge forgets what was dropped", edge_without_dropped, finding=LOST),
     Plant(
         "dropped_from overwritten by a later drop",
-        "records of a slow key between the first drop and the last are lost",
-        dropped_from_overwritten,
+        changed(
+            PartitionDispatch,
+            "step",
+            (
+                "        if worker is None or worker.dropped_from is not None or offset < worker.edge:\n",
+                (
+                    "        if worker is not None and worker.dropped_from is not None:\n"
+                    "            worker.dropped_from = offset\n"
+                    "        if worker is None or worker.dropped_from is not None or offset < worker.edge:\n"
+                ),
+            ),
+        ),
         finding=LOST,
     ),
     Plant(
         "catch-up starts too late",
-        "the first record that a slow key lacks is lost",
         changed(
             PartitionDispatch,
             "catch_up",
@@ -244,7 +169,6 @@ PLANTS = [
     ),
     Plant(
         "catch-up reader stops one early",
-        "the record in front of the main reader is lost for a slow key",
         changed(
             PartitionDispatch,
             "catch_up",
@@ -253,38 +177,39 @@ PLANTS = [
         ),
         finding=LOST,
     ),
-    Plant(
-        "paused reader resumes behind",
-        "records behind which a reader waited for room are handed out again: doubled, out of order",
-        resumes_behind,
-        finding=AGAIN,
-    ),
+    Plant("paused reader resumes behind", resumes_behind, finding=AGAIN),
     Plant(
         "paused reader resumes ahead",
-        "the record at which a reader waited for room is lost",
-        resumes_ahead,
+        changed(
+            MainReader,
+            "_stand",
+            (
+                "    while blocked is not None and not self.is_stopped:\n",
+                (
+                    "    if blocked is not None and len(batch.records) - blocked.index < 2:\n"
+                    "        dispatch.front = max(dispatch.front, batch.offset_next)\n"
+                    "        return\n"
+                    "    while blocked is not None and not self.is_stopped:\n"
+                ),
+            ),
+        ),
         finding=LOST,
     ),
     Plant(
         "merge of workers that are not level",
-        "records of the one that was ahead are worked twice, those of the other are lost",
         merged_when_not_level,
         (each(test_cut.test_only_level_neighbours_of_one_grant_merge),),
         finding="DID NOT RAISE .*ValueError",
     ),
     Plant(
         "child range off by one",
-        "the first point of the right half belongs to nobody: its keys stand still",
         changed(
-            structure,
-            "split",
-            ("(first, at) if is_left else (at, end)", "(first, at) if is_left else (at + 1, end)"),
+            structure, "split", ("(first, at) if is_left else (at, end)", "(first, at) if is_left else (at + 1, end)")
         ),
         finding="are no neighbours|is not the range of its workers",
     ),
     Plant(
         "child range off by one: the record at the cut",
-        "a record whose key hashes to the very cut is worked by the half that does not own it",
         changed(
             structure,
             "split",
@@ -297,7 +222,6 @@ PLANTS = [
     ),
     Plant(
         "both halves keep the queue",
-        "records that wait while their range is split are worked twice",
         changed(
             structure,
             "split",
@@ -307,7 +231,6 @@ PLANTS = [
     ),
     Plant(
         "overlap at the hash maximum",
-        "two ranges that share the last point of the space are taken for disjoint: its keys have two owners",
         changed(
             ranges.KeyRange,
             "overlaps",
@@ -321,7 +244,6 @@ PLANTS = [
     ),
     Plant(
         "last point left out of a cut",
-        "keys that hash to the last point of the space are worked by nobody",
         changed(
             ranges,
             "even_bounds",
@@ -335,44 +257,36 @@ PLANTS = [
     ),
     Plant(
         "timer of one worker used for another",
-        "handlers are cancelled long before their time: records end as dead letters",
-        timer_of_another,
+        changed(
+            Slots,
+            "_is_overdue",
+            (
+                "worker.started_s + limit > now",
+                (
+                    "worker.started_s == math.inf or "
+                    "min(g.worker.started_s for g in self.tasks.values() if g.worker is not None) + limit > now"
+                ),
+            ),
+        ),
         (test_timers.test_each_handler_has_its_own_time,),
         finding="assert dead ==",
     ),
     Plant(
         "retry counter shared",
-        "a record is given up too early, or its handler is told a later attempt: others of its range failed before",
-        shared_attempts,
+        changed(
+            Slots,
+            "_process",
+            ("    attempt = 0\n", "    attempt = self.__dict__.setdefault('counted', {}).get(worker.number, 0)\n"),
+            ("        attempt += 1\n", "        attempt += 1\n        self.counted[worker.number] = attempt\n"),
+        ),
         finding="""'{"number.*"fails":.* led to .*right is .*topic='dead'""",
     ),
-    Plant(
-        "duplicates by offset alone",
-        "records of the second partition are lost",
-        seen_offsets,
-        finding=LOST,
-    ),
-    Plant(
-        "failed attempt goes behind the queue",
-        "later records of the same key overtake the one that failed",
-        attempt_behind_the_queue,
-        finding="is run after|stands behind",
-    ),
-    Plant(
-        "attempts share what they send",
-        "what a failed attempt sent is visible",
-        attempts_share_a_context,
-        finding=f"{LED_TO}'sent ",
-    ),
-    Plant(
-        "undecodable record skipped",
-        "a record disappears without a dead letter",
-        undecodable_is_skipped,
-        finding=NO_DEAD_LETTER,
-    ),
+    Plant("duplicates by offset alone", seen_offsets, finding=LOST),
+    Plant("failed attempt goes behind the queue", attempt_behind_the_queue, finding="is run after|stands behind"),
+    Plant("attempts share what they send", attempts_share_a_context, finding=f"{LED_TO}'sent "),
+    Plant("undecodable record skipped", undecodable_is_skipped, finding=NO_DEAD_LETTER),
     Plant(
         "dead letter by its key",
-        "a replay sends it to another partition than its record came from: the state of its key is in two",
         changed(
             outputs, "build_dead_letter", ("if destination.keeps_numbers and ", "if not destination.keeps_numbers and ")
         ),
@@ -381,68 +295,58 @@ PLANTS = [
     ),
     Plant(
         "bytes counted twice as they come",
-        "what is done is never found to be committed: the application stands still",
         changed(Slots, "_count", ("self.done_bytes += done.size", "self.done_bytes += 2 * done.size")),
         finding=r"not level after|idle, and \d+ bytes wait",
     ),
     Plant(
         "bytes counted twice as they go",
-        "the limit of what is held for a commit is none: memory grows",
         changed(Slots, "committed", ("self.done_bytes -= size", "self.done_bytes -= 2 * size")),
         finding=r"idle, and -\d+ bytes wait|bytes wait for a commit, \d+ may",
     ),
     Plant(
         "outputs beyond the edge",
-        "outputs become visible before their record is committed, and again after a crash",
         changed(generation, "take", ("done[0].record.offset < to:", "done[0].record.offset <= to:")),
         (test_generation.test_most_edges_fall_on_the_line,),
         finding=r"assert shares\(generation\)|shares\(generation\) ==",
     ),
     Plant(
         "context shared by the handlers on the loop",
-        "a handler sees what another record's handler has set: somebody else's user, tenant or trace",
         changed(LoopCalls, "begin", ("self.within.copy()", "self.within")),
         (on_ground(test_variables.test_bob_does_not_see_ann_on_the_loop),),
         finding="bob saw ann",
     ),
     Plant(
         "context shared by the handlers in threads",
-        "the same, for `def` handlers",
         changed(Lanes, "_hand_over", ("self.variables.copy()", "self.variables")),
         (on_ground(test_variables.test_bob_does_not_see_ann_in_a_thread),),
         finding="bob saw ann",
     ),
     Plant(
         "one permit too many",
-        "more handlers run at once than `max_in_flight` allows",
         changed(Permits, "_give", ("self.out >= self.most", "self.out > self.most")),
         (test_turns.test_a_permit_comes_back_on_every_way_out,),
         finding="all permits are there",
     ),
     Plant(
         "a permit is kept while others wait",
-        "a worker with many records holds up those of other partitions that wait for their turn",
         changed(Turns, "may_begin", ("(permits.is_awaited or permits.pace is not None)", "False")),
         (test_turns.test_partitions_take_turns,),
         finding="every other turn was theirs",
     ),
     Plant(
         "each process takes the whole rate",
-        "a group of three handles three times as many records in a second as `rate_per_s` allows",
         changed(Group, "_obey", ("self.on_rate(topic, share_per_s)", "self.on_rate(topic, share_per_s * 3)")),
         (test_rates.test_processes_share_the_rate_and_use_all_of_it,),
         finding="began from",
     ),
     Plant(
         "a permit before its time",
-        "records are begun as fast as they come, whatever `rate_per_s` says",
         changed(Permits, "_give", ("not (self.pace is None or self.pace.take(now_s))", "False")),
         (each(test_rates.test_each_attempt_counts),),
         finding="began from",
     ),
     Plant(
         "a further attempt is not counted",
-        "where handlers fail, a service that they call is asked more often than `rate_per_s` allows",
         changed(Turns, "resume", ("not run.is_limited or", "True or")),
         (each(test_rates.test_each_attempt_counts),),
         finding="began from",

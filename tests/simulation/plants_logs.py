@@ -16,7 +16,7 @@ from ..runtime import test_starts, test_waiting
 from ..runtime.engine import test_grants
 from ..runtime.logs import test_office
 from ..stage.log_events import member_fenced
-from ..stage.planting import Planting, change, changed, everywhere
+from ..stage.planting import Planting, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
 
 TRIMMED = "its (offsets are|history is) lost|lost what was to be read|holds no whole snapshot"
@@ -50,23 +50,6 @@ def trimmed_below_the_newest(patch: Planting) -> None:
         return self._covered[log_partition][-1]
 
     patch.setattr(History, "_old_enough", newest)
-
-
-def read_to_the_stable_offset(patch: Planting) -> None:
-    """The end of a log is where a reader of committed records comes to stand now."""
-    change(
-        patch,
-        LogReader,
-        "stream",
-        (
-            "            batches = await bounded(_some(reader, wanted), limit, what)\n",
-            (
-                "            batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=0)\n"
-                "            if not batches:\n"
-                "                break\n"
-            ),
-        ),
-    )
 
 
 def passed_over(patch: Planting) -> None:
@@ -104,16 +87,9 @@ def named_anew(patch: Planting) -> None:
 
 
 PLANTS = [
-    Plant(
-        "application named anew",
-        "a restart gives the application another id: the audit takes its outputs for another application's, and misses "
-        "them",
-        named_anew,
-        finding="outputs name .*, the application is",
-    ),
+    Plant("application named anew", named_anew, finding="outputs name .*, the application is"),
     Plant(
         "unknown event skipped",
-        "after an upgrade that was taken back a process works by another ledger than the others: doubled records",
         unknown_decoded,
         (
             each(test_codec.test_an_unknown_version_of_a_known_kind_is_refused),
@@ -123,7 +99,6 @@ PLANTS = [
     ),
     Plant(
         "epoch unchecked",
-        "a commit counts for whoever holds the range now, so one that came too late moves the edge: lost records",
         changed(
             ledger,
             "_evolve_partition",
@@ -134,48 +109,52 @@ PLANTS = [
     ),
     Plant(
         "incarnation unchecked",
-        "a commit by a process that never held the range counts",
         changed(ledger, "_commit", ("is_ours = event.incarnation == part.incarnation", "is_ours = True")),
         (test_ledger.test_a_commit_by_another_incarnation_or_after_a_release_is_a_violation,),
         finding=r"by=2\)\)\.violations\(\)",
     ),
     Plant(
         "tile that does not start at the edge",
-        "a commit over records that nobody worked counts: lost records that no start notices",
         changed(ledger, "_commit_in_pieces", ("or edge != tile.offset_from or", "or edge > tile.offset_from or")),
         (each(test_ledger.test_a_tile_that_does_not_continue_its_band_is_a_violation),),
         finding=r"event\)\.violations\(\)",
     ),
     Plant(
         "grant chunk applied twice",
-        "a grant that stands in the log twice takes its edges back: an application that can't start again",
         changed(ledger, "_grant", ("if known is None:", "if True:")),
         finding=f"LogError.*{OUTSIDE}|{DOUBLED}",
     ),
     Plant(
         "grant to somebody else taken up",
-        "two processes work on one range",
         changed(Wishes, "take_up", (" or part.incarnation != dispatch.incarnation", "")),
         (test_grants.test_a_grant_to_another_process_is_not_taken_up,),
         finding="DID NOT RAISE .*ValueError",
     ),
     Plant(
         "torn start taken for a growth",
-        "after a crash in the first start, partitions that are to be read from their end are read from their start",
         changed(starts, "is_added", ("return bool(counts) and partition >= max(counts)", "return bool(counts)")),
         (test_starts.test_a_start_that_was_cut_short_is_no_growth,),
         finding="partition 1 began at its end as it was at the second start",
     ),
     Plant(
         "grant at the last stable offset",
-        "what is written and not stable yet is not read: a process misses its own term, or takes a log for lost",
-        read_to_the_stable_offset,
+        changed(
+            LogReader,
+            "stream",
+            (
+                "            batches = await bounded(_some(reader, wanted), limit, what)\n",
+                (
+                    "            batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=0)\n"
+                    "            if not batches:\n"
+                    "                break\n"
+                ),
+            ),
+        ),
         kinds=("pause", "crash", "rivals", "late markers"),
         finding=f"sim.control is empty|does not count|{DOUBLED}|{OUTSIDE}",
     ),
     Plant(
         "snapshot that lacks a worker",
-        "after a start from the snapshot a range begins where the partition began: doubled records",
         changed(
             snapshots,
             "_fold_epoch",
@@ -185,47 +164,26 @@ PLANTS = [
     ),
     Plant(
         "torn snapshot taken for whole",
-        "partitions whose part is missing begin where they began: doubled records",
-        changed(
-            snapshots,
-            "newest_snapshot",
-            ("if [p.part for p in parts] == list(range(event.parts)):", "if parts:"),
-        ),
+        changed(snapshots, "newest_snapshot", ("if [p.part for p in parts] == list(range(event.parts)):", "if parts:")),
         (each(test_snapshots.test_the_newest_whole_snapshot_is_found),),
         finding="if newest is None else",
     ),
-    Plant(
-        "events behind a snapshot's position skipped",
-        "commits beside the snapshot's own transaction are not known: doubled records",
-        snapshot_at_the_end,
-        finding=DOUBLED,
-    ),
-    Plant(
-        "log trimmed with its newest snapshot",
-        "an application that can't start again, its history lost",
-        trimmed_too_far,
-        kinds=("crash", "aborted"),
-        finding=TRIMMED,
-    ),
+    Plant("events behind a snapshot's position skipped", snapshot_at_the_end, finding=DOUBLED),
+    Plant("log trimmed with its newest snapshot", trimmed_too_far, kinds=("crash", "aborted"), finding=TRIMMED),
     Plant(
         "log trimmed below a snapshot that is not committed",
-        "after a crash at that moment the log has lost its head, and no snapshot covers it",
         trimmed_below_the_newest,
         kinds=("aborted", "crash"),
         finding=TRIMMED,
     ),
     Plant(
         "what others committed is passed over",
-        "a member reads the log on behind its own last commit, into a ledger that lacks what others did before: "
-        "it takes their next commit for damage, and writes a snapshot without their progress",
         passed_over,
         (test_office.test_what_others_committed_beside_a_member_is_known_to_it,),
         finding="lies outside what was granted",
     ),
     Plant(
         "positions of a search that was cut short",
-        "after a time-out the log is read on from the snapshot, into the folds of before: progress is lost, and the "
-        "next own commit is taken for a violation",
         changed(
             LogReader,
             "begin_offsets",
@@ -236,7 +194,6 @@ PLANTS = [
     ),
     Plant(
         "a log that others trimmed is damage for a healthy member",
-        "the application ends because another of its processes trimmed the log below its snapshots",
         changed(
             Standing, "_read_offsets", ("except HistoryTrimmed as trimmed:", "except ZeroDivisionError as trimmed:")
         ),
@@ -248,7 +205,6 @@ PLANTS = [
     ),
     Plant(
         "a snapshot forgets who committed last",
-        "a transaction whose answer was lost and that was trimmed is sent again: doubled records",
         changed(
             snapshots, "take_snapshot", ("for i, t in ledger.transactions.items() if not", "for i, t in () if not")
         ),
@@ -260,7 +216,6 @@ PLANTS = [
     ),
     Plant(
         "failed trim costs the snapshot",
-        "without the right to delete no snapshot is written any more: each start reads the log from its begin",
         changed(History, "trim", ("except BrokerError as error:", "except ZeroDivisionError as error:")),
         (test_waiting.test_a_log_that_cant_be_trimmed_is_snapshotted_all_the_same,),
         finding="no snapshots without trims",

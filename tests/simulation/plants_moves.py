@@ -33,7 +33,6 @@ def held_back_for_long(patch: Planting) -> None:
 PLANTS = [
     Plant(
         "what is released in part counts for all",
-        "a range is granted of which some points are not released: doubled records",
         changed(
             cells,
             "cells",
@@ -47,49 +46,42 @@ PLANTS = [
     ),
     Plant(
         "released while a record of it runs",
-        "the next owner runs a record beside its last owner: doubled work, and the order of a key is lost",
         released_while_it_runs,
         kinds=MOVES,
         finding=f"{AGAIN}|run at once|is run by|{LOST}",
     ),
     Plant(
         "a withdrawn release goes on",
-        "a range whose hand-over took too long is nobody's at last, although its owner was told to keep it",
         changed(Holding, "_go_on", ("self.cycle.reshape.withdraw(wish)", "pass")),
         kinds=("stuck",),
         finding="was withdrawn, and its owner had read that",
     ),
     Plant(
         "taken up below the granted offset",
-        "a record is worked once more after each move",
         changed(reshape, "defined", ("return edge\n", "return max(0, edge - 1)\n")),
         kinds=MOVES,
         finding=DOUBLED,
     ),
     Plant(
         "taken up above the granted offset",
-        "a record is left out at each move",
         changed(reshape, "defined", ("return edge\n", "return edge + 1\n")),
         kinds=MOVES,
         finding=LOST,
     ),
     Plant(
         "hot bands forgotten at a move",
-        "hot keys that had workers of their own share one again after each move, until they are found once more",
         changed(reshape, "add_granted", ("(*wanted, *part.granted_bounds)", "wanted")),
         kinds=("move", "split", "split"),
         finding="were bounds before",
     ),
     Plant(
         "one worker by declaration, in parts",
-        "two members run records at once of a partition that was to have one worker",
         changed(plans, "_unparted", ("if factors.get(request.topic) != 1:", "if True:")),
         kinds=MOVES,
         finding="has one worker by declaration",
     ),
     Plant(
         "all waits for what is given up",
-        "while one range moves, nothing else of its owner is committed",
         held_back_for_long,
         kinds=("stuck", "move"),
         finding="without a look at what is done",

@@ -13,7 +13,6 @@ WRONG = r"is committed|is what another made it"
 PLANTS = [
     Plant(
         "what is not committed is answered",
-        "an answer that is taken back, when the transaction is aborted or the process dies",
         changed(
             PartitionState,
             "read_committed",
@@ -27,28 +26,24 @@ PLANTS = [
     ),
     Plant(
         "a release under way is answered",
-        "the same, while who releases waits for the answer to its transaction",
         changed(Keeper, "part_with", ("storage.state.part_with(within)", "pass")),
         found_by=(questions.test_the_owner_answers_until_it_releases_and_nobody_answers_with_what_was,),
         finding=WRONG,
     ),
     Plant(
         "a release that fails is for good",
-        "nobody answers for a range whose release was aborted",
         changed(Keeper, "keep", ("storage.state.keep(within)", "pass")),
         found_by=(questions.test_what_is_not_released_after_all_is_answered_meanwhile,),
         finding="it waits for 100 ms each time",
     ),
     Plant(
         "old knowledge of the group is good enough",
-        "who is cut off answers with what was, for ever",
         changed(GroupView, "doubt", ("if age_ms <= self._ms_max:", "if age_ms >= 0:")),
         found_by=(questions.test_who_has_not_read_the_control_log_for_long_answers_nothing,),
         finding="DID NOT RAISE",
     ),
     Plant(
         "a copy that is too old answers",
-        "who allows half a second gets an answer of any age",
         changed(Answering, "_how", ("stale_ms <= self.stale_ms_max", "stale_ms >= 0")),
         kinds=("cut", "move", "deal"),
         stateful=True,
@@ -56,7 +51,6 @@ PLANTS = [
     ),
     Plant(
         "who was expelled is named",
-        "those who ask are sent to a process that is gone, until somebody is granted what it had",
         changed(GroupView, "owner", ("owner is None or control.is_expelled(owner.incarnation)", "owner is None")),
         found_by=(questions.test_nobody_is_named_who_was_expelled,),
         finding="named, and expelled",

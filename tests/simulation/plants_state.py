@@ -19,7 +19,7 @@ from keylanes.state.restore import BeaconSearch, Plan
 from keylanes.state.tables import Change
 
 from ..runtime.stores import test_restore, test_state_running, test_two_writers
-from ..stage.planting import Planting, Put, change, changed
+from ..stage.planting import Planting, Put, changed
 from ..state import test_copies_folder, test_keys
 from . import plants_rocks
 from .plants import LED_TO, Plant, in_folder
@@ -129,58 +129,9 @@ def no_tombstones(patch: Planting) -> None:
     patch.setattr(Keeper, "records", without)
 
 
-def one_beacon(patch: Planting) -> None:
-    """All partitions that a transaction changes have their beacon in the first of them."""
-    change(
-        patch,
-        Keeper,
-        "records",
-        (
-            "records.append(Outgoing(topic, partition, key, beacon))",
-            "records.append(Outgoing(topic, changes[0].place[1], key, beacon))",
-        ),
-    )
-
-
-def beacon_of_another(patch: Planting) -> None:
-    """A changelog is compared with the writers that changed the state of another partition."""
-    change(
-        patch,
-        Keeper,
-        "_all_writers",
-        (
-            "self._writers(ledger, place, living, incarnation)",
-            "self._writers(ledger, (place[0], 0), living, incarnation)",
-        ),
-    )
-
-
 def beacon_not_checked(patch: Planting) -> None:
     """A changelog is taken for the state without asking who changed it last."""
     patch.setattr(state_restore, "check_beacons", lambda found, writers: None)
-
-
-def one_beacon_for_all(patch: Planting) -> None:
-    """All writers write to one key: the last one in the changelog stays."""
-    change(
-        patch,
-        Keeper,
-        "records",
-        (
-            "encode_beacon(Beacon(incarnation, transaction))",
-            "OLD_BEACON_KEY, incarnation.to_bytes(8, 'big') + transaction.to_bytes(8, 'big')",
-        ),
-    )
-
-
-def succession_before_the_commit(patch: Planting) -> None:
-    """Whom a transaction succeeds is forgotten when it is sent, also if it is aborted."""
-    change(
-        patch,
-        Keeper,
-        "records",
-        ("self._successions.get(changed.place, _NOBODY)", "self._successions.pop(changed.place, _NOBODY)"),
-    )
 
 
 def copy_trusted_after_a_grant(patch: Planting) -> None:
@@ -212,7 +163,6 @@ def on_disk(defect: Callable[[plants_rocks.Set], None]) -> Put:
 PLANTS = [
     Plant(
         "state applied before the commit",
-        "after a failed transaction the copy holds what was never committed: counts that are too high",
         written_before_the_commit,
         kinds=("aborted", "crash", "away"),
         stateful=True,
@@ -220,21 +170,18 @@ PLANTS = [
     ),
     Plant(
         "marker in another column family",
-        "after a crash the marker is there and the changes below it are not: state that is lost for good",
         on_disk(plants_rocks.marker_in_another_family),
         (in_folder(test_copies_folder.test_a_killed_writer_leaves_no_change_behind_a_marker),),
         finding=BEHIND_A_MARKER,
     ),
     Plant(
         "marker in a batch of its own",
-        "a crash between the two batches leaves changes out for good",
         on_disk(plants_rocks.marker_in_a_batch_of_its_own),
         (in_folder(test_copies_folder.test_a_torn_log_leaves_no_change_behind_a_marker),),
         finding=BEHIND_A_MARKER,
     ),
     Plant(
         "marker ahead of the data",
-        "a crash between the two leaves changes out for good",
         marker_with_the_first_slice,
         kinds=("crash", "power", "slow disk"),
         stateful=True,
@@ -242,25 +189,13 @@ PLANTS = [
     ),
     Plant(
         "marker one too far",
-        "the first change behind what a copy followed is never read",
-        changed(
-            Follower,
-            "_follow",
-            ("self.marks(position, time_ms)", "self.marks(position + 2, time_ms)"),
-        ),
+        changed(Follower, "_follow", ("self.marks(position, time_ms)", "self.marks(position + 2, time_ms)")),
         stateful=True,
         finding=WRONG_STATE,
     ),
-    Plant(
-        "overlay read across keys",
-        "a handler sees entries of another key's map",
-        map_of_all_keys,
-        stateful=True,
-        finding=SAW,
-    ),
+    Plant("overlay read across keys", map_of_all_keys, stateful=True, finding=SAW),
     Plant(
         "settled while a newer write waits",
-        "a handler sees the value of before what its key's last record wrote: a lost count",
         changed(
             Overlay,
             "settle",
@@ -269,30 +204,16 @@ PLANTS = [
         stateful=True,
         finding=SAW,
     ),
-    Plant(
-        "failed attempt's state kept",
-        "a record that is tried again counts twice",
-        attempts_share_writes,
-        stateful=True,
-        finding=WRONG_STATE,
-    ),
-    Plant(
-        "restore stops one change early",
-        "the newest value of a key is lost at a restart",
-        restored_to_the_last_but_one,
-        stateful=True,
-        finding=WRONG_STATE,
-    ),
+    Plant("failed attempt's state kept", attempts_share_writes, stateful=True, finding=WRONG_STATE),
+    Plant("restore stops one change early", restored_to_the_last_but_one, stateful=True, finding=WRONG_STATE),
     Plant(
         "restore marked at its end",
-        "a restore that is broken off leaves a copy that looks whole",
         restore_marked_at_its_end,
         (test_restore.test_broken_off_and_gone_on_with,),
         finding=r"total <= first \+ second",
     ),
     Plant(
         "restore waits for a record at its end",
-        "a start waits for ever where the changelog ends with a marker or a hole",
         changed(
             restore,
             "_read",
@@ -304,51 +225,55 @@ PLANTS = [
         stateful=True,
         finding="reading .* has stood at",
     ),
-    Plant(
-        "time to live by the clock",
-        "a replay comes to another state than the first run",
-        time_of_the_clock,
-        stateful=True,
-        finding="lasts until another time",
-    ),
-    Plant(
-        "delete without a tombstone",
-        "a deleted value is back after a restart",
-        no_tombstones,
-        stateful=True,
-        finding=WRONG_STATE,
-    ),
+    Plant("time to live by the clock", time_of_the_clock, stateful=True, finding="lasts until another time"),
+    Plant("delete without a tombstone", no_tombstones, stateful=True, finding=WRONG_STATE),
     Plant(
         "beacon in one partition only",
-        "a start is refused though nothing is wrong",
-        one_beacon,
+        changed(
+            Keeper,
+            "records",
+            (
+                "records.append(Outgoing(topic, partition, key, beacon))",
+                "records.append(Outgoing(topic, changes[0].place[1], key, beacon))",
+            ),
+        ),
         stateful=True,
         finding="the changelog has .*records wrote",
     ),
     Plant(
         "beacon of another partition",
-        "a start is refused though nothing is wrong, or a lost changelog is taken for whole",
-        beacon_of_another,
+        changed(
+            Keeper,
+            "_all_writers",
+            (
+                "self._writers(ledger, place, living, incarnation)",
+                "self._writers(ledger, (place[0], 0), living, incarnation)",
+            ),
+        ),
         stateful=True,
         finding="StateError.*it holds state up to",
     ),
     Plant(
         "beacon not checked",
-        "a changelog that lost its end is taken for the state",
         beacon_not_checked,
         (test_state_running.test_truncated_changelog_is_noticed,),
         finding="DID NOT RAISE .*StateError",
     ),
     Plant(
         "one beacon for all writers",
-        "with two members a start is refused though nothing is wrong",
-        one_beacon_for_all,
+        changed(
+            Keeper,
+            "records",
+            (
+                "encode_beacon(Beacon(incarnation, transaction))",
+                "OLD_BEACON_KEY, incarnation.to_bytes(8, 'big') + transaction.to_bytes(8, 'big')",
+            ),
+        ),
         (test_two_writers.test_transactions_one_in_the_other,),
         finding="StateError.*no transaction of incarnation [12]",
     ),
     Plant(
         "living writer stands still",
-        "a start beside a member that works is refused though nothing is wrong",
         changed(
             state_restore,
             "check_beacons",
@@ -359,49 +284,46 @@ PLANTS = [
     ),
     Plant(
         "living writer succeeded",
-        "a changelog that lost what a member goes on writing is taken for the state",
         changed(Keeper, "_wanted", ("if known[place].is_fenced(i)", "")),
         (test_two_writers.test_start_beside_a_writer_that_goes_on,),
         finding=r"\(3, \(1, 2\)\)",
     ),
     Plant(
         "deleted beacon missed",
-        "a start is refused though nothing is wrong: a member has succeeded another one meanwhile",
         changed(state_restore, "check_beacons", ("incarnation in found and is_ahead", "False")),
         (test_two_writers.test_succeeded_while_another_one_starts,),
         finding="StateError.*no transaction of incarnation 1",
     ),
     Plant(
         "search ends at the first beacon",
-        "a start is refused though nothing is wrong: another writer has been silent for long",
         changed(BeaconSearch, "span", ("is_any and self._writers.required <= found.keys()", "is_any")),
         (test_two_writers.test_long_silent_writer_is_looked_for,),
         finding="StateError.*no transaction of incarnation 1",
     ),
     Plant(
         "succession forgotten by an abort",
-        "beacons of former members stay, and every start reads farther back",
-        succession_before_the_commit,
+        changed(
+            Keeper,
+            "records",
+            ("self._successions.get(changed.place, _NOBODY)", "self._successions.pop(changed.place, _NOBODY)"),
+        ),
         (test_two_writers.test_aborted_succession_is_made_again,),
         finding=r"assert \[\] == \[b'",
     ),
     Plant(
         "older read wins",
-        "a handler sees a value from before the last commit of its key: a lost count",
         changed(Overlay, "learn", ("isinstance(cell.value, Absent)", "not cell.layers")),
         (test_state_running.test_older_read_never_hides_what_was_settled,),
         finding=r'seen\(state, key\) == b"new"',
     ),
     Plant(
         "copy trusted after a grant",
-        "a range that comes back is worked with old state",
         copy_trusted_after_a_grant,
         (test_state_running.test_stale_copy_of_a_range_that_comes_back,),
         finding=r"engine\.copied\(\) == engine\.folded\(\)",
     ),
     Plant(
         "last point left out of a scan",
-        "state of keys that hash to the last point is neither listed nor cleared nor restored",
         changed(
             keys,
             "bounds_of",
@@ -415,7 +337,6 @@ PLANTS = [
     ),
     Plant(
         "readers outside see what is not committed",
-        "a reader sees a count that is taken back when its transaction fails",
         changed(PartitionState, "read_committed", ("self.overlay.get_committed(key)", "self.overlay.get(key)")),
         (test_state_running.test_store_shows_what_is_committed,),
         raised=ValueError,
