@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
@@ -56,6 +57,15 @@ ROLES: Final = tuple(f"coordinator {befall} at {step}" for befall in BEFALL for 
 TRAPS_SESSIONS: Final = 2.0
 """So long, in sessions, it is waited in the end for steps at which something is to happen."""
 PARTITIONS_MAX = 4
+FAULTS: Final = {
+    "aborted": ("transact_aborted", (0.3, 0.9)),
+    "unknown": ("transact_unknown", (0.3, 0.9)),
+    "coordinator away": ("coordinator_away", (0.3, 1.0)),
+    "no connection": ("not_sent", (0.05, 0.3)),
+    "lost requests": ("request_lost", (0.05, 0.2)),
+    "lost replies": ("reply_lost", (0.05, 0.2)),
+}
+"""Happenings that raise the chance of one of the cluster's faults, to one of two."""
 
 
 class Happenings:
@@ -71,6 +81,16 @@ class Happenings:
         self.begun, self.ended_s = 0, -math.inf
         """So many troubles have begun; when the last one ended."""
         self.passings: list[asyncio.Task[None]] = []
+        self._goes_on: dict[str, Callable[[random.Random], Coroutine[Any, Any, None]]] = {
+            "flapping": self._flap,
+            "move": self.moving.move,
+            "stuck": self.moving.move_what_is_stuck,
+            "strike": lambda rng: self.hand_overs.strike(rng.choice([*STRIKES]), rng),
+            "release": self._pass_on,
+            "split": partial(self._reshape, "split"),
+            "merge": partial(self._reshape, "merge"),
+        }
+        """What takes its time, while other things happen."""
         self._traps: list[tuple[str, Callable[[Process], None], float]] = []
         """Steps at which something is to befall the coordinator, in the order in which they were set."""
         self._troubled_until_s = -math.inf
@@ -106,6 +126,11 @@ class Happenings:
             await self.hand_overs.strike(kind, rng)
         elif kind in DEPOSING_KINDS:
             await self.deposing.begin(kind, rng)
+        elif kind in self._goes_on:
+            self.passings.append(self.loop.create_task(self._goes_on[kind](rng)))
+        elif kind in FAULTS:
+            name, chances = FAULTS[kind]
+            self._fault(rng, name, rng.choice(chances))
         else:
             await getattr(self, "_" + kind.replace(" ", "_"))(rng)
 
@@ -339,9 +364,6 @@ class Happenings:
             for process in rng.sample(alive, min(5, len(alive) - 1)):
                 process.stop() if rng.random() < 0.5 else self.dies(process)
 
-    async def _flapping(self, rng: random.Random) -> None:
-        self.passings.append(self.loop.create_task(self._flap(rng)))
-
     async def _flap(self, rng: random.Random) -> None:
         name = rng.choice(self.world.mix.names) if self.world.mix.names else None
         for _ in range(3):
@@ -381,19 +403,25 @@ class Happenings:
 
     async def _held_decision(self, rng: random.Random) -> None:
         """What the coordinator writes next waits in the network until others have gone ahead of it."""
+        self._hold(rng, "decision held", Kind.PRODUCE, f"{APP}.control", longest_s=rng.choice((0.1, self.session_s)))
+        if rng.random() < 0.7:
+            self._start_beside()
+
+    def _hold(
+        self, rng: random.Random, counted: str, kind: Kind, topic: str | None = None, *, longest_s: float | None = None
+    ) -> None:
+        """The next request of a kind waits in the network for some time. ``counted``: as what, if there is one."""
         network = self.cluster.network
-        network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST, f"{APP}.control")
+        network.arm(kind, Fault.HOLD_REQUEST, topic)
         caught = self.loop.create_task(network.caught())
 
         def let_go() -> None:
-            self.world.faults["decision held"] += caught.done()
+            self.world.faults[counted] += caught.done()
             caught.cancel()
             network.disarm()
             network.release()
 
-        self._for_some_time(rng, lambda: None, let_go, rng.choice((0.1, self.session_s)))
-        if rng.random() < 0.7:
-            self._start_beside()
+        self._for_some_time(rng, lambda: None, let_go, longest_s)
 
     @property
     def session_s(self) -> float:
@@ -401,12 +429,6 @@ class Happenings:
         return self.world.settings.session_timeout_ms / 1000
 
     # --- the cluster -----------------------------------------------------------------------------------------------
-
-    async def _aborted(self, rng: random.Random) -> None:
-        self._fault(rng, "transact_aborted", rng.choice((0.3, 0.9)))
-
-    async def _unknown(self, rng: random.Random) -> None:
-        self._fault(rng, "transact_unknown", rng.choice((0.3, 0.9)))
 
     async def _slow(self, rng: random.Random) -> None:
         self._fault(rng, "reply_slow", 0.2, reply_slow_ms=rng.choice((50.0, 700.0)))
@@ -431,37 +453,14 @@ class Happenings:
             if rng.random() < 0.6:
                 self._start_beside()
 
-    async def _coordinator_away(self, rng: random.Random) -> None:
-        self._fault(rng, "coordinator_away", rng.choice((0.3, 1.0)))
-
-    async def _no_connection(self, rng: random.Random) -> None:
-        self._fault(rng, "not_sent", rng.choice((0.05, 0.3)))
-
-    async def _lost_requests(self, rng: random.Random) -> None:
-        self._fault(rng, "request_lost", rng.choice((0.05, 0.2)))
-
-    async def _lost_replies(self, rng: random.Random) -> None:
-        self._fault(rng, "reply_lost", rng.choice((0.05, 0.2)))
-
     async def _late_requests(self, rng: random.Random) -> None:
         late_ms = rng.choice((20.0, 400.0, 2_500.0))
         self._fault(rng, "request_late", rng.choice((0.05, 0.2)), request_late_ms=late_ms)
 
     async def _held_request(self, rng: random.Random) -> None:
         """One request, mostly the end of a transaction, waits in the network until others have gone ahead of it."""
-        network = self.cluster.network
         kind = rng.choice((Kind.END_TXN, Kind.END_TXN, Kind.END_TXN, Kind.INIT, Kind.ADD_PARTITIONS, Kind.PRODUCE))
-
-        network.arm(kind, Fault.HOLD_REQUEST)
-        caught = self.loop.create_task(network.caught())
-
-        def let_go() -> None:
-            self.world.faults["request held"] += caught.done()
-            caught.cancel()
-            network.disarm()
-            network.release()
-
-        self._for_some_time(rng, lambda: None, let_go)
+        self._hold(rng, "request held", kind)
 
     async def _late_markers(self, rng: random.Random) -> None:
         self._fault(rng, "marker_late", rng.choice((0.2, 0.7)), marker_late_ms=rng.choice((100.0, 1_500.0)))
@@ -505,26 +504,7 @@ class Happenings:
     async def _deal(self, rng: random.Random) -> None:
         await self.moving.deal(rng)
 
-    async def _move(self, rng: random.Random) -> None:
-        self.passings.append(self.loop.create_task(self.moving.move(rng)))
-
-    async def _stuck(self, rng: random.Random) -> None:
-        self.passings.append(self.loop.create_task(self.moving.move_what_is_stuck(rng)))
-
-    async def _strike(self, rng: random.Random) -> None:
-        """Any of them."""
-        self.passings.append(self.loop.create_task(self.hand_overs.strike(rng.choice([*STRIKES]), rng)))
-
-    async def _release(self, rng: random.Random) -> None:
-        self.passings.append(self.loop.create_task(self._pass_on(rng)))
-
-    async def _split(self, rng: random.Random) -> None:
-        self.passings.append(self.loop.create_task(self._reshape(rng, "split")))
-
-    async def _merge(self, rng: random.Random) -> None:
-        self.passings.append(self.loop.create_task(self._reshape(rng, "merge")))
-
-    async def _reshape(self, rng: random.Random, kind: str) -> None:
+    async def _reshape(self, kind: str, rng: random.Random) -> None:
         process = self._some_worker(rng)
         await self.reshape(rng, kind, process, rng.choice(self.world.sources))
 
