@@ -158,7 +158,7 @@ def alone(path: Path = BOOK) -> Iterator[None]:
 
 def code_digest(part: str) -> str:
     """A fingerprint of the sources that a part's figures depend on."""
-    beside = ("test_", "conftest", "corpus", "plants", "shrink", "soak")
+    beside = ("test_", "chosen", "conftest", "corpus", "plants", "shrink", "soak")
     own = ROOT / "tests" / part
     files = [ROOT / "__init__.py", *(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))]
     files += [path for path in own.glob("*.py") if not path.name.startswith(beside)]

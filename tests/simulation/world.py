@@ -37,7 +37,7 @@ from .folders import Folders
 from .happenings import FENCE, TROUBLE_ECHO_S, Happenings
 from .key_order import KeyOrder
 from .loop import PausingLoop
-from .plan import Burst, Mix, Plan, draw_plan
+from .plan import Burst, Mix, Plan
 from .process import APP, FACTORS, Process
 from .questions import Questions
 from .rates import Rates
@@ -522,9 +522,3 @@ def run_plan(plan: Plan) -> Outcome:
             loop.close()
         finally:
             asyncio.set_event_loop(None)
-
-
-def run_seed(seed: int) -> tuple[str, Counter[str]]:
-    """The plan of a seed: its trace, and what it came across."""
-    outcome = run_plan(draw_plan(seed))
-    return outcome.trace, outcome.reached

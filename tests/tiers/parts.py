@@ -39,9 +39,9 @@ def of_tests(name: str, proves: str, rooms: tuple[str, ...], minutes: float, *, 
 
 def of_plants(share: str) -> Part:
     """A share of the planted defects, such as 1/3."""
-    words = ("-P", "-m", "pytest", "-q", "tests/simulation/test_planted.py", "-k", "finds or find", "-n", "2")
+    words = ("-P", "-m", "pytest", "-q", "tests/simulation/test_planted.py", "-k", "find or trips", "-n", "2")
     proves = f"tests and seeds find planted defects, share {share} of them"
-    return Part(f"planted-{share[0]}", proves, ALL, 5, (*words, f"--plants={share}"), on_sources=True)
+    return Part(f"planted-{share[0]}", proves, ALL, 5.5, (*words, f"--plants={share}"), on_sources=True)
 
 
 def of_deposed(led: str, version: int) -> Part:
@@ -115,7 +115,7 @@ PARTS: Final = (
         "bad-input-logs", "what does not belong in our logs is refused on a real Kafka", ("offsets", "runtime"), 3
     ),
     of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 2.5),
-    of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 4.5),
+    of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 5.5),
     of_tests(
         "group-model",
         "all worlds of small groups are right, and planted defects are found",
