@@ -9,7 +9,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import count, islice
 from pathlib import Path
@@ -28,8 +28,10 @@ from .steps import STRIKES, Strike, can_meet
 
 FILE: Final = Path(__file__).with_name("chosen.json")
 SEEDS_MAX: Final = 60
+CHOSEN_MAX: Final = 52
+"""So many are chosen. The others are planned for what those do not meet any more: a change of the code moves all."""
 TIMES_MAX: Final = 4
-"""So often each thing is met in the end, if so many seeds can do it: a change of the code seldom takes all of them."""
+"""So often each thing is met in the end, if so many seeds can do it."""
 
 STEP_KINDS: Final = ("coordinator dies", "coordinator pauses", "coordinator cut")
 DEPOSED_KINDS: Final = ("deposed", "deposed", "rack", "crash", "pause", STEP_KINDS[0], "restart", "move", "unknown")
@@ -140,11 +142,13 @@ SORTS: Final[Mapping[str, Callable[[int], Plan]]] = {
     "outage": outage,
     "rated": rated,
 }
-CANDIDATES: Final = {"drawn": 80, "deposed": 24, "election": 6, "steps": 30, "outage": 1, "rated": 1}
+CANDIDATES: Final = {"drawn": 160, "deposed": 24, "election": 6, "steps": 30, "outage": 1, "rated": 1}
 """So many seeds of each sort are looked at for the choice, beside those with strikes."""
 STRUCK: Final = "struck"
 STRIKE_ROUNDS_MAX: Final = 8
 """So often strikes that are still missing are planned again."""
+SPARE: Final = 1_000
+"""The first seed of those that are planned for what is missing."""
 ALWAYS: Final = (Case("outage", 0), Case("rated", 0))
 """What these are about is judged by the world, and met by nothing that could be counted."""
 
@@ -180,9 +184,19 @@ def _group(number: int) -> Plan:
     return next(islice(plans_with(several=True), number, None))
 
 
-def plans_with(*, several: bool) -> Iterator[Plan]:
+def plans_with(*, several: bool, first: int = 0) -> Iterator[Plan]:
     """Plans that begin with several members, or with one."""
-    return (plan for plan in map(draw_plan, count()) if (plan.mix.members > 1) == several)
+    return (plan for plan in map(draw_plan, count(first)) if (plan.mix.members > 1) == several)
+
+
+def planned_for(missing: Iterable[str], strikes: Strikes, others: Iterator[Plan], most: int) -> list[Plan]:
+    """So many plans at most that are to meet what is missing: first strikes, then what befalls coordinators, then
+    ``others``.
+    """
+    if plans := strikes.plans({name: name in missing for name in STRIKES}):
+        return plans[:most]
+    kinds = tuple(kind for kind in STEP_KINDS if any(what in ROLES and what.startswith(kind) for what in missing))
+    return [focused(plan, kinds) if kinds else plan for plan in islice(others, most)]
 
 
 # --- the choice ------------------------------------------------------------------------------------------------------
@@ -195,7 +209,7 @@ def choose(met_by: Mapping[Case, AbstractSet[str]], wanted: Sequence[str] = MET)
     chosen = [case for case in met_by if case in ALWAYS]
     times = Counter(what for case in chosen for what in met_by[case])
     for wanted_times in range(1, TIMES_MAX + 1):
-        while len(chosen) < SEEDS_MAX:
+        while len(chosen) < CHOSEN_MAX:
             rare = {what for what in wanted if times[what] < wanted_times}
             best = max(met_by, key=lambda case: 0 if case in chosen else len(met_by[case] & rare))
             if best in chosen or not met_by[best] & rare:
