@@ -111,9 +111,9 @@ def election(seed: int) -> Plan:
     return focused(draw_plan(seed), ("election",))
 
 
-def about_steps(seed: int, kinds: Sequence[str] = STEP_KINDS) -> Plan:
+def about_steps(seed: int) -> Plan:
     """With nothing but what befalls coordinators."""
-    return focused(_group(seed), tuple(kinds))
+    return focused(_group(seed), STEP_KINDS)
 
 
 def outage(seed: int) -> Plan:

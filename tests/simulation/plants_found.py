@@ -80,7 +80,7 @@ def chosen(wanted: str) -> tuple[frozenset[str], str]:
     if wanted == "due":
         due_now = due(digests_of(ALL), known(), commits())
         return frozenset((*due_now.changed, *due_now.in_turn)), str(due_now)
-    share, shares = (1, 1) if wanted == "all" else map(int, wanted.split("/"))
+    share, shares = map(int, ("1/1" if wanted == "all" else wanted).split("/"))
     return frozenset(plant.name for plant in ALL[share - 1 :: shares]), ""
 
 
