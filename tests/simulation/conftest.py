@@ -44,6 +44,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     names, said = plants_found.chosen(config.getoption("--plants"))
     if said:
         note(config, said)
-    left = {item for item in looking if item.callspec.params["plant"].name not in names}
+    left = {item for item in looking if getattr(item.callspec.params["plant"], "name", "") not in names}
     config.hook.pytest_deselected(items=[*left])
     items[:] = [item for item in items if item not in left]

@@ -161,7 +161,8 @@ def test_a_test_finds_a_planted_defect(
 
 def test_an_accident_is_not_what_a_defect_states() -> None:
     """A pattern is neither met by the errors of a defect that does not fit nor by the dead letters of them."""
-    found = [(p.name, said) for p in (*ALL, *TRAPPED) for said in ACCIDENTS if re.search(p.finding, said, re.DOTALL)]
+    plants: list[Plant | Trapped] = [*ALL, *TRAPPED]
+    found = [(p.name, said) for p in plants for said in ACCIDENTS if re.search(p.finding, said, re.DOTALL)]
     assert not found
 
 
