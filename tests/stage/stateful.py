@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylanes import App, State
-from keylanes.brokers.protocol import Broker, Outgoing, Record
+from keylanes.brokers.protocol import Outgoing, Record
 from keylanes.state.changelog import CHANGELOG_CONFIG, changelog_topic, decode_stored
 from keylanes.state.keys import parse_key
 
