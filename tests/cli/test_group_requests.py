@@ -115,14 +115,12 @@ async def test_what_takes_too_long_may_still_be_done() -> None:
 async def test_a_member_is_expelled_on_request() -> None:
     """The others have its ranges; its process notices, and may come back as a new incarnation."""
     group = Group()
-    first, second = await group.start("a"), await group.start("b")
+    _, second = await group.start("a"), await group.start("b")
     await group.until(runs_with("a", "b"))
     said = await asked(group, partial(asked_expulsion, request=REQUEST, by=BY, who="b"))
     assert said[-1] == "incarnation 2 b is expelled; its ranges go to the others"
     await group.until(runs_with("a"))
-    with pytest.raises(Expelled, match=r"was expelled \(operator\)"):
-        await second.task
-    await first.stop()
+    await second.fails(Expelled, r"was expelled \(operator\)")
 
 
 @virtual

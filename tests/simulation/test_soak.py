@@ -275,23 +275,24 @@ def test_a_round_that_fails_or_dies_says_why(tmp_path: Path) -> None:
 LOSING = """
 import sys
 sys.path.append(sys.argv.pop(1))
-from tests.on_kafka import chaos
+from tests.on_kafka import chaos, chaos_stage
 from tests.simulation import soak_round
 
-class World:
-    plan, story = (), ["killed"]
+class World(chaos_stage.ChaosStage):
     def __init__(self, round_, folder, tell):
+        super().__init__((), folder, tell, nodes=1)
+        self.story += ["killed"]
         self.figures = chaos.Figures(seed=round_.seed, kills=round_.kills)
     def begin(self): pass
-    def heal(self): return 0
+    def happen(self, happening): pass
+    def heal(self): pass
     def tails(self): return "the end of its log"
     def end(self): pass
+    def judge(self):
+        self.figures.found["lost"] += 3
+        raise chaos.ChaosError("NOT exactly once: level")
 
-def judge(world, *, is_level):
-    world.figures.found["lost"] += 3
-    raise chaos.ChaosError("NOT exactly once: level")
-
-chaos.World, chaos.judge = World, judge
+chaos.World = World
 sys.exit(soak_round.main())
 """
 

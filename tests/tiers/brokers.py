@@ -27,7 +27,7 @@ from keylanes.devkafka.security import INTERNAL, Access, ClusterSecurity
 from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import KeylanesError
 
-KEEPER: Final = "KEYLANES_TEST_BROKERS"
+KEEPER: Final = "TEST_BROKERS"
 """In the environment: where a test process asks."""
 OPEN, SECURED = "open", "secured"
 LIMIT_S: Final = 150.0

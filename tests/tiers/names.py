@@ -4,7 +4,7 @@ import itertools
 import os
 from typing import Final
 
-RUN: Final = "KEYLANES_TEST_RUN"
+RUN: Final = "TEST_RUN"
 """In the environment: what tells two runs of pytest apart that use the same brokers."""
 PROCESS: Final = os.environ.get(RUN, "t") + os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
 """The number of this test process, behind a letter."""
