@@ -8,6 +8,11 @@ from ..security import Security
 
 PORT_MAX: Final = 65_535
 FORM: Final = "kafka://host:port[,host:port…]"
+ALLOWING_PLAINTEXT: Final = (
+    "use SSL or SASL_SSL, or give Settings(security=Security(allow_plaintext=True)), or KEYLANES_ALLOW_PLAINTEXT=1 for "
+    "Settings.from_env()"
+)
+"""What to do where a connection is not encrypted."""
 
 
 def hosts_of(bootstrap: str) -> list[str]:
@@ -36,22 +41,21 @@ def hosts_of(bootstrap: str) -> list[str]:
 
 
 def refuse_plaintext(hosts: list[str], security: Security) -> None:
-    """Raises SettingsError for an unencrypted connection to another machine that is not allowed."""
+    """Raises SettingsError for an unencrypted connection to another machine that is not allowed. A name says nothing:
+    of each connection it is looked at where that leads (connection.py).
+    """
     if security.allow_plaintext or security.security_protocol not in ("PLAINTEXT", "SASL_PLAINTEXT"):
         return
     for host in hosts:
-        if not _is_loopback(host):
+        if _is_elsewhere(host):
             raise SettingsError(
                 f"security_protocol {security.security_protocol} to {host!r} is not encrypted, which is allowed to "
-                "this machine only; use SSL or SASL_SSL, or give Settings(security=Security(allow_plaintext=True)), "
-                "or KEYLANES_ALLOW_PLAINTEXT=1 for Settings.from_env()"
+                f"this machine only; {ALLOWING_PLAINTEXT}"
             )
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
+def _is_elsewhere(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return not ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

@@ -30,6 +30,7 @@ from ..silence import SilentNodes
 from . import inside
 from .connecting import in_words, refusal_of
 from .connection import KafkaConnection
+from .log_ins import LogIns
 from .topics import Node, TopicsRequest, answered_topics
 
 STAGGER_S: Final = 0.25
@@ -85,20 +86,29 @@ class _Answered(NamedTuple):
 
 
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
-    """See the module. ``silent``, ``leaders``: shared by the clients of a cluster; ``attempt_ms``: so long a connection
-    may take to be made, and a broker may say nothing.
+    """See the module. ``silent``, ``leaders``, ``log_ins``: shared by the clients of a cluster. A connection may take
+    ``attempt_ms`` to be made, and a broker may say nothing for so long.
     """
 
-    def __init__(self, silent: SilentNodes[Node], leaders: Leaders[Node], attempt_ms: int, **arguments: Any) -> None:
+    def __init__(
+        self,
+        silent: SilentNodes[Node],
+        leaders: Leaders[Node],
+        log_ins: LogIns,
+        attempt_ms: int,
+        *,
+        allow_plaintext: bool,
+        **arguments: Any,
+    ) -> None:
         super().__init__(**arguments)
         self.silent, self.leaders = silent, leaders
         self.cluster = _NewestLeaders(leaders, bootstrap_servers=arguments["bootstrap_servers"])
-        self.refusal: AuthenticationRefused | None = None
-        """Set when a broker refused the log-in, or showed a certificate that is not trusted."""
+        self._log_ins = log_ins
         self._attempt_s = attempt_ms / 1000
         self._protocol = arguments.get("security_protocol", "PLAINTEXT")
         self._for_connections = {name: arguments[name] for name in arguments if name not in NOT_FOR_CONNECTIONS}
         self._for_connections |= {"max_idle_ms": IDLE_MS_MAX, "on_close": self._on_close}
+        self._for_connections |= {"log_ins": log_ins, "allow_plaintext": allow_plaintext}
         self._servers: dict[Node, tuple[str, int]] = {}
         """Where a client begins, by a name that no broker has."""
         self._making: dict[tuple[Node, ConnectionGroup], asyncio.Task[Any]] = {}
@@ -107,6 +117,11 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._is_closed = False
         self._is_lost = False
         """No broker has told which there are, which was said."""
+
+    @property
+    def refusal(self) -> AuthenticationRefused | None:
+        """Set when a broker refused the log-in, or showed a certificate that is not trusted, to any of the clients."""
+        return self._log_ins.refusal
 
     # --- learning the brokers ----------------------------------------------------------------------------------------
 
@@ -317,18 +332,20 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             self.force_metadata_update()
             return None
         server = ":".join(map(str, address))
-        connection = KafkaConnection(*address, **self._for_connections)
+        limit = asyncio.timeout(self._attempt_s)
+        connection = KafkaConnection(*address, attempt=limit, attempt_s=self._attempt_s, **self._for_connections)
         try:
-            async with asyncio.timeout(self._attempt_s):
+            async with limit:
                 await connection.connect()
         except BaseException as error:
             inside.abort(connection)
             if not isinstance(error, Exception):
                 raise
             refusal = refusal_of(error, server)
-            if refusal is None and not (is_lost(error) or isinstance(error, EOFError | ValueError)):
+            is_refused = refusal is not None
+            refusal = refusal and self._log_ins.refused(refusal)
+            if not is_refused and not (is_lost(error) or isinstance(error, EOFError | ValueError)):
                 raise
-            self.refusal = refusal or self.refusal
             self._problems[node] = in_words(error, server, self._protocol)
             self._note_silence(node, self._problems[node] if refusal is None else str(refusal))
             self.force_metadata_update()

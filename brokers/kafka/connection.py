@@ -1,10 +1,17 @@
-"""aiokafka's connection to one broker, with its log-in by token and its end mended."""
+"""aiokafka's connection to one broker, with its log-in by token and its end mended. Nothing is sent in the clear to
+another machine, unless that is allowed, and log-ins have an order.
+"""
 
+import asyncio
+import ipaddress
 from typing import Any, Final
 
 from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
 
+from ..protocol import AuthenticationRefused
 from . import inside
+from .address import ALLOWING_PLAINTEXT
+from .log_ins import LogIns
 
 KVSEP: Final = b"\x01"
 
@@ -23,12 +30,41 @@ class _LogIn(OAuthAuthenticator):  # type: ignore[misc]  # aiokafka has no types
 
 
 class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """See the module."""
+    """See the module. ``attempt``: the limit of making it, of ``attempt_s``; to wait for a turn does not use it up."""
 
-    def __init__(self, *address: Any, **arguments: Any) -> None:
+    def __init__(
+        self,
+        *address: Any,
+        log_ins: LogIns,
+        allow_plaintext: bool,
+        attempt: asyncio.Timeout,
+        attempt_s: float,
+        **arguments: Any,
+    ) -> None:
         super().__init__(*address, **arguments)
+        self._log_ins, self._allow_plaintext = log_ins, allow_plaintext
+        self._attempt, self._attempt_s = attempt, attempt_s
         self._tokens = arguments.get("sasl_oauth_token_provider")
         self._is_encrypted = arguments.get("ssl_context") is not None
+
+    async def _do_version_lookup(self) -> None:
+        """The first that is sent. Raises AuthenticationRefused before it where nothing may be sent in the clear."""
+        transport = inside.transport_of(self)
+        place = transport.get_extra_info("peername") if transport is not None else None
+        if not (self._is_encrypted or self._allow_plaintext or place is None or _is_loopback(str(place[0]))):
+            raise AuthenticationRefused(
+                f"the cluster advertises {self.host}:{self.port}, which is another machine ({place[0]}), at a listener "
+                f"of security_protocol {self._security_protocol}: that is not encrypted, which is allowed to this "
+                f"machine only; {ALLOWING_PLAINTEXT}"
+            )
+        await super()._do_version_lookup()
+
+    async def _do_sasl_handshake(self) -> None:
+        """Log in, in its turn."""
+        self._attempt.reschedule(None)
+        async with self._log_ins.turn():
+            self._attempt.reschedule(asyncio.get_running_loop().time() + self._attempt_s)
+            await super()._do_sasl_handshake()
 
     def authenticator_oauth(self) -> Any:
         """The log-in by token."""
@@ -43,3 +79,10 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         if self._is_encrypted and transport is not None:
             transport.abort()
         return closed
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether an address leads to this machine."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(found, "ipv4_mapped", None)  # ::ffff:127.0.0.1
+    return bool((mapped or found).is_loopback)

@@ -30,6 +30,7 @@ from ..rights import Operation, Right, right_to_id
 from ..security import Secret, Security
 from ..silence import SilentNodes
 from .client import KafkaClient, is_lost
+from .log_ins import LogIns
 from .tokens import Tokens
 from .topics import AnsweredTopic, Node, TopicsRequest, answered_topics
 
@@ -138,6 +139,11 @@ class LinkSettings:
         provider = self.security.sasl_oauth_token_provider
         return None if provider is None else Tokens(provider, time.time)
 
+    @functools.cached_property
+    def log_ins(self) -> LogIns:
+        """The order of the log-ins of all clients with these settings."""
+        return LogIns(self.tokens)
+
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """A deadline from now: ``timeout_ms``, else ``default_api_timeout_ms``."""
         limit_ms = self.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -150,7 +156,14 @@ class LinkSettings:
 
     def client(self) -> KafkaClient:
         """A new client, which is not connected yet. Raises SettingsError."""
-        return KafkaClient(self.silent, self.leaders, self.request_timeout_ms, **self.client_arguments())
+        return KafkaClient(
+            self.silent,
+            self.leaders,
+            self.log_ins,
+            self.request_timeout_ms,
+            allow_plaintext=self.security.allow_plaintext,
+            **self.client_arguments(),
+        )
 
     def client_arguments(self) -> dict[str, Any]:
         """For aiokafka's clients. Reads the files that the security settings name; raises SettingsError."""

@@ -30,6 +30,10 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         self._token, self._good_until_s = "", 0.0
         self._asking = asyncio.Lock()
 
+    def forget(self) -> None:
+        """Ask for a new token at the next log-in: the one there is was refused."""
+        self._good_until_s = 0.0
+
     async def token(self) -> str:
         """A token that is good for a while. Raises AuthenticationRefused when it is none, KafkaConnectionError when
         nobody gives one: then the connection is tried again.

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from ...brokers.protocol import (
+    AuthenticationRefused,
     BrokerError,
     BrokerTimeout,
     NotAuthorized,
@@ -125,6 +126,8 @@ class Coordinating:
                     await refused.wait(error)
                 except TransactionRefused:  # the same would be refused again
                     raise
+                except AuthenticationRefused as error:  # one more try might lock the account
+                    raise fatal_of(error) from error
                 except BrokerError as error:
                     if str(error) != told:
                         logger.warning("coordinating waits: %s", error)

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...brokers.protocol import Batch, BrokerError, NotAuthorized, Reader
-from ...brokers.waiting import Patience, closed_within
+from ...brokers.protocol import AuthenticationRefused, Batch, BrokerError, NotAuthorized, Reader
+from ...brokers.waiting import Patience, closed_within, fatal_of
 from ...group.heard import News
 from ..logs.office import Standing
 from ..settings import Settings
@@ -106,6 +106,8 @@ class Following:
                     await self._let_go(reader)
                     reader = None
                     await refused.wait(error)
+                except AuthenticationRefused as error:  # one more try might lock the account
+                    raise fatal_of(error) from error
                 except BrokerError as error:
                     if not is_told:
                         logger.warning("the control log can't be read, until it can: %s", error)

@@ -12,8 +12,18 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ...brokers.protocol import Appender, Batch, Broker, BrokerError, OffsetOutOfRange, Outgoing, Reader, TopicPartition
-from ...brokers.waiting import bounded, closed_within
+from ...brokers.protocol import (
+    Appender,
+    AuthenticationRefused,
+    Batch,
+    Broker,
+    BrokerError,
+    OffsetOutOfRange,
+    Outgoing,
+    Reader,
+    TopicPartition,
+)
+from ...brokers.waiting import bounded, closed_within, fatal_of
 from ...errors import FatalError
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...offsets.codec import SignalError, decode_signal, encode
@@ -135,6 +145,8 @@ class Signals:
                 except OffsetOutOfRange as error:  # retention passed what was to be heard next
                     self._positions[error.source] = error.watermarks.start
                     assigned = []
+                except AuthenticationRefused as error:  # one more try might lock the account
+                    raise fatal_of(error) from error
                 except BrokerError as error:
                     logger.debug("signals can't be heard: %s", error)
                     if reader is not None:
