@@ -15,7 +15,7 @@ CODES: Final = {
     8: "the local folder can't be used",
     9: "the state can't be trusted",
     70: "a defect of keylanes itself",
-    130: "aborted by a second signal",
+    130: "aborted by a third signal",
 }
 
 

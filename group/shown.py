@@ -206,6 +206,8 @@ def _moves(
 ) -> Iterator[MoveShown]:
     """Those whose points are not all with their target yet, or not taken up there."""
     for number, move in sorted(control.moves.planned.items()):
+        if control.is_expelled(move.target):
+            continue  # the next plan gives its points to somebody who is there
         place = move.topic, move.partition
         parts = folds.get(place, NOTHING).parts
         for cell in cells(control, folds, place, ()):

@@ -10,8 +10,9 @@ others that it will be the last. The rules, in the order in which decisions come
   key that comes there seldom would wait behind it each time. Otherwise the cut halves the load.
 - *Merge*, in order of points: neighbours that together cost next to nothing, for which nothing waits, inside one range
   of the declared cut and under one grant. So what was split comes back, and never less than was declared.
-- *Unsplittable*, in order of points: a hot worker all of whose load is at one point, and that has far more to do than
-  the others with load. Where a few keys have the same to do each, no key is what the partition waits for.
+- *Unsplittable*, in order of points: a hot worker all of whose load is at one point, that is busy nearly all of the
+  time, and that has far more to do than the others with load. Where a few keys have the same to do each, no key is what
+  the partition waits for.
 
 Nothing flaps: loads that stay as they are lead to a state without decisions. A split needs ``split_share`` at once, a
 merge at most ``merge_share`` for the sum of a group, as a decaying average, too, which for a new worker begins at the
@@ -58,10 +59,11 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``split_share`` and ``merge_share`` are parts of a worker's time; the counts are of one partition.
+    """``split_share``, ``merge_share``, ``busy_share``: parts of a worker's time. The counts are of one partition.
 
-    ``demand_share``: who is hot has at least so many times the demand of an average worker. ``bottleneck_share``: who
-    is unsplittable has at least so many times the demand of an average one of the others that have any.
+    ``demand_share``: a hot worker has at least so many times the demand of an average worker. An unsplittable one is
+    busy for ``busy_share`` or more, and has at least ``bottleneck_share`` times the demand of an average one of the
+    others that have any.
     """
 
     workers_max: int
@@ -70,6 +72,7 @@ class Limits:
     splits_max: int = 48
     watched_max: int = 48
     demand_share: float = 0.0
+    busy_share: float = 0.9
     bottleneck_share: float = 2.0
 
     def __post_init__(self) -> None:
@@ -98,8 +101,8 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Unsplittable:
-    """One point has all of a hot worker's load, and is what the partition waits for; ``share`` is its part of the
-    partition's handler time.
+    """One point has all of a hot worker's load, and the partition waits for it. The worker is busy for ``share`` of the
+    time.
     """
 
     worker: int
@@ -121,13 +124,12 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Limit
     room = min(limits.splits_max, limits.workers_max - len(ordered))
     splits: list[Split] = []
     stuck: list[Unsplittable] = []
-    total = sum(w.busy for w in ordered)
     for worker in hot(ordered, limits):
         cuts = cuts_of(worker)
         cuts = cuts[: max(0, room - len(splits))]
         splits += [Split(worker.number, at) for at in cuts]
         if not cuts and (point := only_point(worker)) is not None and is_bottleneck(worker, ordered, limits):
-            stuck.append(Unsplittable(worker.number, point, worker.busy / total))
+            stuck.append(Unsplittable(worker.number, point, worker.busy / FULL))
     merges = [Merge(group) for group in _cold_groups(ordered, declared, limits)]
     return [*splits, *merges, *sorted(stuck, key=lambda u: u.point)]
 
@@ -148,7 +150,11 @@ def is_hot(worker: WorkerLoad, limits: Limits) -> bool:
 
 
 def is_bottleneck(worker: WorkerLoad, workers: Iterable[WorkerLoad], limits: Limits) -> bool:
-    """Whether it has far more to do than the others with load have: they are through, and it is not."""
+    """Whether it is busy nearly all of the time, and has far more to do than the others with load: they are through
+    sooner.
+    """
+    if worker.busy < limits.busy_share * FULL:
+        return False
     others = [found for other in workers if other is not worker and (found := demand(other))]
     return demand(worker) * len(others) >= limits.bottleneck_share * sum(others)
 

@@ -182,8 +182,8 @@ class Balance:
     def _say(self, run: PartitionRun, key: HotKey) -> None:
         if (run.label, key.point) not in self._said:
             logger.warning(
-                "%s: %s is a bottleneck that can't be split: it takes %.0f%% of the partition's handler time, and a "
-                "worker all to itself",
+                "%s: %s is a bottleneck that can't be split: it keeps a worker busy for %.0f%% of the time, and its "
+                "records wait",
                 run.label,
                 key,
                 100 * key.share,

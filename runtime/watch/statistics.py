@@ -9,8 +9,8 @@ KEY_SHOWN_MAX: Final = 100
 
 
 class HotKey(NamedTuple):
-    """A point with all of a busy worker's load, far more than the others', and its part of the partition's handler
-    time: it can't be split. ``key``: whose point it is; None where no record of it was at hand.
+    """A point with all of a busy worker's load, far more than the others': it can't be split. The worker is busy for
+    ``share`` of the time. ``key``: whose point it is; None where no record of it was at hand.
     """
 
     topic: str

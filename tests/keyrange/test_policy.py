@@ -83,12 +83,14 @@ def test_where_a_range_is_cut(points: tuple[tuple[int, int], ...], cuts: tuple[i
 
 
 def test_one_point_with_all_of_the_load_is_told() -> None:
-    """With its part of the partition's time; in a band of its own it needs no histogram, and is not watched. One that
-    has none yet gets it if there is room for more workers.
+    """With the part of the time that its worker is busy. In a band of its own it needs no histogram, and is not
+    watched. One that has none yet gets it if there is room for more workers. A worker with some time left is no
+    bottleneck.
     """
     busy = changed(hot(2, 50, 100), busy=FULL // 2, points=((70, 9),))
     workers, cut = [hot(1, 7, 8), busy], (7, 8, 50, 100)
-    told = Unsplittable(1, 7, 2 / 3)
+    told = Unsplittable(1, 7, 1.0)
+    assert decide([changed(workers[0], busy=9 * FULL // 10 - 1)], cut, LIMITS) == []
     assert decide(workers, cut, replace(LIMITS, workers_max=2)) == [told]
     assert decide(workers, cut, LIMITS) == [Split(2, 70), Split(2, 71), told]
     assert numbers(watched(workers, LIMITS)) == [2]
