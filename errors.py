@@ -7,6 +7,7 @@ KeylanesError
 │   ├── MachineError         2  this machine's clock is wrong, or it has no memory or threads left for the application
 │   ├── FencedError          3  another process has this one's name, or the group goes on without this one
 │   ├── LogError             4  a log of ours is damaged, foreign, truncated or newer: see docs/offset-log.md
+│   ├── HandlerMisdeclared   2  a handler can't work as it is declared, as its first record showed
 │   ├── HandlerFailed        5  a handler failed for good and its policy is to stop
 │   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when it is back
 │   ├── SourceError          7  a source topic is missing, was re-created, or lost records ahead of us
@@ -29,6 +30,9 @@ KeylanesError
 
 from collections.abc import Iterator
 from typing import Final, TypeVar
+
+EXIT_ABORTED: Final = 130
+"""The exit code of a process that was interrupted."""
 
 E = TypeVar("E", bound=BaseException)
 
@@ -77,6 +81,12 @@ class LogError(FatalError):
     """A log of ours is damaged, foreign, truncated, empty although the app has run, or of a newer version."""
 
     exit_code = 4
+
+
+class HandlerMisdeclared(FatalError):
+    """A handler can't work as it is declared: every record would fail. Its first record showed that."""
+
+    exit_code = 2
 
 
 class HandlerFailed(FatalError):

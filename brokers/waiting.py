@@ -1,10 +1,11 @@
 """Waiting with a limit, and what a broker's errors mean for the application."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..errors import AccessRefused, BrokerUnavailable, FatalError, FencedError, MachineError, SourceError
 from .protocol import (
@@ -105,6 +106,15 @@ async def closed_within(
         await bounded(closing, limit_ms, what)
     except excused as error:
         logger.log(level, "%s: %s", what, error)
+
+
+def abandon(task: "asyncio.Task[Any]") -> None:
+    """End a task that ignores its cancellation: its coroutine is closed, and Python says nothing more of it."""
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    work: Any = task.get_coro()
+    with contextlib.suppress(Exception):  # it ignores that, too
+        work.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio says of its own tasks
 
 
 def fatal_of(error: BrokerError) -> FatalError:

@@ -11,19 +11,31 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, Headers
-from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
+from ..errors import EXIT_ABORTED, HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from .block import Block
 from .compiled import IS_COMPILED
 from .connect import SCHEMES, connect
 from .declared_start import StartFrom, start_of
 from .handlers.context import Output
-from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
+from .handlers.functions import codes_of
+from .handlers.handler import (
+    PARALLELISING_FACTOR,
+    DeadLetter,
+    Handler,
+    Retry,
+    Stop,
+    Timestamps,
+    check_beside,
+    check_called,
+    check_topic_name,
+    declare,
+)
 from .handlers.store_declarations import shape_of
 from .handlers.values import Codec
 from .member import Member, unheard
 from .membership.offer import Origin
-from .process import run_in_own_loop
+from .process import check_loop, run_in_own_loop
 from .processes.child import SIBLING
 from .processes.parent import Processes, count_of, run_processes
 from .rejoining import Rejoining
@@ -43,7 +55,6 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 OnFatal = Callable[[BaseException], None]
 
-EXIT_ABORTED = 130
 BROKER_VARIABLE = "KEYLANES_BROKER"
 
 
@@ -105,6 +116,8 @@ class App:
         timeout_ms: int | None = None,
         start: StartFrom = "earliest",
         rate_per_s: float | None = None,
+        own_task: bool = False,
+        timestamps: Timestamps = "record",
     ) -> Callable[[F], F]:
         """Declare the handler of a topic's records: ``f(value)`` or ``f(value, ctx)``, and stores behind the value.
 
@@ -117,22 +130,13 @@ class App:
         their clock does not run. At most ``rate_per_s`` attempts at its records begin in a second, over all processes
         of the application (docs/group.md). ``timeout_ms`` bounds one attempt, in place of the setting
         ``handler_timeout_ms``. ``start``: where the first start begins: "earliest", "latest", a datetime, or
-        "group:NAME" (docs/migration.md).
+        "group:NAME" (docs/migration.md). ``own_task``: each attempt runs in an ``asyncio.Task`` of its own, for
+        libraries that keep something by task (docs/mistakes.md); it costs some microseconds a record. ``timestamps``:
+        an output that names no timestamp has that of its record, or "now", that of its sending (docs/bad-input.md).
         """
-        if not isinstance(topic, str):
-            name = getattr(topic, "__qualname__", repr(topic))
-            raise SettingsError(
-                f"@app.handler is written with the topic whose records it handles; seen {name!r} in place of a topic: "
-                'write @app.handler("orders") above the function'
-            )
+        check_called(topic)
 
         def register(function: F) -> F:
-            if topic in self.handlers:
-                second = getattr(function, "__qualname__", repr(function))
-                raise SettingsError(
-                    f"topic {topic!r} has the handler {self.handlers[topic].name}; a topic has one handler, seen also "
-                    f"{second}: call both from one, or give them topics of their own"
-                )
             declared = declare(
                 function,
                 topic,
@@ -145,22 +149,14 @@ class App:
                 timeout_ms=timeout_ms,
                 start=start_of(start, topic),
                 rate_per_s=rate_per_s,
+                own_task=own_task,
+                timestamps=timestamps,
             )
-            self._check_stores(declared)
+            check_beside(declared, self.handlers.values())
             self.handlers[topic] = declared
             return function
 
         return register
-
-    def _check_stores(self, declared: Handler) -> None:
-        names = {store.name for store in declared.stores}
-        for other in self.handlers.values():
-            for store in other.stores:
-                if store.name in names:
-                    raise SettingsError(
-                        f"handler {declared.name} of topic {declared.topic!r}: store {store.name!r} belongs to the "
-                        f"handler of {other.topic!r}; a store has one handler, and its name is unique in an application"
-                    )
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -246,6 +242,7 @@ class App:
 
     def _begin(self, on_step: Callable[[Step], None]) -> Rejoining:
         self._check_handlers()
+        check_loop(asyncio.get_running_loop())
         if self._state in ("starting", "running", "stopping"):
             raise SettingsError(f"application {self.name!r} runs already in this process")
         runs = Rejoining(
@@ -262,7 +259,9 @@ class App:
             )
 
     async def _run(self, runs: Rejoining, *, until_level: bool) -> None:
-        self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(runs.member.oldest_running() or "none is known"))
+        on_loop = [handler for handler in self.handlers.values() if handler.is_async]
+        codes = {code: handler.name for handler in on_loop for code in codes_of(handler.function)}
+        self._watch = LoopWatch(self.settings.loop_lag_ms, codes)
         watching = asyncio.get_running_loop().create_task(self._watch.run())
         self._sending.keep()
         try:
@@ -313,7 +312,8 @@ class App:
 
     def _tell(self, error: Exception) -> None:
         # Ours say all in their text; a handler's own error is looked for where it was raised.
-        is_foreign = isinstance(error, HandlerFailed) or not isinstance(error, KeylanesError)
+        is_of_handler = isinstance(error, HandlerFailed) and error.__cause__ is not None
+        is_foreign = is_of_handler or not isinstance(error, KeylanesError)
         logger.critical("%s stops: %s", self.name, error, exc_info=error if is_foreign else None)
         if self.on_fatal is not None:
             try:

@@ -23,6 +23,7 @@ from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.destinations import Destinations
+from .engine.old_records import OldRecords
 from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
 from .engine.slots import Slots
@@ -123,6 +124,7 @@ class Member:
         self.group.following.wall_ms, self.group.following.now_s = lambda: self.wall_ms(), self.now_s
         self.group.following.listeners += [self.holding.wake, self._has_followed]
         self._is_lost = False
+        self._unclosed = 0
         self._work: Work | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
@@ -329,7 +331,9 @@ class Member:
             ends=ends,
             standing=self.standing,
             cycle=cycle,
-            reader=MainReader(broker, slots, settings, self._read_ahead),
+            reader=MainReader(
+                broker, slots, settings, self._read_ahead, OldRecords(self.destinations.known, lambda: self.wall_ms())
+            ),
             catch_up=CatchUp(broker, slots, settings, self._read_ahead),
             windows=windows,
             balance=balance,
@@ -468,8 +472,11 @@ class Member:
         await self._closed(self.keeper.close, COPIES_CLOSED)
         if self.closes_broker:
             await self._closed(self.broker.close, BROKER_CLOSED)
+        self.telling.cut_short(self._unclosed)
 
     async def _closed(self, close: Callable[[], Coroutine[Any, Any, None]], by: float) -> None:
         # What goes wrong is only told: what ended the run must not be hidden behind it.
         limit, known = self.stopping.left_ms(by), (BrokerError, FatalError)
-        await closed_within(limit, close(), "closing", excused=known, level=logging.WARNING)
+        self._unclosed += limit == 0
+        level = logging.WARNING if limit else logging.DEBUG
+        await closed_within(limit, close(), "closing", excused=known, level=level)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from ..brokers.threads import DaemonThreads
+from ..brokers.waiting import abandon
+from ..errors import SettingsError
 
 COLLECTED_AFTER: Final = (200_000, 20, 100)
 """Python's garbage collection while ``run`` has the process to itself. Queued records are many, live for seconds and
@@ -73,7 +75,9 @@ def run_in_own_loop(main: Coroutine[Any, Any, None], left_s: Callable[[float], f
             for task in left:
                 task.cancel()
             if left:
-                loop.run_until_complete(asyncio.wait(left, timeout=left_s(loop.time())))
+                _, pending = loop.run_until_complete(asyncio.wait(left, timeout=left_s(loop.time())))
+                for task in pending:
+                    abandon(task)
             ending = loop.create_task(loop.shutdown_asyncgens())
             loop.run_until_complete(asyncio.wait([ending], timeout=left_s(loop.time())))
             loop.run_until_complete(loop.shutdown_default_executor())
@@ -81,3 +85,20 @@ def run_in_own_loop(main: Coroutine[Any, Any, None], left_s: Callable[[float], f
         gc.set_threshold(*before)
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Raises SettingsError for a loop whose tasks begin at once: a task is told what it works on behind its making."""
+    began: list[bool] = []
+
+    async def begin() -> None:
+        began.append(True)
+
+    task = loop.create_task(begin())
+    if began:
+        raise SettingsError(
+            f"this event loop begins tasks at once; seen the task factory {loop.get_task_factory()!r}, allowed are "
+            "those whose tasks begin in a later turn: leave asyncio.eager_task_factory out, or run keylanes on a loop "
+            "of its own"
+        )
+    task.cancel()

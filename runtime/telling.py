@@ -83,6 +83,11 @@ class Telling:
             limit_ms = None if at_once else self.settings.drain_timeout_ms
             logger.warning("%s: %s", self.app, story.cut_off(self.cut_off, limit_ms))
 
+    def cut_short(self, unclosed: int) -> None:
+        """So many parts had no time left to close."""
+        if unclosed:
+            logger.warning("%s: %s", self.app, story.cut_short(unclosed, self.settings.close_timeout_ms))
+
     def stopped(self, how: str, now_s: float) -> None:
         """At the end, however it ended."""
         if self._work is None:

@@ -109,6 +109,19 @@ def failed(function: Callable[..., Any], key: str | None = "k") -> Callable[[Sta
     return lambda stage: asyncio.run(run())
 
 
+def stopped(function: Callable[..., Any]) -> Callable[[Stage], None]:
+    """The handler gets a record, which stops the application."""
+
+    async def run() -> None:
+        made = app()
+        made.handler("orders", to="out")(function)
+        async with made.test() as broker:
+            await broker.send("orders", b"1", key="k")
+            await broker.read("out")
+
+    return lambda stage: asyncio.run(run())
+
+
 def with_handler() -> App:
     """One with a handler."""
     made = app()
@@ -224,9 +237,28 @@ async def fetch() -> bytes:
     return b""
 
 
-def forgets_to_await(value: bytes) -> Any:
+async def forgets_to_await(value: bytes) -> Any:
     """Returns the coroutine."""
     return fetch()
+
+
+def calls_async(value: bytes) -> Any:
+    """Looks like a plain def, as a lambda does."""
+    return fetch()
+
+
+def takes_batch(orders: list[bytes]) -> None:
+    """Several records, it thinks."""
+
+
+def returns_model(value: bytes) -> Model:
+    """Of a type with another way to write it."""
+    return Model()
+
+
+def returns_nan(value: bytes) -> float:
+    """No number of JSON."""
+    return float("nan")
 
 
 def returns_pair(value: bytes):  # type: ignore[no-untyped-def]  # as users may write it
@@ -320,9 +352,11 @@ MISTAKES: dict[str, Mistake] = {
         made(lambda: app(broker="kafka://localhost:abc")),
         Parts("the broker's address is", "seen 'abc'", "a number from 1 to 65535", "correct the port"),
     ),
-    'broker="kafka://kafka:9092"': Mistake(
-        made(lambda: app(broker="kafka://kafka:9092")),
-        Parts("not encrypted", "to 'kafka'", "this machine only", "Settings(security=Security(allow_plaintext=True))"),
+    'broker="kafka://10.1.2.3:9092"': Mistake(
+        made(lambda: app(broker="kafka://10.1.2.3:9092")),
+        Parts(
+            "not encrypted", "to '10.1.2.3'", "this machine only", "Settings(security=Security(allow_plaintext=True))"
+        ),
     ),
     "no broker": Mistake(
         run(lambda stage: app(broker=None)),
@@ -426,6 +460,11 @@ MISTAKES: dict[str, Mistake] = {
         declared(takes_model),
         Parts("is no type of data", "Model", "a codec of ours takes", "a model of pydantic needs a codec of its own"),
     ),
+    "orders: list[bytes], for a batch": Mistake(
+        declared(takes_batch),
+        Parts("one record at a time", "seen list[bytes]", "may mean two things", "write bytes, for one record"),
+    ),
+    "-> Model, of pydantic": Mistake(declared(returns_model, to="out")),
     "def f(value: bytes, v: int)": Mistake(declared(takes_two)),
     "def on_order(self, value)": Mistake(
         declared(Service.on_order),
@@ -447,6 +486,11 @@ MISTAKES: dict[str, Mistake] = {
         failed(forgets_to_await),
         Parts("not awaited", "seen fetch(…)", "a value is what it returns", "await it, as in return await fetch(…)"),
     ),
+    "a lambda, or a decorator without functools.wraps, around an async def": Mistake(
+        stopped(calls_async),
+        Parts("nothing shows that it is async", "returned a coroutine", "declare the async def", "put functools.wraps"),
+    ),
+    'return float("nan")': Mistake(failed(returns_nan)),
     'return "other", value': Mistake(
         failed(returns_pair),
         Parts(

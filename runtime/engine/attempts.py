@@ -1,6 +1,7 @@
 """Attempts at one record, until one succeeds or it has failed for good; and what it produces.
 
-An attempt that fails or times out leaves nothing. A worker whose record is tried again waits; all others go on.
+An attempt that fails, times out or is cancelled by a stop leaves nothing, whatever it returns. A worker whose record is
+tried again waits; all others go on.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 from ...brokers.protocol import BrokerError, Record
 from ...brokers.waiting import fatal_of
 from ...errors import (
+    EXIT_ABORTED,
     DecodeFailed,
     FatalError,
     HandlerError,
@@ -152,6 +154,8 @@ class Attempts:
                 raise caused(fatal_of(error), error)
             except FatalError:
                 raise
+            except (SystemExit, KeyboardInterrupt) as error:
+                raise caused(_ends_process(run, record, error), None)
             except Exception as error:  # noqa: BLE001  # a handler may raise anything
                 if self._is_closing:  # it was cancelled and raised something else: its record is for the next start
                     raise caused(asyncio.CancelledError(), error)
@@ -186,9 +190,11 @@ class Attempts:
         try:
             further = [_bound(binding, context, scope, record) for binding in run.bindings]
             if handler.is_async:
-                calls = LoopCalls(handler.function, handler.decode, self.variables)
+                calls = LoopCalls(run.function, handler.decode, self.variables)
                 if not calls.begin(record.value, further):
                     await calls
+                if self._is_closing:  # it was cancelled, and came to an end all the same
+                    raise asyncio.CancelledError
                 variables, failed = calls.context, calls.failed()
                 if failed is not None:
                     raise failed
@@ -306,3 +312,15 @@ def _forget_cancels() -> None:
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
+
+
+def _ends_process(run: PartitionRun, record: Record, error: SystemExit | KeyboardInterrupt) -> HandlerFailed:
+    """What is said of a handler that ends the process, with the exit code that it asks for."""
+    failed = HandlerFailed(f"{run.handler.name} ended the process at {run.label} offset {record.offset}: {error!r}")
+    if isinstance(error, KeyboardInterrupt):
+        failed.exit_code = EXIT_ABORTED
+    elif error.code is None or isinstance(error.code, int):
+        failed.exit_code = error.code or 0
+    else:  # a text: Python shows it, and exits with 1
+        failed.exit_code = 1
+    return failed

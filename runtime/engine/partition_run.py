@@ -1,7 +1,7 @@
 """One source partition while it runs."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass, field
 from sys import getrefcount
@@ -16,6 +16,7 @@ from ..handlers.partition_state import PartitionState, Scope
 from ..handlers.stores import Bindings, MapState, State
 from ..handlers.values import JsonCodec, MsgpackCodec
 from ..partition.dispatch import PartitionDispatch
+from .awaited import awaited
 from .calls import LoopCalls
 
 Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
@@ -61,6 +62,8 @@ class PartitionRun:
     """Its handler runs in threads."""
     cut: tuple[int, ...] = ()
     """The bounds that the handler's declaration asks for."""
+    function: Callable[..., Any] = field(init=False)
+    """What is called with a value."""
     _spare: Attempt | None = None
     _calls: list[LoopCalls] = field(default_factory=list)
 
@@ -70,6 +73,7 @@ class PartitionRun:
         self.cut = even_bounds(self.handler.parallelising_factor)
         self.is_limited = self.handler.max_in_flight is not None or self.handler.rate_per_s is not None
         self.has_lanes = not self.handler.is_async
+        self.function = awaited(self.handler)
         self.is_codec_ours = type(self.handler.codec) in (JsonCodec, MsgpackCodec)
 
     def scope(self, record: Record) -> Scope | None:
@@ -109,7 +113,7 @@ class PartitionRun:
         """What calls the handler on the loop, in copies of this context. Whoever has it gives it back with
         ``put_back_calls``, unless a call did not come to its end.
         """
-        return self._calls.pop() if self._calls else LoopCalls(self.handler.function, self.handler.decode, within)
+        return self._calls.pop() if self._calls else LoopCalls(self.function, self.handler.decode, within)
 
     def put_back_calls(self, calls: LoopCalls) -> None:
         """Its last call is through."""

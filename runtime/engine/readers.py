@@ -21,6 +21,7 @@ from ..partition.dispatch import Blocked, PartitionDispatch
 from ..partition.room import RoomWait, Verdict
 from ..partition.worker import Worker
 from ..settings import Settings
+from .old_records import OldRecords
 from .partition_run import PartitionRun
 from .slots import Slots
 
@@ -61,10 +62,14 @@ class MainReader:
         slots: Slots,
         settings: Settings,
         read_ahead: ReadAhead,
+        old_records: OldRecords,
     ) -> None:
         self.runs: dict[TopicPartition, PartitionRun] = {}
         self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
         self.is_stopped = False
+        self.old_records = old_records
+        self._begun: set[TopicPartition] = set()
+        """Partitions of which something was read."""
         self._positions: dict[TopicPartition, int] = {}
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._moved = asyncio.Event()
@@ -147,6 +152,9 @@ class MainReader:
                 return
             if self.runs.get(batch.source) is not run:
                 continue
+            if batch.records and batch.source not in self._begun:
+                self._begun.add(batch.source)
+                self.old_records.look(run, batch.records[0])
             self._positions[batch.source] = batch.offset_next
             self._records_read += len(batch.records)
             index = await self.slots.hand_through(run, batch, cells) if run.handler.is_plain else 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ...brokers.protocol import Batch
+from ...brokers.waiting import abandon
 from ...errors import HandlerFailed
 from ...state.overlay import Cell
 from ..handlers.produced import Produced
@@ -223,6 +224,9 @@ class Slots(Lanes):
                 found = going.running()
                 where = f"{going.run.label} offset {None if found is None else found[0].offset}"
                 logger.error("handler %s at %s ignores that it is cancelled", going.run.handler.name, where)
+            for task in pending:
+                task.remove_done_callback(self._ended)
+                abandon(task)
         self._threads.close()
         self.turns.close()
         self._in_lanes = 0
@@ -420,6 +424,8 @@ class Slots(Lanes):
                 if failed is not None:
                     done = await self._process(run, worker, record, first_error(attempt, failed))
                     now = clock()
+                elif self._is_closing:  # it was cancelled, and came to an end all the same
+                    raise asyncio.CancelledError
                 else:
                     now, result = clock(), calls.result()
                     worker.load.spend(worker.started_s, now, dispatch.partition, record)

@@ -76,6 +76,8 @@ class Stretches(Attempts):
         self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None, calls: LoopCalls
     ) -> Produced | None:
         """A handler that was suspended has ended."""
+        if self._is_closing:  # it was cancelled, and came to an end all the same
+            raise asyncio.CancelledError
         worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
         if worker.timed_out:
             return await self._process(run, worker, record, first_error(attempt, asyncio.CancelledError()))

@@ -269,11 +269,10 @@ class Transactions:
                 return parts
             case Replaced(again, said, grown_bytes, letter_of):
                 failures = self.slots.failures
-                if letter_of is not None:
-                    failures.attempts += 1
-                    failures.dead_letters += 1
+                failures.attempts += 1
+                failures.dead_letters += 1
                 now_s = asyncio.get_running_loop().time()
-                if (more := failures.said(letter_of or "dead letters", "refused", "", now_s)) is not None:
+                if (more := failures.said(letter_of, "refused", "", now_s)) is not None:
                     logger.warning("%s%s", said, more)
                 self.slots.replaced(grown_bytes)
                 return [again]

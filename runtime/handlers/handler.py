@@ -1,29 +1,31 @@
 """What a user declares about a handler, checked before anything starts."""
 
 import collections.abc
-import functools
 import inspect
-import types
 import typing
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from ...brokers.options import Options
 from ...errors import SettingsError
 from ...offsets.event_values import RATE_PER_S_MAX
+from .annotations import classes_in, is_union, without_none
 from .context import Context
+from .functions import hints_of, is_async, wrapped
 from .start import FROM_EARLIEST, Start
 from .store_declarations import declare_store, is_store
 from .stores import StoreDeclaration
-from .values import Codec, JsonCodec, check_codec, value_decoder
+from .values import Codec, JsonCodec, MsgpackCodec, check_codec, is_pydantic, value_decoder
 
 PARALLELISING_FACTOR = 256
 PARALLELISING_FACTOR_MAX = 16_384
 IN_FLIGHT_MAX = 1_000_000
 TIMEOUT_MS_MAX = 86_400_000
 RATE_PER_S_MIN = 0.001
+Timestamps = Literal["record", "now"]
+"""The time of outputs that name none: of their record, or of their sending."""
 
 
 class Retry(Options, frozen=True):
@@ -67,6 +69,8 @@ class Handler(msgspec.Struct, frozen=True):
     """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
 
     ``further``: the arguments behind it, None for the context. ``returns_arrays``: a tuple or set is a value for it.
+    ``is_decorated``: it is async below a decorator that is a plain def. ``own_task``: each attempt has its own task.
+    ``keeps_time``: an output has the time of its record, else that of its sending.
     ``max_in_flight``: how many of its records may run at
     once in this process, over all partitions; None: as many as there are workers. ``timeout_ms``: of one attempt; None:
     what the settings say. ``rate_per_s``: how many attempts may begin in a second, over all processes of the
@@ -76,6 +80,7 @@ class Handler(msgspec.Struct, frozen=True):
     topic: str
     function: Callable[..., Any]
     is_async: bool
+    is_decorated: bool
     further: tuple[StoreDeclaration | None, ...]
     returns_arrays: bool
     to: str | None
@@ -89,6 +94,8 @@ class Handler(msgspec.Struct, frozen=True):
     timeout_ms: int | None = None
     start: Start = FROM_EARLIEST
     rate_per_s: float | None = None
+    keeps_time: bool = True
+    own_task: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -135,6 +142,8 @@ def declare(
     timeout_ms: int | None = None,
     start: Start = FROM_EARLIEST,
     rate_per_s: float | None = None,
+    own_task: bool = False,
+    timestamps: Timestamps = "record",
 ) -> Handler:
     """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
     name = getattr(function, "__qualname__", repr(function))
@@ -142,16 +151,12 @@ def declare(
     _check_factor(where, parallelising_factor)
     _check_policies(where, topic, retry, on_failure)
     check_codec(where, codec)
-    for label, given in (("topic", topic), ("to", to)):
-        if given is not None:
-            check_topic_name(given, f"{where}: {label}")
-    if isinstance(on_failure, DeadLetter):
-        check_topic_name(on_failure.topic, f"{where}: DeadLetter.topic")
-        if on_failure.topic == topic:
-            raise SettingsError(f"{where}: its dead letters would come back to it; give DeadLetter another topic")
+    _check_topics(where, topic, to, on_failure)
+    if timestamps not in get_args(Timestamps):
+        raise SettingsError(f"{where}: timestamps is 'record' or 'now'; seen {timestamps!r}: the time of its outputs")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise SettingsError(f"{where}: a handler returns its outputs; a generator is not allowed")
-    hints = _hints(function, where)
+    hints = hints_of(function, where)
     value_annotation, further = _arguments(function, hints, where)
     returns = hints.get("return", inspect.Parameter.empty)
     if to is None and not _returns_nothing(returns):
@@ -159,10 +164,16 @@ def declare(
             f"{where}: it is annotated to return {returns!r}, but there is no to= to send it to; give to=, or -> None"
         )
     codec = codec or JsonCodec()
+    _check_values(where, value_annotation, returns, codec)
+    is_decorated = not is_async(function) and is_async(wrapped(function))
+    if own_task and not (is_async(function) or is_decorated):
+        raise SettingsError(f"{where}: own_task is for an async handler; seen a def, which runs on a thread")
     return Handler(
         topic=topic,
         function=function,
-        is_async=_is_async(function),
+        is_async=is_async(function) or is_decorated,
+        is_decorated=is_decorated,
+        own_task=own_task,
         further=further,
         returns_arrays=_returns_arrays(returns),
         to=to,
@@ -176,7 +187,45 @@ def declare(
         timeout_ms=_limit(timeout_ms, TIMEOUT_MS_MAX, f"{where}: timeout_ms", "handler_timeout_ms holds"),
         start=start,
         rate_per_s=_rate(rate_per_s, where),
+        keeps_time=timestamps == "record",
     )
+
+
+def _check_topics(where: str, topic: str, to: str | None, on_failure: DeadLetter | Stop | None) -> None:
+    for label, given in (("topic", topic), ("to", to)):
+        if given is not None:
+            check_topic_name(given, f"{where}: {label}")
+    if isinstance(on_failure, DeadLetter):
+        check_topic_name(on_failure.topic, f"{where}: DeadLetter.topic")
+        if on_failure.topic == topic:
+            raise SettingsError(f"{where}: its dead letters would come back to it; give DeadLetter another topic")
+
+
+def check_beside(declared: Handler, others: collections.abc.Iterable[Handler]) -> None:
+    """Raises SettingsError where the other handlers of an application have the topic, or a store of that name."""
+    names = {store.name for store in declared.stores}
+    for other in others:
+        if other.topic == declared.topic:
+            raise SettingsError(
+                f"topic {other.topic!r} has the handler {other.name}; a topic has one handler, seen also "
+                f"{declared.name}: call both from one, or give them topics of their own"
+            )
+        for store in other.stores:
+            if store.name in names:
+                raise SettingsError(
+                    f"handler {declared.name} of topic {declared.topic!r}: store {store.name!r} belongs to the "
+                    f"handler of {other.topic!r}; a store has one handler, and its name is unique in an application"
+                )
+
+
+def check_called(topic: object) -> None:
+    """Raises SettingsError for a decorator that is written without its topic."""
+    if not isinstance(topic, str):
+        name = getattr(topic, "__qualname__", repr(topic))
+        raise SettingsError(
+            f"@app.handler is written with the topic whose records it handles; seen {name!r} in place of a topic: "
+            'write @app.handler("orders") above the function'
+        )
 
 
 def _check_factor(where: str, factor: object) -> None:
@@ -237,29 +286,6 @@ def check_topic_name(topic: str, where: str) -> None:
         raise SettingsError(f"{where}: a topic name has 1 to 249 of a-z A-Z 0-9 . _ -; seen {topic!r}: name one")
 
 
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a partial function calls."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    function = _inner(function)
-    if inspect.isroutine(function):
-        return inspect.iscoroutinefunction(function)
-    return inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    function = _inner(function)
-    target = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        return typing.get_type_hints(target, include_extras=True)
-    except Exception as error:  # noqa: BLE001  # any annotation may fail to evaluate, in any way
-        raise SettingsError(f"{where}: its annotations can't be read: {error}") from None
-
-
 def _arguments(
     function: Callable[..., Any], hints: dict[str, Any], where: str
 ) -> tuple[Any, tuple[StoreDeclaration | None, ...]]:
@@ -300,6 +326,26 @@ def _arguments(
     return hints.get(value.name, bytes), tuple(further)
 
 
+def _check_values(where: str, taken: Any, returned: Any, codec: Codec) -> None:
+    """Raises SettingsError for types of values that would fail every record."""
+    wanted, _ = without_none(taken)
+    if typing.get_origin(wanted) is list:
+        (item,) = typing.get_args(wanted)
+        name = getattr(item, "__name__", str(item))
+        raise SettingsError(
+            f"{where}: a handler gets one record at a time; seen {taken!r}, which may mean two things: for records one "
+            f"by one write {name}, for one record whose value is an array write tuple[{name}, ...]"
+        )
+    if not isinstance(codec, JsonCodec | MsgpackCodec):
+        return
+    for kind in classes_in(returned):
+        if is_pydantic(kind):
+            raise SettingsError(
+                f"{where}: it returns {kind!r}: a model of pydantic needs a codec of its own: codec=, see "
+                "docs/mistakes.md"
+            )
+
+
 def _returns_arrays(annotation: Any) -> bool:
     """Whether an annotation allows a tuple or a set, as it is or in a list."""
     if isinstance(annotation, type) and not typing.get_origin(annotation):
@@ -313,5 +359,4 @@ def _returns_arrays(annotation: Any) -> bool:
 def _returns_nothing(annotation: Any) -> bool:
     if annotation in (inspect.Parameter.empty, None, type(None)):
         return True
-    is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is Union
-    return is_union and all(a is type(None) for a in typing.get_args(annotation))
+    return is_union(annotation) and all(a is type(None) for a in typing.get_args(annotation))

@@ -3,26 +3,27 @@
 Outputs are checked when the handler returns, so a bad one fails its record and not the transaction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from ...brokers.partitioner import PartitionOfKey, partition_of_key, partition_without_key
 from ...brokers.protocol import Headers, Outgoing, Record, TopicDescription
-from ...errors import OutputRefused, caused
+from ...errors import HandlerMisdeclared, OutputRefused, caused
 from ...offsets.provenance import DIGEST_MASK, HEADER, Origins, output_digest, place_seed
 from .context import Output
 from .handler import Handler
 from .produced import Produced
 from .sizes import RECORD_OVERHEAD_BYTES, bytes_of
-from .values import Codec, JsonCodec
+from .values import Codec, JsonCodec, MsgpackCodec, is_pydantic
 
 RECORD_FRAME_BYTES: Final = 256
 """What a record may need in its batch beside key, value and headers."""
 
-_OTHER_CASES: Final = (list, Output)
+_OTHER_CASES: Final = (list, Output, CoroutineType)
 _ARRAYS: Final = (tuple, set, frozenset)
 """What JSON makes an array of; a tuple looks like (topic, value). A NamedTuple is a type of values like others."""
 _SOURCE_KEY: Final = msgspec.UNSET
@@ -43,6 +44,7 @@ BuiltOne: TypeAlias = tuple[Outgoing, int, int]
 class Destination:
     """What is known of a topic that is written to.
 
+    ``retention_ms``: so long a record stays, by its timestamp; None: for ever, or by the time of its writing.
     ``partition_of``: where a key goes. ``keeps_numbers``: a dead letter stays in the partition number of its record,
     as long as there are as many of them.
     """
@@ -50,6 +52,7 @@ class Destination:
     partitions: int
     bytes_max: int
     is_compacted: bool
+    retention_ms: int | None = None
     partition_of: PartitionOfKey = partition_of_key
     keeps_numbers: bool = True
 
@@ -68,12 +71,17 @@ def destination_of(
     """What matters of a topic; ``output_bytes_max`` is the setting. ``partition_of``: where its keys go; None: nobody
     has said so.
     """
-    allowed = int(description.config.get("max.message.bytes", 1_048_588))
+    config = description.config
+    allowed = int(config.get("max.message.bytes", 1_048_588))
     limit = allowed if output_bytes_max is None else min(allowed, output_bytes_max)
-    is_compacted = "compact" in description.config.get("cleanup.policy", "")
-    if partition_of is None:
-        return Destination(description.partitions, limit, is_compacted)
-    return Destination(description.partitions, limit, is_compacted, partition_of, keeps_numbers=False)
+    policy, retention_ms = config.get("cleanup.policy", ""), int(config.get("retention.ms", -1))
+    by_record = "delete" in policy and config.get("message.timestamp.type") != "LogAppendTime"
+    found = Destination(
+        description.partitions, limit, "compact" in policy, retention_ms if by_record and retention_ms >= 0 else None
+    )
+    if partition_of is not None:
+        found.partition_of, found.keeps_numbers = partition_of, False
+    return found
 
 
 @dataclass(slots=True)
@@ -94,9 +102,18 @@ def place_of(topic: str, partition: int, app_id: bytes) -> SourcePlace:
 
 
 def returned(result: Any, handler: Handler) -> list[Output]:
-    """What a handler returned, as outputs; raises OutputRefused when there is nowhere to send it."""
+    """What a handler returned, as outputs; raises OutputRefused when there is nowhere to send it, HandlerMisdeclared
+    for a handler that had to be awaited.
+    """
     if result is None:
         return []
+    if isinstance(result, CoroutineType) and not handler.is_async:
+        result.close()  # or Python would warn that it was never awaited
+        raise HandlerMisdeclared(
+            f"handler {handler.name} of topic {handler.topic!r} returned a coroutine, and nothing shows that it is "
+            "async: declare the async def itself, write a lambda or a class as one, or put functools.wraps on its "
+            "decorator"
+        )
     items = result if isinstance(result, list) else [result]
     outputs = []
     for item in items:
@@ -138,8 +155,7 @@ def build_one(
     if size > destination.bytes_max:
         return None
     partition = 0 if destination.partitions == 1 else destination.partition_of(key, destination.partitions)
-    timestamp = record.timestamp
-    output = Outgoing(topic, partition, key, data, (), timestamp if timestamp >= 0 else None, origin)
+    output = Outgoing(topic, partition, key, data, (), _inherited(record, handler), origin)
     of_record = RECORD_OVERHEAD_BYTES + len(key) + len(record.value or b"")  # ``bytes_of``, without a call
     return output, output_digest(place.seed, offset, 0, topic), of_record + size
 
@@ -178,8 +194,8 @@ def build(
         if key is None and destination.is_compacted:
             raise OutputRefused(f"output {i + 1} of {n} has no key; {topic!r} is compacted and needs one")
         partition = _partition(output.partition, key, record, place, i, destination, topic)
-        timestamp = record.timestamp if output.timestamp is None else _timestamp(output.timestamp, i, n)
-        built.append(Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None, origin))
+        timestamp = _inherited(record, handler) if output.timestamp is None else _timestamp(output.timestamp, i, n)
+        built.append(Outgoing(topic, partition, key, value, headers, timestamp, origin))
         digest += output_digest(place.seed, record.offset, i, topic)
         size += bytes_now
     return Produced(record, built, False, digest & DIGEST_MASK, size)
@@ -207,8 +223,8 @@ def build_sent(given: Output, topic: str, codec: Codec, destination: Destination
         partition = turn % destination.partitions
     else:
         partition = destination.partition_of(key, destination.partitions)
-    timestamp = -1 if output.timestamp is None else _timestamp(output.timestamp, 0, 1)
-    return Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None)
+    timestamp = None if output.timestamp is None else _timestamp(output.timestamp, 0, 1)
+    return Outgoing(topic, partition, key, value, headers, timestamp)
 
 
 def build_dead_letter(
@@ -220,7 +236,8 @@ def build_dead_letter(
     attempts: int,
     partitions: int,
 ) -> Produced:
-    """The dead letter of a record: its key, value and headers, with the cause and the number of attempts.
+    """The dead letter of a record: its key, value and headers, with the cause, the number of attempts and the record's
+    time. The letter is stamped when it is sent: by the time of an old record retention would delete it at once.
 
     ``partitions``: how many the record's topic has. Where both have as many, a letter lies in the partition number of
     its record: whoever sends it back from there sends it to where it was, and with it to the state of its key.
@@ -230,6 +247,7 @@ def build_dead_letter(
         *((name, data) for name, data in record.headers if name not in OF_LETTERS),
         (ERROR_HEADER, cause),
         (ATTEMPTS_HEADER, str(attempts).encode()),
+        *(((TIMESTAMP_HEADER, str(record.timestamp).encode()),) if record.timestamp >= 0 else ()),
     )
     origin = place.origins.each(record.offset, 0, 1)
     if destination.keeps_numbers and destination.partitions == partitions:
@@ -238,46 +256,51 @@ def build_dead_letter(
         partition = partition_without_key(place.partition, record.offset, 0, destination.partitions)
     else:
         partition = destination.partition_of(record.key, destination.partitions)
-    timestamp = record.timestamp if record.timestamp >= 0 else None
     size = bytes_of(record)  # key and value are the record's own
     digest = output_digest(place.seed, record.offset, 0, topic)
-    letter = Outgoing(topic, partition, record.key, record.value, headers, timestamp, origin)
+    letter = Outgoing(topic, partition, record.key, record.value, headers, None, origin)
     return Produced(record, [letter], True, digest, size)
-
-
-def stamped_anew(done: Produced) -> Produced | None:
-    """A dead letter that the broker refused, for its own timestamp maybe: without it, which a header tells.
-
-    None: it is no dead letter, or has no timestamp, so it is refused for something else.
-    """
-    letter = done.outputs[0]
-    if not done.dead or letter.timestamp is None:
-        return None
-    headers = (*letter.given_headers, (TIMESTAMP_HEADER, str(letter.timestamp).encode()))
-    anew = msgspec.structs.replace(letter, given_headers=headers, timestamp=None)
-    return msgspec.structs.replace(done, outputs=[anew])
 
 
 def _key_bytes(key: object, i: int, n: int) -> bytes | None:
     if key is None or isinstance(key, bytes):
         return key
     if isinstance(key, str):
-        return key.encode()
+        return _text_bytes(key, "a key", i, n)
     raise OutputRefused(f"output {i + 1} of {n}: a key is bytes, str or None; seen {type(key).__name__}")
 
 
 def _headers(headers: Any, i: int, n: int) -> Headers:
     """Those of an output, without ours: of a record that is passed on it tells where that came from, not this one."""
-    for header in headers:
+    if not isinstance(headers, Iterable):
+        raise OutputRefused(f"output {i + 1} of {n}: headers are a list of pairs; seen {headers!r}: () says none")
+    listed = tuple(headers)
+    for header in listed:
         match header:
-            case (str(), bytes() | None):
+            case (str(name), bytes() | None):
+                _text_bytes(name, "a header's name", i, n)
                 continue
         raise OutputRefused(f"output {i + 1} of {n}: a header is a pair of str and bytes (or None); seen {header!r}")
-    return tuple(header for header in headers if header[0] != HEADER)
+    return tuple((name, data) for name, data in listed if name != HEADER)
+
+
+def _text_bytes(text: str, what: str, i: int, n: int) -> bytes:
+    """A text as UTF-8; raises OutputRefused where that has no form for it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        refused = OutputRefused(f"output {i + 1} of {n}: {what} is text that UTF-8 can write; seen {text!r}")
+        raise caused(refused, error)
+
+
+def _inherited(record: Record, handler: Handler) -> int | None:
+    """The time of an output that names none: its record's, or that of its sending (None)."""
+    timestamp = record.timestamp
+    return timestamp if handler.keeps_time and timestamp >= 0 else None
 
 
 def _timestamp(timestamp: object, i: int, n: int) -> int:
-    if not isinstance(timestamp, int) or timestamp >= 1 << 63:
+    if type(timestamp) is not int or not 0 <= timestamp < 1 << 63:
         raise OutputRefused(f"output {i + 1} of {n}: a timestamp is in ms since the epoch; seen {timestamp!r}")
     return timestamp
 
@@ -290,6 +313,10 @@ def _encode(value: Any, codec: Codec, i: int, n: int) -> bytes | None:
     except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is the record's fault, not ours
         if hasattr(value, "__await__"):
             raise caused(_never_awaited(value, i, n), error)
+        if is_pydantic(value) and isinstance(codec, JsonCodec | MsgpackCodec):
+            kind = type(value).__name__
+            text = f"a handler returned a {kind}: a model of pydantic needs a codec of its own: codec=, see "
+            raise caused(HandlerMisdeclared(text + "docs/mistakes.md"), None)
         refused = OutputRefused(f"output {i + 1} of {n}: {type(value).__name__} can't be encoded: {error}")
         raise caused(refused, error)
 
@@ -306,7 +333,7 @@ def _never_awaited(value: Any, i: int, n: int) -> OutputRefused:
 
 
 def _wanted(wanted: object, i: int, destination: Destination, topic: str) -> int:
-    if not isinstance(wanted, int) or not 0 <= wanted < destination.partitions:
+    if type(wanted) is not int or not 0 <= wanted < destination.partitions:
         raise OutputRefused(
             f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {wanted!r}"
         )

@@ -1,6 +1,5 @@
 """What a handler asks of its state by annotation, checked: from ``State[int]`` to a declared store."""
 
-import types
 import typing
 from typing import Annotated, Any, Final
 
@@ -9,8 +8,9 @@ import msgspec
 from ...brokers.options import Options
 from ...errors import SettingsError
 from ...state.keys import MAP_KEY_TYPES
+from .annotations import is_optional, is_union, plain
 from .stores import MapState, State, StoreDeclaration
-from .values import Codec, JsonCodec, check_codec, codec_name, is_optional
+from .values import Codec, JsonCodec, check_codec, codec_name
 
 TTL_MS_MAX: Final = 100 * 366 * 86_400_000
 NAME_CHARS_MAX: Final = 100
@@ -32,13 +32,9 @@ class Store(Options, frozen=True, kw_only=True):
 def is_store(annotation: Any) -> bool:
     """Whether an annotation asks for state, be it rightly or not."""
     bare = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
-    if _is_union(bare):
+    if is_union(bare):
         return any(is_store(part) for part in typing.get_args(bare))
     return bare in (State, MapState) or typing.get_origin(bare) in (State, MapState)
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (types.UnionType, typing.Union)
 
 
 def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclaration:
@@ -58,7 +54,7 @@ def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclarati
         raise SettingsError(f"{where}: a store's name has 1 to {NAME_CHARS_MAX} of a-z A-Z 0-9 . _ -")
     if options.ttl_ms is not None and not (isinstance(options.ttl_ms, int) and 1 <= options.ttl_ms <= TTL_MS_MAX):
         raise SettingsError(f"{where}: ttl_ms is 1 to {TTL_MS_MAX}, or None; seen {options.ttl_ms}")
-    if _is_union(bare):
+    if is_union(bare):
         raise SettingsError(f"{where}: a store is always there: State[int], not in a union; seen {bare!r}")
     wanted = typing.get_args(bare)
     is_map = typing.get_origin(bare) is MapState
@@ -69,7 +65,7 @@ def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclarati
         key_type = next((kind for kind, known in MAP_KEY_TYPES.items() if known is wanted[0]), "")
         if not key_type:
             raise SettingsError(f"{where}: a map's keys are str, bytes or int; seen {wanted[0]!r}")
-    value = wanted[-1]
+    value = plain(wanted[-1])
     if is_optional(value):
         raise SettingsError(f"{where}: None says that there is no value, so it can't be one; seen {value!r}")
     check_codec(where, options.codec)
@@ -96,6 +92,7 @@ def shape_of(annotation: Any) -> str:
     """What kind of data a type is, so that a store whose type was changed is noticed: fields of a struct may change, an
     int may not become a text.
     """
+    annotation = plain(annotation)
     if annotation in (bytes, bytearray):
         return "bytes"
     info = msgspec.inspect.type_info(annotation)

@@ -4,14 +4,17 @@
 dict, list, int, …) is JSON. A record without a value decodes only for an annotation that allows None.
 """
 
-import types
-import typing
+import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from ...errors import DecodeFailed, SettingsError, caused
+from .annotations import plain, without_none
+
+_LARGEST: Final = (b"\xcb\x7f", b"\xcb\xff")
+"""How MessagePack begins NaN, the infinities, and numbers beyond 2**1009."""
 
 
 class Codec(Protocol):
@@ -25,7 +28,9 @@ class Codec(Protocol):
 
 
 class JsonCodec:
-    """The default: bytes and str as they are, everything else as JSON by msgspec."""
+    """The default: bytes and str as they are, everything else as JSON by msgspec. JSON has no NaN and no infinities:
+    ``encode`` raises ValueError for them.
+    """
 
     name = "json"
 
@@ -34,6 +39,7 @@ class JsonCodec:
 
     def decoder(self, annotation: Any) -> Callable[[bytes], Any]:
         """See Codec."""
+        annotation = plain(annotation)
         if annotation is bytes:
             return bytes
         if annotation is bytearray:
@@ -50,14 +56,24 @@ class JsonCodec:
             return value.encode()
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
-        return self._encoder.encode(value)
+        return self._json(value)
+
+    def _json(self, value: Any) -> bytes:
+        data = self._encoder.encode(value)
+        if b"null" in data and _has_no_number(value):
+            raise ValueError(
+                "it holds NaN or an infinity, which JSON has not, and null would be written in its place: give None, "
+                "or declare codec=MsgpackCodec()"
+            )
+        return data
 
     def encoder(self, annotation: Any) -> Callable[[Any], bytes]:
         """What ``decoder`` of the same annotation reads: a str as it is only where nothing else is asked for. The
         function raises TypeError for a value of another type that could be read as one of this.
         """
+        annotation = plain(annotation)
         if annotation not in (bytes, bytearray, str):
-            return self._encoder.encode
+            return self._json if _may_hold_float(annotation) else self._encoder.encode
         allowed = (str,) if annotation is str else (bytes, bytearray, memoryview)
 
         def encode(value: Any) -> bytes:
@@ -95,14 +111,14 @@ def check_codec(where: str, codec: object) -> None:
     )
 
 
+def is_pydantic(kind: Any) -> bool:
+    """Whether a class is a model of pydantic, which our codecs don't know."""
+    return hasattr(kind, "model_validate_json")
+
+
 def codec_name(codec: Codec) -> str:
     """What a codec is called in our logs: its ``name`` if it has one, else its class."""
     return str(getattr(codec, "name", None) or type(codec).__qualname__)
-
-
-def is_optional(annotation: Any) -> bool:
-    """Whether None is a value of a type."""
-    return annotation is not Any and _without_none(annotation)[1]
 
 
 def _decodable(annotation: Any) -> Any:
@@ -111,18 +127,48 @@ def _decodable(annotation: Any) -> Any:
     Its decoders take such a type and then fail on every value.
     """
     annotation = Any if annotation is None else annotation
+    for part in _parts(annotation):
+        if isinstance(part, msgspec.inspect.CustomType):
+            raise TypeError(f"{part.cls!r} is no type of data")
+    return annotation
+
+
+def _may_hold_float(annotation: Any) -> bool:
+    """Whether a value of a type may hold a float."""
+    return any(isinstance(part, msgspec.inspect.FloatType | msgspec.inspect.AnyType) for part in _parts(annotation))
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """What msgspec knows of a type, of its parts and theirs."""
     todo: list[Any] = [msgspec.inspect.type_info(annotation)]
+    found: list[Any] = []
     seen: set[int] = set()
     while todo:
         part = todo.pop()
-        if isinstance(part, msgspec.inspect.CustomType):
-            raise TypeError(f"{part.cls!r} is no type of data")
         if isinstance(part, tuple):
             todo += part
         elif isinstance(part, msgspec.Struct) and id(part) not in seen:  # a type may refer to itself
             seen.add(id(part))
+            found.append(part)
             todo += [getattr(part, field) for field in part.__struct_fields__]
-    return annotation
+    return found
+
+
+def _has_no_number(value: Any) -> bool:
+    """Whether a float in a value is NaN or an infinity. MessagePack writes it as it is, so most values need no look."""
+    try:
+        packed = msgspec.msgpack.encode(value)
+    except (OverflowError, TypeError):
+        return _is_no_number(msgspec.to_builtins(value))
+    return any(begin in packed for begin in _LARGEST) and _is_no_number(msgspec.to_builtins(value))
+
+
+def _is_no_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(_is_no_number(each) for each in value.values())
+    return isinstance(value, list | tuple) and any(_is_no_number(each) for each in value)
 
 
 def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes | None], Any]:
@@ -130,16 +176,16 @@ def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes 
 
     Raises SettingsError now when the annotation can't be decoded at all.
     """
-    wanted, allows_none = _without_none(annotation)
+    annotation = plain(annotation)
+    wanted, allows_none = without_none(annotation)
     # A null inside the value is one, too, for our own codecs. Others are asked for what they know: a class.
     takes_null = isinstance(codec, JsonCodec | MsgpackCodec) and wanted not in (Any, bytes, bytearray, str)
     try:
         decode = codec.decoder(annotation if allows_none and takes_null else wanted)
     except Exception as error:  # noqa: BLE001  # a codec of a user may raise anything
-        is_pydantic = hasattr(wanted, "model_validate_json")
         what = (
             "a model of pydantic needs a codec of its own"
-            if is_pydantic
+            if is_pydantic(wanted)
             else "use one of these, or a codec of your own"
         )
         refused = SettingsError(
@@ -168,19 +214,6 @@ def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes 
             raise caused(DecodeFailed(f"the value ({len(value)} bytes) is no {_name(wanted)}: {error}"), error)
 
     return decode_value
-
-
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """The annotation without None, and whether None was allowed."""
-    if annotation is Any:
-        return annotation, True
-    if annotation is None or annotation is type(None):
-        return Any, True
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        members = [a for a in typing.get_args(annotation) if a is not type(None)]
-        allows_none = len(members) < len(typing.get_args(annotation))
-        return (members[0] if len(members) == 1 else typing.Union[tuple(members)]), allows_none  # noqa: UP007  # the members are known only here
-    return annotation, False
 
 
 def _name(annotation: Any) -> str:

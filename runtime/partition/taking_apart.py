@@ -12,7 +12,7 @@ from typing import TypeAlias
 from ...brokers.protocol import TransactionRefused
 from ...errors import OutputRefused
 from ..handlers.handler import DeadLetter, Stop
-from ..handlers.outputs import Destination, build_dead_letter, place_of, stamped_anew
+from ..handlers.outputs import Destination, build_dead_letter, place_of
 from ..handlers.produced import Produced
 from .generation import Generation, Share
 
@@ -29,13 +29,13 @@ class Replaced:
     """The record stood alone, and sends something else now: the generation, as it is now, is sent again.
 
     ``said``: what became of the record, for people. ``grown_bytes``: how much larger is what it sends. ``letter_of``:
-    the source topic of a record that became a dead letter just now; None: it was one before.
+    the source topic of the record, which is a dead letter now.
     """
 
     generation: Generation
     said: str
     grown_bytes: int
-    letter_of: str | None
+    letter_of: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def take_apart(
     done, said = instead
     before = share.done[0]
     share.done = [done]
-    return Replaced(generation, said, done.size - before.size, None if before.dead else share.dispatch.topic)
+    return Replaced(generation, said, done.size - before.size, share.dispatch.topic)
 
 
 def _instead(
@@ -95,8 +95,6 @@ def _instead(
     where = f"{place.topic}[{place.partition}] offset {done.record.offset}: the broker refuses its output: {refusal}"
     if done.changes:  # later records of its key have seen them
         return Failed(f"{where}; it changed state, so it can't become a dead letter any more")
-    if (letter := stamped_anew(done)) is not None:
-        return letter, f"{where}; it goes there with the time of now"
     destination = known.get(policy.topic) if isinstance(policy, DeadLetter) else None
     if not isinstance(policy, DeadLetter) or destination is None or done.dead:
         return Failed(where)

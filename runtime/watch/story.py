@@ -105,6 +105,12 @@ def cut_off(running: int, drain_ms: int | None) -> str:
     return f"{dropped}: nothing of that is kept, {again} again at the next start"
 
 
+def cut_short(unclosed: int, close_ms: int) -> str:
+    """No time was left to close some parts."""
+    parts = counted(unclosed, "part")
+    return f"the stop was cut short: {close_ms / 1000:g} s (close_timeout_ms) were over before {parts} closed"
+
+
 def stopped(how: str, figures: Figures, seconds: float) -> str:
     """The last line. ``how`` it ended."""
     failed = _failed(figures.failures, figures.retries, figures.dead_letters)

@@ -5,19 +5,21 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
+from types import CodeType, FrameType
 
 logger = logging.getLogger("keylanes")
 
 
 class LoopWatch:
-    """A thread that notices when the event loop does not turn, and says which handler it hangs in.
+    """A thread that notices when the event loop does not turn, and says which function it hangs in.
 
-    Used on a real loop only: in virtual time nothing else runs meanwhile.
+    ``handlers``: the names of async handlers by their code. Used on a real loop only: in virtual time nothing else runs
+    meanwhile.
     """
 
-    def __init__(self, lag_ms: int, name_running: Callable[[], str]) -> None:
-        self.lag_ms, self.name_running = lag_ms, name_running
+    def __init__(self, lag_ms: int, handlers: Mapping[CodeType, str]) -> None:
+        self.lag_ms, self.handlers = lag_ms, handlers
         self.lag_max_s = 0.0
         self._beat = threading.Event()
         self._stopped = threading.Event()
@@ -50,17 +52,20 @@ class LoopWatch:
                 self._stopped.wait(self.lag_ms / 8000)
             elif not said:
                 said = True
-                logger.error(
-                    "the event loop has not turned for %d ms, so nothing else runs: an async handler blocks it (%s). "
-                    "Make it a plain def: then it runs on a thread.\n%s",
-                    self.lag_ms,
-                    self.name_running(),
-                    self._stack(),
-                )
+                if (frame := sys._current_frames().get(self._loop_thread)) is not None:
+                    self._say(frame)
 
-    def _stack(self) -> str:
-        frame = sys._current_frames().get(self._loop_thread)
-        return "".join(traceback.format_stack(frame)[-4:]) if frame is not None else ""
+    def _say(self, frame: FrameType) -> None:
+        names = [self.handlers[each.f_code] for each, _ in traceback.walk_stack(frame) if each.f_code in self.handlers]
+        what = f"function {frame.f_code.co_qualname} blocks it."
+        if names:
+            what = f"the async handler {names[0]} blocks it. Make it a plain def: then it runs on a thread."
+        logger.error(
+            "the event loop has not turned for %d ms, so nothing else runs: %s\n%s",
+            self.lag_ms,
+            what,
+            "".join(traceback.format_stack(frame)[-4:]),
+        )
 
 
 class StallWatch:

@@ -241,6 +241,23 @@ def test_a_timestamp_in_the_far_future(kafka: Ground, caplog: pytest.LogCaptureF
         assert letter.timestamp <= now_ms()
 
 
+@pytest.mark.parametrize("timestamps", ["record", "now"])
+def test_records_that_are_older_than_outputs_may_become(
+    kafka: Ground, timestamps: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning says so at the start, with both numbers, unless outputs have the time of their sending."""
+    kafka.create(kafka.late, retention_ms="86400000")
+    feed(kafka, Raw(value=b"1", timestamp=now_ms() - 3 * 86_400_000))
+    app = kafka.app()
+    app.handler(kafka.source, to=kafka.late, timestamps=timestamps)(lambda value: value)
+    began = now_ms()
+    app.run(until="level")
+    said = f"begins with records that are 3.0 days old, and {kafka.late} deletes what is older than 1.0 days"
+    assert (said in caplog.text) == (timestamps == "record")
+    if timestamps == "now":
+        assert [began - 1_000 <= at <= now_ms() for at in stamps(kafka, kafka.late)] == [True]
+
+
 def test_a_timestamp_in_the_far_future_where_it_is_taken(kafka: Ground) -> None:
     """An output topic that allows it (message.timestamp.after.max.ms) keeps it."""
     far = (1 << 62) + 1

@@ -41,7 +41,6 @@ from keylanes.runtime.handlers.outputs import (
     destination_of,
     place_of,
     returned,
-    stamped_anew,
 )
 
 
@@ -540,7 +539,7 @@ def test_a_dead_letter_is_the_record_with_its_cause() -> None:
     assert done.dead
     assert (letter.key, letter.value) == (b"key", b"value")
     assert headers[:3] == [("h", b"1"), ("kl-error", b"ValueError: no"), ("kl-attempts", b"3")]
-    assert [name for name, _ in headers] == ["h", "kl-error", "kl-attempts", "kl"]
+    assert [name for name, _ in headers] == ["h", "kl-error", "kl-attempts", "kl-timestamp", "kl"]
 
 
 def test_headers_that_are_passed_on() -> None:
@@ -552,12 +551,23 @@ def test_headers_that_are_passed_on() -> None:
     assert written.headers[2][1] != b"of another"
 
 
-def test_a_refused_dead_letter_is_stamped_anew_once() -> None:
-    """Its own time goes into a header; refused again it is refused for something else, and what is no letter is not."""
+def test_a_dead_letter_tells_the_time_of_its_record() -> None:
+    """It is stamped when it is sent, or retention would delete that of an old record at once."""
     done = build_dead_letter(SOURCE._replace(timestamp=1 << 62), "out", KNOWN["out"], PLACE, ValueError("no"), 1, 4)
-    anew = stamped_anew(done)
-    assert anew is not None
-    assert anew.outputs[0].timestamp is None
-    assert dict(anew.outputs[0].headers)["kl-timestamp"] == b"%d" % (1 << 62)
-    assert stamped_anew(anew) is None
-    assert stamped_anew(build([Output(value=b"x")], SOURCE, to_out, PLACE, KNOWN)) is None
+    assert done.outputs[0].timestamp is None
+    assert dict(done.outputs[0].headers)["kl-timestamp"] == b"%d" % (1 << 62)
+    done = build_dead_letter(SOURCE._replace(timestamp=-1), "out", KNOWN["out"], PLACE, ValueError("no"), 1, 4)
+    assert "kl-timestamp" not in dict(done.outputs[0].headers)
+
+
+def test_an_output_has_the_time_of_its_record_or_of_its_sending() -> None:
+    """As the handler declares; one that it names itself is kept."""
+    now = declare(plain, "orders", to="out", timestamps="now")
+    assert build([Output(value=b"x")], SOURCE, to_out, PLACE, KNOWN).outputs[0].timestamp == SOURCE.timestamp
+    assert build([Output(value=b"x")], SOURCE, now, PLACE, KNOWN).outputs[0].timestamp is None
+    one = build_one(b"x", SOURCE, now, PLACE, KNOWN)
+    assert one is not None
+    assert one[0].timestamp is None
+    assert build([Output(value=b"x", timestamp=5)], SOURCE, now, PLACE, KNOWN).outputs[0].timestamp == 5
+    with pytest.raises(SettingsError, match="timestamps is 'record' or 'now'; seen 'none'"):
+        declare(plain, "orders", to="out", timestamps="none")  # type: ignore[arg-type]  # as users may write it

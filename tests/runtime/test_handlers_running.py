@@ -56,7 +56,7 @@ def decoded(ground: Ground, annotation: Any, values: list[bytes | None]) -> list
         (Gate, [b'{"name":"B7"}'], [Gate("B7")]),
         (dict[str, Any], [b'{"a":[1,null]}'], [{"a": [1, None]}]),
         (dict, [b'{"a":1}'], [{"a": 1}]),
-        (list[int], [b"[1,2]"], [[1, 2]]),
+        (tuple[int, ...], [b"[1,2]"], [(1, 2)]),
         (str, [b"gr\xc3\xbc\xc3\x9fe", b""], ["grüße", ""]),
         (bytes, [b"\x00\xff", b""], [b"\x00\xff", b""]),
         (bytearray, [b"\x00\xff"], [bytearray(b"\x00\xff")]),

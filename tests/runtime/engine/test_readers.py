@@ -11,6 +11,7 @@ from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Broker, Outgoing, Reader, Record, TopicPartition, TopicSpec
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime.engine.destinations import Destinations
+from keylanes.runtime.engine.old_records import OldRecords
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.engine.readers import MainReader
 from keylanes.runtime.engine.slots import Slots
@@ -61,7 +62,9 @@ class Reading:
         now_s = asyncio.get_running_loop().time
         self.slots = Slots(Destinations(broker, self.settings), self.settings, self._fail, lambda: 0.0, now_s)
         announced = cast(Broker, Announced(broker, self._begun))
-        self.reader = MainReader(announced, self.slots, self.settings, self._read_ahead)
+        self.reader = MainReader(
+            announced, self.slots, self.settings, self._read_ahead, OldRecords(self.slots.destinations.known, lambda: 0)
+        )
         self.changes: list[Callable[[], None]] = []
         self.failures: list[BaseException] = []
 

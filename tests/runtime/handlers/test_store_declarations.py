@@ -64,7 +64,7 @@ def test_what_is_put_is_what_is_read(annotation: Any, value: Any) -> None:
 )
 def test_what_could_not_be_read_again_is_not_put(annotation: Any, value: Any) -> None:
     """Or the next record of the key would find damaged state, and the application would stop for ever."""
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, ValueError)):
         binding(annotation).encode(value)
 
 

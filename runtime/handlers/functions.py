@@ -1,0 +1,54 @@
+"""PURE. Functions as users declare them: which one is called in the end, and whether it is async."""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+from ...errors import SettingsError
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a partial function calls."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that runs when a partial function, an object or a function is called."""
+    function = _inner(function)
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a call gives a coroutine, as far as is to be seen."""
+    return inspect.iscoroutinefunction(called(function))
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that decorators were put around; ``functools.wraps`` leaves a trace of it."""
+    found: Callable[..., Any] = inspect.unwrap(_inner(function))
+    return found
+
+
+def codes_of(function: Callable[..., Any]) -> Iterator[CodeType]:
+    """The code that runs when a function is called: of its decorators, and its own."""
+    below: Any = function
+    while below is not None:
+        function = _inner(below)
+        if (code := getattr(function, "__code__", None)) is not None:
+            yield code
+        below = getattr(function, "__wrapped__", None)
+    if not inspect.isroutine(function):
+        yield type(function).__call__.__code__
+
+
+def hints_of(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    """The annotations of a function; raises SettingsError when they can't be read."""
+    try:
+        return typing.get_type_hints(called(function), include_extras=True)
+    except Exception as error:  # noqa: BLE001  # any annotation may fail to evaluate, in any way
+        raise SettingsError(f"{where}: its annotations can't be read: {error}") from None
