@@ -19,7 +19,8 @@ from .processes import ROOT, environment, machine, started, stoppable, too_small
 ON_SOURCES: Final = "spark or interpreted"
 RESULTS: Final = ROOT / ".keylanes"
 """The folder of ``test-compiled.xml`` and ``test-sources.xml``, of which slowest.py makes a list."""
-PROCESSES: Final = 2
+PROCESSES: Final = 3
+"""Of the compiled half: they wait for brokers more than they compute."""
 NO_TESTS: Final = 5
 """The exit code of pytest when it has chosen none."""
 
