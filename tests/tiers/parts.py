@@ -28,7 +28,7 @@ class Part:
 
     def concerns(self, changed: set[str]) -> bool:
         """Whether one of its rooms is among those that changed."""
-        return self.rooms == ALL or not changed.isdisjoint(self.rooms)
+        return bool(changed) and (self.rooms == ALL or not changed.isdisjoint(self.rooms))
 
 
 def of_tests(name: str, proves: str, rooms: tuple[str, ...], minutes: float, *, on_sources: bool = False) -> Part:
