@@ -37,7 +37,15 @@ GROUPS: Final = {
     "Tests": ("SimulatedApp", "CommittedRecord"),
     "Settings": ("Settings", "Security", "Secret"),
     "Errors": ("KeylanesError", "SettingsError", "FatalError", "AccessRefused", "MachineError")
-    + ("FencedError", "LogError", "HandlerFailed", "BrokerUnavailable", "SourceError", "StoreError")
+    + (
+        "FencedError",
+        "LogError",
+        "HandlerMisdeclared",
+        "HandlerFailed",
+        "BrokerUnavailable",
+        "SourceError",
+        "StoreError",
+    )
     + ("EmbeddedInUse", "StateError", "InvariantBroken", "NotSimulated", "SendUnknown")
     + ("StateNotReady", "Elsewhere", "HandlerError", "DecodeFailed", "OutputRefused", "NoKey", "StateValueTooLarge")
     + ("HandlerTimeout", "ContextClosed"),

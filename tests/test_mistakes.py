@@ -331,7 +331,7 @@ def blocked(stage: Stage) -> str:
     async def block(value: bytes) -> None:
         until = time.monotonic() + SAID_LIMIT_S
         while not said and time.monotonic() < until:
-            said.extend(text for text in stage.logged.messages if "has not turned" in text)
+            said.extend(text for text in stage.logged.messages if "the async handler" in text)
 
     made.run(until="level")
     return said[0]

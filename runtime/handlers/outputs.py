@@ -299,10 +299,11 @@ def _inherited(record: Record, handler: Handler) -> int | None:
     return timestamp if handler.keeps_time and timestamp >= 0 else None
 
 
-def _timestamp(timestamp: object, i: int, n: int) -> int:
-    if type(timestamp) is not int or not 0 <= timestamp < 1 << 63:
+def _timestamp(timestamp: object, i: int, n: int) -> int | None:
+    """The time that an output names; below 0, which no record has, that of its sending (None)."""
+    if type(timestamp) is not int or timestamp >= 1 << 63:
         raise OutputRefused(f"output {i + 1} of {n}: a timestamp is in ms since the epoch; seen {timestamp!r}")
-    return timestamp
+    return timestamp if timestamp >= 0 else None
 
 
 def _encode(value: Any, codec: Codec, i: int, n: int) -> bytes | None:

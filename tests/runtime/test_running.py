@@ -266,7 +266,7 @@ async def test_statistics_during_a_run(ground: Ground) -> None:
 
 
 async def test_loop_lag_is_measured(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
-    """A handler that blocks the loop shows in the statistics and the health, and is named with its record's age."""
+    """A handler that blocks the loop shows in the statistics and the health, and is named."""
     await asyncio.to_thread(numbers, ground, 1)
     app = ground.app(loop_lag_ms=100)
     blocked = asyncio.Event()
@@ -280,8 +280,7 @@ async def test_loop_lag_is_measured(ground: Ground, caplog: pytest.LogCaptureFix
         await blocked.wait()
         await reached(lambda: app.statistics().loop_lag_ms_max >= 200)
         assert app.health().loop_lag_ms_max >= 200
-    blocks = rf"an async handler blocks it \({ground.source}\[0\] offset 0, for 0\.\d s\)"
-    assert re.search(blocks, caplog.text)
+    assert re.search(r"the async handler \S+\.block blocks it", caplog.text)
 
 
 async def test_stall_is_said_and_ends(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:

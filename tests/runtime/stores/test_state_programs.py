@@ -60,7 +60,7 @@ def stateful() -> App:
         SOURCE, to=OUT, parallelising_factor=4, retry=Retry(attempts=2, backoff_ms=5), on_failure=DeadLetter(DEAD)
     )
     async def work(
-        actions: list[list[Any]],
+        actions: tuple[list[Any], ...],
         ctx: Context,
         plain: State[int],
         brief: Annotated[State[int], Store(ttl_ms=TTL_MS)],
