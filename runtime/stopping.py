@@ -169,9 +169,14 @@ class Stopping:
             return
         if cycle.is_sending or going_on:
             raise BrokerUnavailable("stopped without the last commit: the broker did not take it in time")
+        limit_ms = self.left_ms(COMMITTED)
         try:
-            await bounded(_commit_rest(cycle, work.holding.leave()), self.left_ms(COMMITTED), "the last commit")
+            await bounded(_commit_rest(cycle, work.holding.leave()), limit_ms, "the last commit")
         except BrokerError as error:
+            if not limit_ms:
+                raise BrokerUnavailable(
+                    "stopped without the last commit: no time was left (close_timeout_ms)"
+                ) from error
             raise fatal_of(error) from error
         # Before it leaves, or its own fence would be a newer producer's.
         await closed_within(self.left_ms(LEFT), cycle.transactions.close(), "closing a producer", excused=BrokerError)

@@ -99,6 +99,23 @@ def test_a_handler_that_ignores_its_cancellation_is_ended_and_named(
     assert "Task was destroyed" not in capfd.readouterr().err
 
 
+def test_a_stop_without_time_is_said_once(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is said of the single steps that had none left."""
+    ground.fill([(b"k", b"1")])
+    app = ground.app(drain_timeout_ms=1, close_timeout_ms=1)
+
+    @app.handler(ground.source)
+    async def slow(value: int) -> None:
+        app.stop()
+        await asyncio.sleep(WAIT_S)
+
+    with pytest.raises(SystemExit):
+        app.run()
+    assert "stopped without the last commit: no time was left (close_timeout_ms)" in caplog.text
+    assert sum("the stop was cut short: 0.001 s (close_timeout_ms) were over" in text for text in caplog.messages) == 1
+    assert not any("longer than 0 ms" in text for text in caplog.messages)
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize(("raised", "code"), [(SystemExit(7), 7), (SystemExit("gone"), 1), (KeyboardInterrupt(), 130)])
 def test_a_handler_may_end_the_process(
