@@ -47,15 +47,18 @@ def refuse_plaintext(hosts: list[str], security: Security) -> None:
     if security.allow_plaintext or security.security_protocol not in ("PLAINTEXT", "SASL_PLAINTEXT"):
         return
     for host in hosts:
-        if _is_elsewhere(host):
+        if is_elsewhere(host):
             raise SettingsError(
                 f"security_protocol {security.security_protocol} to {host!r} is not encrypted, which is allowed to "
                 f"this machine only; {ALLOWING_PLAINTEXT}"
             )
 
 
-def _is_elsewhere(host: str) -> bool:
+def is_elsewhere(host: str) -> bool:
+    """Whether an address leads to another machine; of a name nobody knows."""
     try:
-        return not ipaddress.ip_address(host).is_loopback
+        found = ipaddress.ip_address(host)
     except ValueError:
         return False
+    mapped = getattr(found, "ipv4_mapped", None)  # ::ffff:127.0.0.1
+    return not (mapped or found).is_loopback

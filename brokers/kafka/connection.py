@@ -3,14 +3,13 @@ another machine, unless that is allowed, and log-ins have an order.
 """
 
 import asyncio
-import ipaddress
 from typing import Any, Final
 
 from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
 
 from ..protocol import AuthenticationRefused
 from . import inside
-from .address import ALLOWING_PLAINTEXT
+from .address import ALLOWING_PLAINTEXT, is_elsewhere
 from .log_ins import LogIns
 
 KVSEP: Final = b"\x01"
@@ -51,7 +50,7 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         """The first that is sent. Raises AuthenticationRefused before it where nothing may be sent in the clear."""
         transport = inside.transport_of(self)
         place = transport.get_extra_info("peername") if transport is not None else None
-        if not (self._is_encrypted or self._allow_plaintext or place is None or _is_loopback(str(place[0]))):
+        if not (self._is_encrypted or self._allow_plaintext or place is None) and is_elsewhere(str(place[0])):
             raise AuthenticationRefused(
                 f"the cluster advertises {self.host}:{self.port}, which is another machine ({place[0]}), at a listener "
                 f"of security_protocol {self._security_protocol}: that is not encrypted, which is allowed to this "
@@ -79,10 +78,3 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         if self._is_encrypted and transport is not None:
             transport.abort()
         return closed
-
-
-def _is_loopback(address: str) -> bool:
-    """Whether an address leads to this machine."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(found, "ipv4_mapped", None)  # ::ffff:127.0.0.1
-    return bool((mapped or found).is_loopback)
