@@ -172,15 +172,21 @@ async def test_what_may_be_asked_twice_is_asked_again(kind: Kind, fault: Fault) 
     await cluster.network.caught()
 
 
-@virtual
-async def test_a_late_end_ends_the_next_transaction_of_its_epoch() -> None:
-    """EndTxn names an id and an epoch only: held back, it ends what a producer of that epoch has open by then."""
+async def with_a_late_end() -> tuple[SimulatedBroker, SimulatedConnection, TransactionalProducer[Any]]:
+    """A cluster that holds back the end of a transaction of 1, a connection, and the producer that waited for it."""
     cluster = cluster_of(latency=Latency(timeout_ms=500))
     connection = cluster.connect("one")
     producer = await producer_of(connection)
     cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
     with pytest.raises(TransactionUnknown):
         await producer.transact(of(1))
+    return cluster, connection, producer
+
+
+@virtual
+async def test_a_late_end_ends_the_next_transaction_of_its_epoch() -> None:
+    """EndTxn names an id and an epoch only: held back, it ends what a producer of that epoch has open by then."""
+    cluster, connection, producer = await with_a_late_end()
     wrong = same_epoch(connection, producer)
     cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
     running = asyncio.create_task(wrong.transact(of(2, topic="b")))
@@ -195,12 +201,7 @@ async def test_a_late_end_ends_the_next_transaction_of_its_epoch() -> None:
 @virtual
 async def test_a_late_end_changes_nothing_of_a_newer_producer() -> None:
     """A new epoch keeps it out: it is fenced, whatever is open then."""
-    cluster = cluster_of(latency=Latency(timeout_ms=500))
-    connection = cluster.connect("one")
-    producer = await producer_of(connection)
-    cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
-    with pytest.raises(TransactionUnknown):
-        await producer.transact(of(1))
+    cluster, connection, _ = await with_a_late_end()
     newer = await producer_of(connection)
     cluster.network.release()
     await newer.transact(of(2))
