@@ -85,12 +85,14 @@ class Sources:
         self, ledger: Ledger, held: Mapping[Place, Sequence[KeyRange]]
     ) -> Mapping[TopicPartition, Watermarks]:
         """The watermarks now of partitions of which these ranges are held; raises SourceError when one no longer holds
-        what is to be read next.
+        what is to be read next. The ledger may go on meanwhile.
         """
         limit, sources = self.settings.call_limit_ms, [TopicPartition(*place) for place in held]
+        edges = {source: edges_of(ledger, source, held[source]) for source in sources}
         marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of sources")
         for source in sources:
-            check_source(ledger, source, marks[source], ledger.control.started[source], held[source])
+            check_end(source, marks[source], max(edges[source]))
+            check_begin(source, marks[source], min(edges_of(ledger, source, held[source])))
         return marks
 
 
@@ -156,24 +158,32 @@ def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) ->
             )
 
 
-def check_source(
-    ledger: Ledger, place: Place, marks: Watermarks, started: int, within: Sequence[KeyRange] = (WHOLE,)
-) -> None:
-    """Raises SourceError when a source partition, which was started at an offset, no longer holds what has to be read
-    next of these ranges.
+def edges_of(ledger: Ledger, place: Place, within: Sequence[KeyRange] = (WHOLE,)) -> list[int]:
+    """The edges in these ranges of a source partition that was started."""
+    steps = ledger.partition(place).edges(ledger.control.started[place])
+    return [edge for one in within for _, _, edge in steps.pieces(one.first, one.end)]
+
+
+def check_end(source: TopicPartition, marks: Watermarks, edge: int) -> None:
+    """Raises SourceError when records up to this edge were processed *before* the watermarks were asked for, and the
+    partition ends below it.
     """
-    steps = ledger.partition(place).edges(started)
-    edges = [edge for one in within for _, _, edge in steps.pieces(one.first, one.end)]
-    topic, partition = place
-    if max(edges) > marks.high:
+    if edge > marks.high:
         raise SourceError(
-            f"{topic}[{partition}] ends at offset {marks.high}, but records up to {max(edges)} were processed: the "
-            "topic was truncated or created anew. Start under a new application name to process the new topic."
+            f"{source.topic}[{source.partition}] ends at offset {marks.high}, but records up to {edge} were processed: "
+            "the topic was truncated or created anew. Start under a new application name to process the new topic."
         )
-    if min(edges) < marks.start:
+
+
+def check_begin(source: TopicPartition, marks: Watermarks, edge: int) -> None:
+    """Raises SourceError when records from this edge on are still to be read *after* the watermarks were asked for, and
+    the partition starts above it.
+    """
+    if edge < marks.start:
         raise SourceError(
-            f"{topic}[{partition}] starts at offset {marks.start}, but records from {min(edges)} on were not processed "
-            "yet: retention or deletion passed them. Nothing was skipped; restore them, or start a new application."
+            f"{source.topic}[{source.partition}] starts at offset {marks.start}, but records from {edge} on were not "
+            "processed yet: retention or deletion passed them. Nothing was skipped; restore them, or start a new "
+            "application."
         )
 
 

@@ -1,5 +1,6 @@
 """What a process does with source topics that are new, have grown, or are others than they were."""
 
+import asyncio
 from collections.abc import Collection
 from typing import Any
 
@@ -39,6 +40,20 @@ class Leaderless(Passing):
         return found
 
 
+class Late(Passing):
+    """A connection that tells watermarks of the source when ``gate`` opens: as they were when it was asked."""
+
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+        """The watermarks of that time."""
+        found: dict[TopicPartition, Watermarks] = await self.real.watermarks(partitions)
+        if any(partition.topic == SOURCE for partition in partitions):
+            self.asked.set()
+            await self.gate.wait()
+        return found
+
+
 def counting(*names: str) -> App:
     """Keeps stores of these names."""
     app = application(commit_interval_ms=200)
@@ -57,6 +72,26 @@ def counting(*names: str) -> App:
 def stores_of(engine: Engine) -> dict[str, int]:
     """The numbers of the stores, as the process knows them."""
     return {store.name: store.store for store in engine.member.standing.ledger.control.stores.values()}
+
+
+# --- what is held -----------------------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_work_goes_on_while_the_ends_of_sources_are_told() -> None:
+    """An end that is told late lies below what was processed meanwhile: the topic was not truncated."""
+    engine = Engine(passing_on())
+    await engine.start()
+    await engine.stop()
+    engine.cluster.wrap, Late.gate, Late.asked = Late, asyncio.Event(), asyncio.Event()
+    starting = asyncio.ensure_future(engine.start())
+    await Late.asked.wait()
+    engine.send(b"k", b"new")
+    await until(lambda: engine.values() == {b"k": [b"new"]})
+    Late.gate.set()
+    await starting
+    await engine.level()
+    await engine.stop()
 
 
 # --- partitions that are added ----------------------------------------------------------------------------------------
