@@ -31,6 +31,7 @@ class Verdict(Enum):
     DOUBTFUL = auto()  # the same request may be taken later; it may have been carried out all the same
     LOST = auto()  # no answer came: it may have been carried out, and may still be
     FENCED = auto()  # the producer's epoch is over
+    FORGOTTEN = auto()  # the producer is not known: its id has expired, or another producer has got it
     REFUSED = auto()  # for good, because of what is in it
     FAILED = auto()  # it was answered with any other error
 

@@ -29,6 +29,7 @@ from .protocol import (
     BrokerError,
     Outgoing,
     ProducerFenced,
+    ProducerForgotten,
     TopicPartition,
     TransactionAborted,
     TransactionUnknown,
@@ -99,6 +100,8 @@ class TransactionalProducer(Generic[T]):
             await self._add(groups, deadline)
             self._opened = started
             return await self.session.deliver(records, groups, deadline)
+        except ProducerForgotten:
+            raise
         except Refused as error:
             raise error.as_refusal() from error
         except FencedAnswer as error:
@@ -111,6 +114,8 @@ class TransactionalProducer(Generic[T]):
             await deadline.pause(answer.problem)
         if answer.verdict is Verdict.FENCED:
             raise FencedAnswer(answer.problem)
+        if answer.verdict is Verdict.FORGOTTEN:
+            raise ProducerForgotten(f"the transactional id {self._id!r} has expired, or has a newer producer")
         if answer.verdict is not Verdict.DONE:
             raise answer.error("partitions can't join the transaction")
 

@@ -166,6 +166,12 @@ class ProducerFenced(BrokerError):
     """A newer producer of the same transactional id exists."""
 
 
+class ProducerForgotten(ProducerFenced):
+    """The broker does not know the producer: it did nothing for ``transactional.id.expiration.ms``, or a newer one
+    exists. Which of these, the broker does not say.
+    """
+
+
 class TransactionAborted(BrokerError):
     """The transaction was aborted for sure; sending the same again with a new producer may succeed."""
 

@@ -112,6 +112,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._servers: dict[Node, tuple[str, int]] = {}
         """Where a client begins, by a name that no broker has."""
         self._making: dict[tuple[Node, ConnectionGroup], asyncio.Task[Any]] = {}
+        self._renewed: set[KafkaConnection] = set()
+        """There is another one in place of each; the last answers are waited for."""
         self._heard_s: dict[tuple[Node, ConnectionGroup], float] = {}
         self._problems: dict[Node, str] = {}
         self._is_closed = False
@@ -247,6 +249,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 await asyncio.wait([answer], timeout=self._attempt_s)
         finally:
             answer.cancel()  # when it is not done: whoever asked was cancelled, or has waited long enough
+            if connection in self._renewed:
+                self._close_renewed(connection)
         try:
             reply = answer.result()
         except TimeoutError:
@@ -302,13 +306,16 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         # What is open to a node that others have found silent since is as silent.
         if connection is not None and self.silent.lost_since(node, self._heard_s.get(key, 0.0)):
             inside.abort(connection, CloseReason.CONNECTION_TIMEOUT)
-        if connection is not None and not close_if_reset(connection) and connection.connected():
+        if connection is None or close_if_reset(connection) or not connection.connected():
+            connection = None
+        elif self._now_s() < connection.renewed_s:
             return connection
         making = self._making.get(key)
         if making is None:
-            connections.pop(key, None)
             making = self._making[key] = asyncio.ensure_future(self._make(node, group))
             making.add_done_callback(partial(self._made, key))
+        if connection is not None and self._now_s() < connection.unused_s:
+            return connection
         # Not cancelled with whoever waits for it: others may, too.
         await asyncio.wait([making], timeout=DOUBTFUL_S if self.silent.is_doubtful(node) else None)
         if not making.done() or making.cancelled():
@@ -353,10 +360,20 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         if self._is_closed:
             inside.abort(connection)
             return None
+        renewed = inside.connections(self).get((node, group))
         inside.connections(self)[node, group] = connection
+        if renewed is not None:
+            self._renewed.add(renewed)
+            self._close_renewed(renewed)
         self._problems.pop(node, None)
         self._note_answer(node, group)
         return connection
+
+    def _close_renewed(self, connection: KafkaConnection) -> None:
+        """Unless somebody still waits for an answer."""
+        if not inside.is_waited_for(connection):
+            self._renewed.discard(connection)
+            inside.abort(connection)
 
     def _on_close(self, _connection: Any, reason: CloseReason | None) -> None:
         if reason in (CloseReason.CONNECTION_BROKEN, CloseReason.CONNECTION_TIMEOUT) and not self._is_closed:
@@ -381,7 +398,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._is_closed = True
         for making in list(self._making.values()):
             making.cancel()
-        for connection in list(inside.connections(self).values()):
+        for connection in (*inside.connections(self).values(), *self._renewed):
             connection.close(reason=CloseReason.SHUTDOWN)
 
 

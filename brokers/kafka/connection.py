@@ -1,11 +1,15 @@
 """aiokafka's connection to one broker, with its log-in by token and its end mended. Nothing is sent in the clear to
-another machine, unless that is allowed, and log-ins have an order.
+another machine, unless that is allowed, log-ins have an order, and a log-in counts for the session that the broker
+grants (``connections.max.reauth.ms``, or the life of the token): KIP-368.
 """
 
 import asyncio
+import math
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
+from aiokafka.protocol.admin import SaslAuthenticateRequest
 
 from ..protocol import AuthenticationRefused
 from . import inside
@@ -13,6 +17,10 @@ from .address import ALLOWING_PLAINTEXT, is_elsewhere
 from .log_ins import LogIns
 
 KVSEP: Final = b"\x01"
+RENEWED_AT, UNUSED_AT = 0.7, 0.9
+"""Shares of a session. At the first another connection is begun; from the second on nothing is asked on this one: the
+broker closes it at a request that comes when the session is over.
+"""
 
 
 class _LogIn(OAuthAuthenticator):  # type: ignore[misc]  # aiokafka has no types
@@ -29,7 +37,10 @@ class _LogIn(OAuthAuthenticator):  # type: ignore[misc]  # aiokafka has no types
 
 
 class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """See the module. ``attempt``: the limit of making it, of ``attempt_s``; to wait for a turn does not use it up."""
+    """See the module. ``attempt``: the limit of making it, of ``attempt_s``; to wait for a turn does not use it up.
+
+    ``renewed_s``, ``unused_s``: when its session has come to these shares of it, by the loop's time.
+    """
 
     def __init__(
         self,
@@ -45,6 +56,7 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         self._attempt, self._attempt_s = attempt, attempt_s
         self._tokens = arguments.get("sasl_oauth_token_provider")
         self._is_encrypted = arguments.get("ssl_context") is not None
+        self.renewed_s = self.unused_s = math.inf
 
     async def _do_version_lookup(self) -> None:
         """The first that is sent. Raises AuthenticationRefused before it where nothing may be sent in the clear."""
@@ -64,6 +76,18 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         async with self._log_ins.turn():
             self._attempt.reschedule(asyncio.get_running_loop().time() + self._attempt_s)
             await super()._do_sasl_handshake()
+
+    def send(self, request: Any, expect_response: bool = True) -> Awaitable[Any]:  # aiokafka's
+        """The answer to a request. One to a log-in tells how long it counts."""
+        answer: Awaitable[Any] = super().send(request, expect_response)
+        return self._logged_in(answer) if isinstance(request, SaslAuthenticateRequest) else answer
+
+    async def _logged_in(self, answering: Awaitable[Any]) -> Any:
+        began_s = asyncio.get_running_loop().time()
+        answer = await answering
+        if session_s := getattr(answer, "session_lifetime_ms", 0) / 1000:
+            self.renewed_s, self.unused_s = (began_s + session_s * share for share in (RENEWED_AT, UNUSED_AT))
+        return answer
 
     def authenticator_oauth(self) -> Any:
         """The log-in by token."""

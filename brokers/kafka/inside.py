@@ -45,7 +45,7 @@ USED: Final[Mapping[str, tuple[str, ...]]] = {
     "aiokafka.consumer.subscription_state.TopicPartitionState": ("lso", "position", "timestamp"),
     "aiokafka.client.AIOKafkaClient": ("_conns", "_get_conn", "_md_synchronizer", "_metadata_update", "_sync_task"),
     "aiokafka.cluster.ClusterMetadata": ("leader_for_partition",),
-    "aiokafka.conn.AIOKafkaConnection": ("_do_sasl_handshake", "_do_version_lookup", "_reader", "_writer"),
+    "aiokafka.conn.AIOKafkaConnection": ("_do_sasl_handshake", "_do_version_lookup", "_reader", "_requests", "_writer"),
     "asyncio.streams.StreamReader": ("_buffer",),
 }
 """By class: names that have to be there. Those without an underscore are reached only through private ones."""
@@ -82,6 +82,11 @@ def abort(connection: Any, reason: Any = None) -> None:
     if (transport := transport_of(connection)) is not None:
         transport.abort()
     connection.close(reason=reason)
+
+
+def is_waited_for(connection: Any) -> bool:
+    """Whether somebody waits for an answer of it."""
+    return any(not answer.done() for _, _, answer in connection._requests)
 
 
 def received(connection: Any) -> int:

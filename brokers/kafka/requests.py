@@ -33,7 +33,7 @@ REFUSED: Final = frozenset(
     }
 )
 NO_NODE: Final = -1
-FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
+FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
 # A coordinator says one of the last two also of a decision that it has written, when it is none any more by then
 # (TransactionStateManager.appendTransactionToLog).
 DOUBTFUL: Final = frozenset(
@@ -46,6 +46,7 @@ DOUBTFUL: Final = frozenset(
 )
 WORST_FIRST: Final = (
     Verdict.FENCED,
+    Verdict.FORGOTTEN,
     Verdict.REFUSED,
     Verdict.FAILED,
     Verdict.DOUBTFUL,
@@ -60,6 +61,8 @@ def verdict_of(code: int) -> Verdict:
         return Verdict.DONE
     if code in FENCED:
         return Verdict.FENCED
+    if code == Code.INVALID_PRODUCER_ID_MAPPING:
+        return Verdict.FORGOTTEN
     if code in REFUSED:
         return Verdict.REFUSED
     if code in DOUBTFUL:

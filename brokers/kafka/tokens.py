@@ -1,7 +1,6 @@
 """Tokens for SASL/OAUTHBEARER: asked for when there is none, or the one there is will soon be too old.
 
-Each new connection shows one. A broker that wants to see a new one ends the connection (``connections.max.reauth.ms``);
-the next connection then has it.
+Each new connection shows one, and is made anew before that one is too old.
 """
 
 import asyncio

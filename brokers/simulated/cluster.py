@@ -8,7 +8,16 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from ..protocol import Batch, BrokerError, OffsetOutOfRange, Outgoing, ProducerFenced, TopicPartition, TopicSpec
+from ..protocol import (
+    Batch,
+    BrokerError,
+    OffsetOutOfRange,
+    Outgoing,
+    ProducerFenced,
+    ProducerForgotten,
+    TopicPartition,
+    TopicSpec,
+)
 from .log import (
     BatchRefused,
     ClusterState,
@@ -228,6 +237,7 @@ class Cluster:
 
 _COUNTED: Final[Mapping[type[BrokerError], str]] = {
     ProducerFenced: "fenced",
+    ProducerForgotten: "forgotten",
     Concurrent: "concurrent_transactions",
     WrongTransactionState: "wrong_transaction_state",
     OutOfOrder: "out_of_order",

@@ -26,6 +26,7 @@ from ..protocol import (
     OffsetOutOfRange,
     Outgoing,
     ProducerFenced,
+    ProducerForgotten,
     TopicDescription,
     TopicPartition,
     TopicSpec,
@@ -231,9 +232,10 @@ class Topic(NamedTuple):
 
 @dataclass
 class TransactionalId:
-    """The current epoch of an id and its newest transaction."""
+    """The current epoch of an id and its newest transaction. Producers up to an epoch were forgotten."""
 
     epoch: int = -1
+    forgotten: int = -1
     transaction: Transaction | None = None
     timeout_ms: int = 60_000
 
@@ -357,6 +359,11 @@ class ClusterState:
         known.transaction, known.timeout_ms = None, timeout_ms
         return known.epoch
 
+    def forget(self, transactional_id: str) -> None:
+        """Forget all producers of an id, as after ``transactional.id.expiration.ms`` without a transaction."""
+        known = self.ids[transactional_id]
+        known.forgotten = known.epoch
+
     def add_partitions(
         self, transactional_id: str, epoch: int, partitions: Collection[TopicPartition]
     ) -> tuple[Transaction, bool]:
@@ -464,6 +471,8 @@ class ClusterState:
 
     def _current(self, transactional_id: str, epoch: int) -> TransactionalId:
         known = self.ids.get(transactional_id, TransactionalId())
+        if epoch <= known.forgotten:
+            raise ProducerForgotten(f"no producer of {transactional_id!r} at epoch {epoch} is known")
         if known.epoch != epoch:
             raise ProducerFenced(
                 f"transactional id {transactional_id!r} is at epoch {known.epoch}; this producer holds epoch {epoch}"

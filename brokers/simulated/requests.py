@@ -12,7 +12,16 @@ from typing import Final, TypeVar
 from ..asking import Deadline, NotSent
 from ..delivery import Answer, Batch, TopicNumbers, Verdict
 from ..producer import IdState
-from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, Outgoing, ProducerFenced, TopicPartition, UnknownTopic
+from ..protocol import (
+    BrokerError,
+    BrokerTimeout,
+    NotAuthorized,
+    Outgoing,
+    ProducerFenced,
+    ProducerForgotten,
+    TopicPartition,
+    UnknownTopic,
+)
 from .batches import fitting
 from .link import Link, ProducerEpoch
 from .log import BatchRefused, Concurrent, CoordinatorUnavailable
@@ -31,6 +40,8 @@ Numbered = tuple[Sequence[Outgoing], int]
 def verdict_of(error: BrokerError) -> Verdict:
     """What an error means for the request that was answered with it."""
     match error:
+        case ProducerForgotten():
+            return Verdict.FORGOTTEN
         case ProducerFenced():
             return Verdict.FENCED
         case BatchRefused():

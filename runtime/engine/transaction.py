@@ -18,6 +18,7 @@ from ...brokers.protocol import (
     Outgoing,
     Producer,
     ProducerFenced,
+    ProducerForgotten,
     TopicPartition,
     TransactionAborted,
     TransactionRefused,
@@ -152,7 +153,8 @@ class Transactions:
                 self._on_step("committed")
                 standing.fold(transaction, events)
         if failure is not None:
-            if not self._say_refusal(failure):
+            has_expired = isinstance(failure, ProducerForgotten)  # or another one has the id: the control log says so
+            if not (has_expired or self._say_refusal(failure)):
                 logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
             await self.close()
             is_known = isinstance(failure, TransactionAborted | TransactionRefused | ProducerFenced)
@@ -160,6 +162,8 @@ class Transactions:
             await self._replace_producer(deadline, doubtful, was_fenced=isinstance(failure, ProducerFenced))
             if not standing.has_committed(transaction):
                 self.keeper.keep(_points(released))
+                if has_expired:
+                    logger.info("the transactional id had expired; transaction %d is sent again", transaction)
                 return failure
             logger.info("transaction %d had been committed after all", transaction)
         for change in released:  # at once: others wait for it

@@ -1,6 +1,9 @@
-"""Retention at work, by a real Kafka: what it passes before it was processed is never skipped in silence."""
+"""Retention at work, by a real Kafka: what it passes before it was processed is never skipped in silence; and what it
+forgets of a producer is no fault.
+"""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Iterator
 
 import pytest
@@ -18,8 +21,14 @@ from ..tiers.marks import tier
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120), tier("proof", "brokers")]
 
-AT_ONCE = {"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "100"}
-"""Kafka looks every 5 minutes."""
+ID_MS = 1_000
+AT_ONCE = {
+    "log.retention.check.interval.ms": "200",
+    "log.initial.task.delay.ms": "100",
+    "transactional.id.expiration.ms": str(ID_MS),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
+}
+"""Kafka looks every 5 minutes, and forgets a transactional id after a week, looking every hour."""
 RECORDS, BATCH, KEYS = 2_000, 100, 40
 PASSED = "records that were not processed yet are gone"
 
@@ -194,3 +203,21 @@ async def test_it_passes_what_is_done_while_the_application_runs(ground: Ground)
         await asyncio.to_thread(more, ground, RECORDS)
         await reached(lambda: app.statistics().partitions[0].offset_least == 2 * RECORDS)
     assert await asyncio.to_thread(outputs, ground) == 2 * RECORDS
+
+
+async def test_it_forgets_the_id_of_an_application_that_has_nothing_to_do(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says so, nothing is warned of, and no record is worked twice."""
+    work = Work(2 * RECORDS)
+    app = work.declare(ground)
+    with caplog.at_level(logging.INFO):
+        async with app:
+            await reached(lambda: app.statistics().partitions[0].offset_least == RECORDS)
+            caplog.clear()
+            await asyncio.sleep(3 * ID_MS / 1000)  # so long it has nothing to do: that is what is tested
+            await asyncio.to_thread(more, ground, RECORDS)
+            await reached(lambda: app.statistics().partitions[0].offset_least == 2 * RECORDS)
+    assert [one.getMessage() for one in caplog.records if one.levelno > logging.INFO] == []
+    assert caplog.text.count("the transactional id had expired") == 1
+    assert work.done == await asyncio.to_thread(outputs, ground) == 2 * RECORDS

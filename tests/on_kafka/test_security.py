@@ -15,21 +15,24 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from keylanes import Security
+from keylanes import App, Security
 from keylanes.brokers.security import TokenProvider
 from keylanes.devkafka.properties import CLIENTS
 from keylanes.devkafka.security import EXPIRED, INTERNAL, MUTUAL, OTHER_CA, OTHER_HOST
 from keylanes.errors import AccessRefused, BrokerUnavailable
 
 from ..stage.guarded import LIMITS, Ended, Place, everything_said, run, security_of
-from ..tiers.brokers import MECHANISMS, SharedKafka
+from ..stage.waiting import reached
+from ..tiers.brokers import MECHANISMS, SESSION_MS, SharedKafka
+from ..tiers.marks import tier
 from ..tiers.names import PROCESS
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 WRONG = "wrong-sesame-4711"
 PASSPHRASE = "sesame-of-the-key-0815"
@@ -318,6 +321,41 @@ def test_tokens_let_in(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     assert place.read(place.out) == [b"1", b"2", b"3"]
     assert len(given) == 1
     check_silent(caplog, ended, place.cluster, *given)
+
+
+def stands_at(app: App, offset: int) -> bool:
+    """Whether its only partition is done to there."""
+    return app.statistics().partitions[0].offset_least == offset
+
+
+async def check_renewed(place: Place, security: Security, seconds: float, caplog: pytest.LogCaptureFixture) -> None:
+    """An application works for a time, and nothing is to be said of it."""
+    app, written = place.app(security), 3
+    async with app:
+        await reached(lambda: app.statistics().commits > 0)
+        caplog.clear()
+        over_s = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < over_s:
+            await asyncio.to_thread(place.fill, [b"4"])
+            written += 1
+            await reached(partial(stands_at, app, written))
+    assert [one.getMessage() for one in caplog.records if one.levelno > logging.INFO] == []
+    assert await asyncio.to_thread(place.read, place.out) == [b"%d" % number for number in range(1, written + 1)]
+
+
+async def test_log_ins_are_renewed_before_they_end(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker ends no connection of an application at work: none is used when its session is over."""
+    await check_renewed(place, security_of(place.given, sasl_mechanism="PLAIN"), 4 * SESSION_MS / 1000, caplog)
+
+
+@tier("proof", "sessions")
+async def test_tokens_are_renewed_before_they_end(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """Of tokens that count for 10 s, for 5 minutes."""
+
+    async def ask() -> str:
+        return token_for("shop", 10)
+
+    await check_renewed(place, by_token(place, ask), 300, caplog)
 
 
 def test_a_token_that_is_refused_ends_it_at_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:

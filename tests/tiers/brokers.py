@@ -42,14 +42,17 @@ SECURITY: Final = ClusterSecurity(
     bad_certificates=True,
 )
 _LISTENER: Final = f"listener.name.{CLIENTS.lower()}"
-UNSECURED_TOKENS: Final = {
+SESSION_MS: Final = 1_000
+"""So long a log-in by PLAIN counts."""
+LOG_INS: Final = {
     f"{_LISTENER}.sasl.enabled.mechanisms": ",".join([*MECHANISMS, "OAUTHBEARER"]),
     f"{_LISTENER}.oauthbearer.sasl.jaas.config": (
         "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
         'unsecuredLoginStringClaim_sub="broker";'
     ),
+    f"{_LISTENER}.plain.connections.max.reauth.ms": str(SESSION_MS),
 }
-"""Have a listener take tokens that nobody signed, beside passwords."""
+"""Have a listener take tokens that nobody signed, beside passwords, and limit the sessions of one mechanism."""
 
 
 class SharedKafka(msgspec.Struct, frozen=True, dict=True):
@@ -105,7 +108,7 @@ def open_kafka(folder: Path) -> KafkaCluster:
 
 def secured_kafka(folder: Path) -> KafkaCluster:
     """TLS, passwords, tokens, certificates of clients at a listener of their own, and access lists."""
-    return KafkaCluster(folder, 1, security=SECURITY, properties=UNSECURED_TOKENS)
+    return KafkaCluster(folder, 1, security=SECURITY, properties=LOG_INS)
 
 
 Kind = Callable[[Path], KafkaCluster]

@@ -115,6 +115,7 @@ PARTS: Final = (
         "bad-input-logs", "what does not belong in our logs is refused on a real Kafka", ("offsets", "runtime"), 3
     ),
     of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 2.5),
+    of_tests("sessions", "log-ins are renewed before they end", ("brokers",), 5.5),
     of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 5.5),
     of_tests(
         "group-model",
