@@ -42,6 +42,10 @@ class Deadline:
         """Seconds for one attempt now."""
         return min(self.left, self._attempt_s)
 
+    def extend(self, seconds: float) -> None:
+        """For so long nothing could be asked: a broker throttles."""
+        self._at += seconds
+
     async def pause(self, problem: object) -> None:
         """Wait before the next try; raises BrokerTimeout, which names the problem, when there is no time for one."""
         pause = next(self._pauses)

@@ -40,6 +40,7 @@ from .protocol import (
 from .refusal import checked, describe_refusals, refusals
 from .rights import Lacking, Right
 from .threads import DaemonThreads
+from .throttling import Throttling
 
 T = TypeVar("T")
 
@@ -127,6 +128,7 @@ class EmbeddedBroker:
     def __init__(self, folder: Path | str, *, clock_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self.folder = Path(os.path.abspath(folder))
         self._clock_ms = clock_ms
+        self.throttling = Throttling()
         self._held: _Shared | None = None
         self._threads = _threads()
 

@@ -30,6 +30,7 @@ import msgspec
 from ..offsets.provenance import HEADER
 from ..state.tables import Table
 from .rights import Lacking, Right, sentences
+from .throttling import Throttling
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -269,6 +270,8 @@ class Broker(Protocol):
 
     is_alone: bool
     """Whether it is one process's alone, and proves, once it is open, that no other one uses it."""
+    throttling: Throttling
+    """How it throttles this process: quotas."""
 
     async def open(self) -> None:
         """Connect. Raises BrokerTimeout, or StoreError for a local folder that can't be used."""

@@ -4,6 +4,8 @@ from ..brokers.protocol import Broker
 from ..errors import SettingsError
 from .settings import Settings
 
+THROTTLED_SHARE = 4
+"""A quarter of a session: beats wait, too, where a broker throttles, and a third without them raises doubts."""
 SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"
 
 
@@ -24,6 +26,7 @@ def connect(address: str, settings: Settings, client_id: str) -> Broker:
             close_timeout_ms=settings.close_timeout_ms,
             fetch_bytes_max=settings.fetch_bytes_max,
             compression_type=settings.compression_type,
+            throttled_ms_max=settings.session_timeout_ms // THROTTLED_SHARE,
         )
     if address.startswith("embedded:"):
         folder = address.removeprefix("embedded:")

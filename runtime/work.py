@@ -69,6 +69,7 @@ class Work:
             commits=sent.commits,
             tiles=sent.tiles,
             event_bytes=sent.event_bytes,
+            throttled_ms=self.holding.standing.identity.broker.throttling.total_ms,
             trims_failed=sent.snapshots.trims_failed,
             done_bytes=slots.done_bytes - slots.held_bytes,
             running=slots.running(),

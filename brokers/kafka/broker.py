@@ -29,6 +29,7 @@ from ..protocol import (
 )
 from ..rights import Lacking, Right
 from ..security import Security
+from ..throttling import LIMIT_MS, Throttling
 from .address import hosts_of, refuse_plaintext
 from .groups import group_offsets
 from .identities import TopicIdentities
@@ -74,14 +75,22 @@ class KafkaBroker:
         close_timeout_ms: int = 5_000,
         fetch_bytes_max: int = 16 * 1024 * 1024,
         compression_type: str | None = "lz4",
+        throttled_ms_max: int = LIMIT_MS,
     ) -> None:
         security = security or Security()
         if compression_type not in CODECS:
             raise SettingsError(f"compression_type: {compression_type!r}; allowed are {list(CODECS)}")
         refuse_plaintext(hosts_of(bootstrap), security)
         self._settings = LinkSettings(
-            bootstrap, client_id, security, request_timeout_ms, default_api_timeout_ms, close_timeout_ms
+            bootstrap,
+            client_id,
+            security,
+            request_timeout_ms,
+            default_api_timeout_ms,
+            close_timeout_ms,
+            throttling=Throttling(throttled_ms_max),
         )
+        self.throttling = self._settings.throttling
         self._fetch_bytes_max = fetch_bytes_max
         self._codec = CODECS[compression_type]
         self._link = KafkaLink(self._settings)

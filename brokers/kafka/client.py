@@ -22,14 +22,17 @@ import aiokafka.errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import CloseReason
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.produce import ProduceRequest
 
 from ..asking import first_of
 from ..leaders import Leaders
 from ..protocol import AuthenticationRefused, TopicPartition
 from ..silence import SilentNodes
+from ..throttling import Allowance, Throttling
 from . import inside
 from .connecting import in_words, refusal_of
-from .connection import KafkaConnection
+from .connection import KafkaConnection, extend
 from .log_ins import LogIns
 from .topics import Node, TopicsRequest, answered_topics
 
@@ -86,8 +89,8 @@ class _Answered(NamedTuple):
 
 
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
-    """See the module. ``silent``, ``leaders``, ``log_ins``: shared by the clients of a cluster. A connection may take
-    ``attempt_ms`` to be made, and a broker may say nothing for so long.
+    """See the module. ``silent``, ``leaders``, ``log_ins``, ``throttling``: shared by the clients of a cluster. A
+    connection may take ``attempt_ms`` to be made, and a broker may say nothing for so long.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         silent: SilentNodes[Node],
         leaders: Leaders[Node],
         log_ins: LogIns,
+        throttling: Throttling,
         attempt_ms: int,
         *,
         allow_plaintext: bool,
@@ -103,7 +107,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         super().__init__(**arguments)
         self.silent, self.leaders = silent, leaders
         self.cluster = _NewestLeaders(leaders, bootstrap_servers=arguments["bootstrap_servers"])
-        self._log_ins = log_ins
+        self._log_ins, self._throttling = log_ins, throttling
         self._attempt_s = attempt_ms / 1000
         self._protocol = arguments.get("security_protocol", "PLAINTEXT")
         self._for_connections = {name: arguments[name] for name in arguments if name not in NOT_FOR_CONNECTIONS}
@@ -116,6 +120,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         """There is another one in place of each; the last answers are waited for."""
         self._heard_s: dict[tuple[Node, ConnectionGroup], float] = {}
         self._problems: dict[Node, str] = {}
+        self.fetching = Allowance(throttling.limit_ms)
+        """How much may be read at once."""
         self._is_closed = False
         self._is_lost = False
         """No broker has told which there are, which was said."""
@@ -231,23 +237,28 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         *,
         group: ConnectionGroup = ConnectionGroup.DEFAULT,
         is_handed_on: bool = False,
+        limit: asyncio.Timeout | None = None,
     ) -> Any:
         """A broker's answer; raises aiokafka's errors. A broker that says nothing for an attempt's time is lost; one
-        that has begun to answer is not: a large answer may take longer.
+        that has begun to answer is not: a large answer may take longer. While a broker throttles, nothing is sent, and
+        ``limit`` and the attempt do not go on.
         """
-        connection = await self._get_conn(node_id, group=group)
-        if connection is None:
-            raise aiokafka.errors.NodeNotReadyError(self.problem(node_id))
+        connection = await self._unmuted(node_id, group, limit)
         answer: asyncio.Future[Any] = asyncio.ensure_future(connection.send(request))
-        received = None
+        limits = set() if limit is None else {limit}
+        connection.limits |= limits
+        received, until_s = 0, self._now_s() + self._attempt_s
         try:
             while not answer.done():
-                if received == (now := inside.received(connection)):
-                    self.lost(node_id, is_handed_on=is_handed_on)
-                    raise aiokafka.errors.RequestTimedOutError
-                received = now
-                await asyncio.wait([answer], timeout=self._attempt_s)
+                until_s = max(until_s, connection.muted_until_s + self._attempt_s)
+                await asyncio.wait([answer], timeout=until_s - self._now_s())
+                if not answer.done() and self._now_s() >= max(until_s, connection.muted_until_s + self._attempt_s):
+                    if received == (now := inside.received(connection)):
+                        self.lost(node_id, is_handed_on=is_handed_on)
+                        raise aiokafka.errors.RequestTimedOutError
+                    received, until_s = now, self._now_s() + self._attempt_s
         finally:
+            connection.limits -= limits
             answer.cancel()  # when it is not done: whoever asked was cancelled, or has waited long enough
             if connection in self._renewed:
                 self._close_renewed(connection)
@@ -257,7 +268,37 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             self.lost(node_id, is_handed_on=is_handed_on)
             raise aiokafka.errors.RequestTimedOutError from None
         self._note_answer(node_id, group)
+        self._note_throttling(node_id, connection, request, reply)
         return reply
+
+    async def _unmuted(self, node: Node, group: ConnectionGroup, limit: asyncio.Timeout | None) -> KafkaConnection:
+        """A connection on which the broker reads now; raises NodeNotReadyError."""
+        while True:
+            connection: KafkaConnection | None = await self._get_conn(node, group=group)
+            if connection is None:
+                raise aiokafka.errors.NodeNotReadyError(self.problem(node))
+            if (muted_s := connection.muted_until_s - self._now_s()) <= 0:
+                return connection
+            if limit is not None:
+                extend(limit, muted_s)
+            await asyncio.sleep(muted_s)
+
+    def muted_s(self, node: Node) -> float:
+        """For how long a node throttles requests to it as a leader."""
+        connection = inside.connections(self).get((node, ConnectionGroup.DEFAULT))
+        return 0.0 if connection is None else max(0.0, connection.muted_until_s - self._now_s())
+
+    def _note_throttling(self, node: Node, connection: KafkaConnection, request: Any, reply: Any) -> None:
+        throttle_ms = getattr(reply, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            connection.mute(throttle_ms / 1000)
+        if isinstance(request, FetchRequest):
+            self.fetching.moved(_fetched_bytes(reply), throttle_ms / 1000, self._now_s())
+        match self._throttling.heard(throttle_ms, self._now_s(), of_write=isinstance(request, ProduceRequest)):
+            case True:
+                logger.info("broker %s throttles this process, now for %d ms: a quota is used up", node, throttle_ms)
+            case False:
+                logger.info("no broker throttles any more; all in all it was %d ms", self._throttling.total_ms)
 
     def lost(self, node: Node, *, is_handed_on: bool = False) -> None:
         """It let an attempt pass without an answer: what is open to it is closed, the brokers are asked for anew.
@@ -410,6 +451,11 @@ def _for_aiokafka(metadata: Any) -> _Told:
     ]
     brokers = [(node, host, port, rack) for node, host, port, rack, *_ in metadata.brokers]
     return _Told(brokers, metadata.controller_id, topics)
+
+
+def _fetched_bytes(reply: Any) -> int:
+    """How many bytes of records an answer to a fetch brought."""
+    return sum(len(partition[-1] or b"") for _topic, partitions in reply.topics for partition in partitions)
 
 
 def close_if_reset(connection: Any) -> bool:

@@ -39,7 +39,8 @@ class _LogIn(OAuthAuthenticator):  # type: ignore[misc]  # aiokafka has no types
 class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
     """See the module. ``attempt``: the limit of making it, of ``attempt_s``; to wait for a turn does not use it up.
 
-    ``renewed_s``, ``unused_s``: when its session has come to these shares of it, by the loop's time.
+    ``renewed_s``, ``unused_s``: when its session has come to these shares of it, by the loop's time. ``muted_until_s``:
+    until then the broker reads nothing of it. ``limits``: of those who wait for an answer.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         self._tokens = arguments.get("sasl_oauth_token_provider")
         self._is_encrypted = arguments.get("ssl_context") is not None
         self.renewed_s = self.unused_s = math.inf
+        self.muted_until_s = 0.0
+        self.limits: set[asyncio.Timeout] = set()
 
     async def _do_version_lookup(self) -> None:
         """The first that is sent. Raises AuthenticationRefused before it where nothing may be sent in the clear."""
@@ -82,6 +85,13 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         answer: Awaitable[Any] = super().send(request, expect_response)
         return self._logged_in(answer) if isinstance(request, SaslAuthenticateRequest) else answer
 
+    def mute(self, seconds: float) -> None:
+        """The broker throttles it: what was asked is answered so much later."""
+        now_s = asyncio.get_running_loop().time()
+        longer_s, self.muted_until_s = now_s + seconds - max(now_s, self.muted_until_s), now_s + seconds
+        for limit in self.limits:
+            extend(limit, longer_s)
+
     async def _logged_in(self, answering: Awaitable[Any]) -> Any:
         began_s = asyncio.get_running_loop().time()
         answer = await answering
@@ -102,3 +112,9 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         if self._is_encrypted and transport is not None:
             transport.abort()
         return closed
+
+
+def extend(limit: asyncio.Timeout, seconds: float) -> None:
+    """Let a limit end later, if it has not ended."""
+    if (when := limit.when()) is not None and not limit.expired():
+        limit.reschedule(when + seconds)

@@ -23,6 +23,7 @@ USED: Final[Mapping[str, tuple[str, ...]]] = {
     "aiokafka.consumer.consumer.AIOKafkaConsumer": ("_client", "_closed", "_coordinator", "_fetcher", "_subscription"),
     "aiokafka.consumer.group_coordinator.NoGroupCoordinator": ("_reset_committed_task",),
     "aiokafka.consumer.fetcher.Fetcher": (
+        "_fetch_max_bytes",
         "_fetch_task",
         "_max_partition_fetch_bytes",
         "_pending_tasks",
@@ -167,20 +168,25 @@ def failure_of(consumer: Any) -> BaseException | None:
     return asyncio.CancelledError() if task.cancelled() else task.exception() or RuntimeError("it has ended")
 
 
-def tell_at_once(consumer: Any, wake: Callable[[], None]) -> None:
-    """Call ``wake`` as soon as an answer has brought something. The consumer's own signal comes three turns of the loop
-    later, after a look for what to ask next, which finds that nothing was taken yet and has to be made again.
+def tell_at_once(consumer: Any, answered: Callable[[bool], None]) -> None:
+    """Call ``answered`` as soon as an answer is there, with whether it has brought something. The consumer's own signal
+    comes three turns of the loop later, after a look for what to ask next, which finds that nothing was taken yet and
+    has to be made again.
     """
     fetcher = consumer._fetcher
     ask = fetcher._proc_fetch_request
 
     async def ask_and_tell(assignment: Any, node: int, request: Any) -> bool:
         has_news: bool = await ask(assignment, node, request)
-        if has_news:
-            wake()
+        answered(has_news)
         return has_news
 
     fetcher._proc_fetch_request = ask_and_tell
+
+
+def set_fetch_bytes(consumer: Any, bytes_max: int) -> None:
+    """How much is asked of a node at once: a quota may allow less than before."""
+    consumer._fetcher._fetch_max_bytes = bytes_max
 
 
 def set_partition_bytes(consumer: Any, bytes_max: int) -> None:

@@ -29,6 +29,7 @@ from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
 from ..rights import Operation, Right, right_to_id
 from ..security import Secret, Security
 from ..silence import SilentNodes
+from ..throttling import Throttling
 from .client import KafkaClient, is_lost
 from .log_ins import LogIns
 from .tokens import Tokens
@@ -121,7 +122,8 @@ class LinkSettings:
     """How to reach the cluster. ``bootstrap`` is ``host:port[,host:port…]``; times are in ms.
 
     ``request_timeout_ms`` bounds one attempt, ``default_api_timeout_ms`` a call with all its attempts. ``silent``,
-    ``leaders``: what all connections of one process know of brokers that do not answer, and of who leads.
+    ``leaders``, ``throttling``: what all connections of one process know of brokers that do not answer, of who leads,
+    and of quotas.
     """
 
     bootstrap: str
@@ -132,6 +134,7 @@ class LinkSettings:
     close_timeout_ms: int
     silent: SilentNodes[Node] = field(default_factory=SilentNodes)
     leaders: Leaders[Node] = field(default_factory=Leaders)
+    throttling: Throttling = field(default_factory=Throttling)
 
     @functools.cached_property
     def tokens(self) -> Tokens | None:
@@ -160,6 +163,7 @@ class LinkSettings:
             self.silent,
             self.leaders,
             self.log_ins,
+            self.throttling,
             self.request_timeout_ms,
             allow_plaintext=self.security.allow_plaintext,
             **self.client_arguments(),
@@ -313,9 +317,10 @@ class KafkaLink:
         self.check()
         client, limit_s = self._client, deadline.attempt
         group = ConnectionGroup.COORDINATION if coordination else ConnectionGroup.DEFAULT
+        limit, until_s = asyncio.timeout(limit_s), asyncio.get_running_loop().time() + limit_s
         try:
-            async with asyncio.timeout(limit_s):
-                return await client.send(node, request, group=group, is_handed_on=is_handed_on)
+            async with limit:
+                return await client.send(node, request, group=group, is_handed_on=is_handed_on, limit=limit)
         except aiokafka.errors.NodeNotReadyError as error:
             self._forget(node)
             if client.refusal is not None:
@@ -329,6 +334,16 @@ class KafkaLink:
             if isinstance(error, TimeoutError) and limit_s * 1000 >= self.settings.request_timeout_ms:
                 client.lost(node, is_handed_on=is_handed_on)
             raise ReplyLost(f"broker {node} did not answer: {error!r}") from error
+        finally:
+            deadline.extend((limit.when() or until_s) - until_s)
+
+    async def unmuted(self, nodes: Collection[Node], deadline: Deadline) -> None:
+        """Wait until none of these throttles what is written to the partitions that it leads."""
+        self.check()
+        client = self._client
+        while (muted_s := max((client.muted_s(node) for node in nodes), default=0.0)) > 0:
+            deadline.extend(muted_s)
+            await asyncio.sleep(muted_s)
 
     def _forget(self, node: Node) -> None:
         """Others may lead and coordinate by now what this node did."""

@@ -13,6 +13,7 @@ What is done here beside it:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
@@ -32,6 +33,7 @@ from ..protocol import (
     Watermarks,
 )
 from ..rights import Right
+from ..throttling import BYTES_FIRST
 from . import inside
 from .identities import TopicIdentities
 from .link import LinkSettings, started
@@ -102,7 +104,14 @@ class KafkaReader:
 
     async def _start(self, consumer: Any) -> None:
         await consumer.start()
-        inside.tell_at_once(consumer, self._wake)
+        inside.set_fetch_bytes(consumer, min(self._fetch_bytes_max, BYTES_FIRST))
+        inside.tell_at_once(consumer, partial(self._answered, consumer))
+
+    def _answered(self, consumer: Any, has_news: bool) -> None:  # called by a hook
+        allowed = inside.client_of(consumer).fetching.bytes_max(asyncio.get_running_loop().time())
+        inside.set_fetch_bytes(consumer, max(1, min(self._fetch_bytes_max, allowed)))
+        if has_news:
+            self._wake()
 
     async def close(self) -> None:
         """Let go of connections; bounded in time."""

@@ -162,7 +162,9 @@ class KafkaRequests:
     # --- to the coordinator of the transactional id ------------------------------------------------------------------
 
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
-        """See ``TransactionRequests``."""
+        """See ``TransactionRequests``. Not while a leader of these throttles: the transaction would wait, opened."""
+        leaders = {self.link.leaders.leader(partition) for partition in partitions}
+        await self.link.unmuted([node for node in leaders if node is not None], deadline)
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, []).append(partition)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
+from ...brokers.throttling import BYTES_FIRST
 from ..logs.office import Standing
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take
@@ -17,7 +18,7 @@ from ..stores.keeper import Keeper
 from ..watch.steps import Step
 from .partition_run import PartitionRun
 from .reshaping import HOLD_BACK_MS, Reshaping, share_buffer
-from .slots import Slots
+from .slots import STRETCHES_MIN, Slots
 from .transaction import Transactions
 
 
@@ -39,7 +40,7 @@ class CommitCycle:
         self.is_sending = False
         """A generation was taken and is not committed yet: no other may be taken, or a tile would be skipped."""
         self.on_step = on_step
-        self.reshape = Reshaping(runs, slots, settings)
+        self.reshape, self.slots = Reshaping(runs, slots, settings), slots
         slots.on_held = self._has_come_to_its_end
         self._wake = asyncio.Event()
         self._began_s = 0.0
@@ -107,14 +108,12 @@ class CommitCycle:
         )  # where the limits are what ends it, the last would never have a turn
         below = [*below[turn:], *below[:turn]]
         below.sort(key=lambda one: not self.reshape.has_idle(one[0]))
-        generation = take(
-            below,
-            records_max=self.settings.generation_records_max,
-            bytes_max=self.settings.generation_bytes_max,
-        )
+        now = asyncio.get_running_loop().time()
+        bytes_max = min(self.settings.generation_bytes_max, self.transactions.allowance.bytes_max(now))
+        self.slots.stretch_bytes_max = max(BYTES_FIRST, bytes_max) // STRETCHES_MIN
+        generation = take(below, records_max=self.settings.generation_records_max, bytes_max=bytes_max)
         generation.opening += opening
         generation.add([], heirs)
-        now = asyncio.get_running_loop().time()
         self.reshape.change(generation, now)
         self.reshape.begin_holds(now)
         if generation.structure:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ...brokers.protocol import Batch
+from ...brokers.throttling import BYTES_FIRST
 from ...brokers.waiting import abandon
 from ...errors import HandlerFailed
 from ...state.overlay import Cell
@@ -45,6 +46,8 @@ STRETCH_RECORDS_MAX: Final = 256
 STRETCH_S: Final = 0.002
 """So does one that runs a batch straight, after as many records or so much of the processor's time."""
 
+STRETCHES_MIN: Final = 4
+"""A generation that is full has about so many stretches at least: it takes each as a whole."""
 LOOK_EVERY_RECORDS: Final = 64
 """How often it looks at that time."""
 
@@ -70,6 +73,7 @@ class Slots(Lanes):
         """Workers that have something to do and wait for the loop: it has no time for more."""
         self.held_bytes = 0
         """So many of ``done_bytes`` are there only because records are not to be begun."""
+        self.stretch_bytes_max = BYTES_FIRST // STRETCHES_MIN
         self._room = asyncio.Event()
         """A commit made room, or nothing is waited for any more."""
 
@@ -320,8 +324,7 @@ class Slots(Lanes):
             self.turns.end_stretch(going.run)
 
     def _end_stretch(self, going: StraightBatch) -> None:
-        settings = self.settings
-        going.run.dispatch.bound_stretch(settings.generation_bytes_max // 4, settings.generation_records_max // 4)
+        going.run.dispatch.bound_stretch(self.stretch_bytes_max, self.settings.generation_records_max // 4)
         if going.ready:
             ready, going.ready = going.ready, []
             self.activate(going.run, ready)
@@ -339,14 +342,15 @@ class Slots(Lanes):
         """
         run = going.run
         dispatch, calls = run.dispatch, run.calls(self.variables)
-        done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
+        going.full_at = min(self.settings.done_bytes_max, self.done_bytes + self.stretch_bytes_max)
+        full_at, is_stateful = going.full_at, run.state is not None
         going.look_at, going.last = going.at + LOOK_EVERY_RECORDS, going.at + STRETCH_RECORDS_MAX
         going.until_s = self._cpu_s() + STRETCH_S
         route = going.route
         route.at = going.at
         while dispatch.step(route):
             i, worker, record = route.at - 1, route.worker, route.record
-            if (i >= going.look_at or self.done_bytes >= done_bytes_max) and self._is_over(going, i):
+            if (i >= going.look_at or self.done_bytes >= full_at) and self._is_over(going, i):
                 dispatch.pause(record)
                 break
             if worker.active or worker.queue_bytes or worker.hold_at is not None or worker.retired:
@@ -395,7 +399,7 @@ class Slots(Lanes):
         if self.is_stopping:
             going.end(i)
             return True
-        if i < going.last and self.done_bytes < self.settings.done_bytes_max and self._cpu_s() < going.until_s:
+        if i < going.last and self.done_bytes < going.full_at and self._cpu_s() < going.until_s:
             going.look_at = i + LOOK_EVERY_RECORDS
             return False
         going.at = i

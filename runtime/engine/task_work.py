@@ -40,14 +40,14 @@ class StraightBatch(TaskWork):
     """
 
     __slots__ = (
-        "at", "batch", "has_parted", "is_called", "is_permitted", "last", "look_at", "ready", "record", "route",
-        "since_s", "through", "until_s",
+        "at", "batch", "full_at", "has_parted", "is_called", "is_permitted", "last", "look_at", "ready", "record",
+        "route", "since_s", "through", "until_s",
     )  # fmt: skip
 
     def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
         super().__init__(run, [])
         self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0, cells)
-        self.look_at = self.last = 0
+        self.look_at = self.last = self.full_at = 0
         self.until_s = 0.0
         self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.record: Record | None = None

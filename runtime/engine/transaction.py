@@ -24,6 +24,7 @@ from ...brokers.protocol import (
     TransactionRefused,
     TransactionUnknown,
 )
+from ...brokers.throttling import Allowance
 from ...brokers.waiting import bounded, closed_within, fatal_of, given_up, refusal_in
 from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken
 from ...keyrange.ranges import KeyRange
@@ -82,6 +83,8 @@ class Transactions:
         self.tiles = 0
         self.event_bytes = 0
         self.last_commit_s: float | None = None
+        self.allowance = Allowance(standing.identity.broker.throttling.limit_ms)
+        """How much may be sent at once, for quotas of the cluster."""
         self._refusals = 0
         """In a row."""
         self._producer: Producer | None = producer
@@ -99,7 +102,7 @@ class Transactions:
         waiting = [generation]
         while waiting:
             part, began = waiting.pop(0), loop.time()
-            failure = await self._transact(part, deadline)
+            failure = self._too_large(part) or await self._transact(part, deadline)
             if failure is None:
                 deadline = loop.time() + self.settings.broker_retry_ms / 1000
             elif isinstance(failure, TransactionRefused):
@@ -173,6 +176,21 @@ class Transactions:
         self._finish(generation, has_snapshot=bool(snapshot))
         return None
 
+    def _too_large(self, generation: Generation) -> TransactionRefused | None:
+        """The refusal of outputs that a quota does not let pass within a session, in which beats would wait, too."""
+        if (rate := self.allowance.rate) is None:
+            return None
+        limit = int(rate * self.settings.session_timeout_ms / 1000)
+        sizes = [len(output.key or b"") + len(output.value or b"") for output in generation.outputs()]
+        culprits = [index for index, size in enumerate(sizes) if size > limit]
+        if not culprits:
+            return None
+        return TransactionRefused(
+            f"an output of {max(sizes)} bytes; the cluster lets about {rate:.0f} bytes a second pass (a quota), which "
+            f"is {limit} within session_timeout_ms",
+            culprits,
+        )
+
     def _first_writes(self, generation: Generation, transaction: int) -> list[TopicsWritten]:
         """To which sources records led for the first time: what a run to the level has to wait for, too."""
         ledger = self.standing.ledger
@@ -210,10 +228,12 @@ class Transactions:
         committed(generation)
         for place, within in _points([change for change in generation.structure if isinstance(change, Released)]):
             self.keeper.release(place, within)
-        self.slots.committed(generation.size)
+        size, self.last_commit_s = generation.size, asyncio.get_running_loop().time()
+        self.slots.committed(size)
+        throttled_s = self.standing.identity.broker.throttling.take_longest_ms() / 1000
+        self.allowance.moved(size, throttled_s, self.last_commit_s)
         self.commits += 1
         self.snapshots.committed(has_snapshot=has_snapshot)
-        self.last_commit_s = asyncio.get_running_loop().time()
         self._on_step("applied")
 
     def _log_records(self, events: Sequence[OffsetEvent]) -> list[Outgoing]:

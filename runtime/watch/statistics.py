@@ -140,6 +140,8 @@ class Statistics(msgspec.Struct, frozen=True):
     commits: int = 0
     tiles: int = 0
     event_bytes: int = 0
+    throttled_ms: int = 0
+    """For how long brokers have throttled this process, all of its connections together: quotas of the cluster."""
     trims_failed: int = 0
     """How often the offset log could not be trimmed: it grows, until it can."""
     done_bytes: int = 0

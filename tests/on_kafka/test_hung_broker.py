@@ -2,29 +2,46 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from keylanes.devkafka.cluster import SESSION_MS, KafkaCluster
+from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.node import KafkaNode
 
-from ..stage.hanging import LIMIT_S, OUT, SOURCE, Gaps, Load, counting, create, expected, leader_of, read
+from ..stage.hanging import (
+    LIMIT_S,
+    OUT,
+    SOURCE,
+    Gaps,
+    Lateness,
+    Load,
+    counting,
+    create,
+    expected,
+    leader_of,
+    leaders_of,
+    read,
+)
 from ..stage.waiting import reached
 from ..tiers.marks import tier
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400), tier("proof", "hung-broker")]
 
-HANGS_S, STARTS = 30.0, 2
-STOPS_S_MAX = 3 * SESSION_MS / 1000
+HANGS_S, STARTS, MEMBERS, LATE_S_MAX = 30.0, 2, 4, 20.0
+SESSION_MS = 9_000
+"""Kafka's default."""
+STOPS_S_MAX = SESSION_MS / 1000 + 3
 """By then another node leads, and the application has found it."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three nodes."""
-    with KafkaCluster(tmp_path_factory.mktemp("hung") / "kafka") as cluster:
+    with KafkaCluster(tmp_path_factory.mktemp("hung") / "kafka", session_ms=SESSION_MS) as cluster:
         yield cluster
 
 
@@ -82,3 +99,42 @@ async def test_commits_go_on_while_a_broker_hangs(cluster: KafkaCluster, tmp_pat
     assert found == expected(load.written)
     for name in ("new", *(f"fresh-{number}" for number in range(STARTS))):
         assert await asyncio.to_thread(read, cluster, f"few-{name}") == expected(few.written)
+
+
+async def node_of(cluster: KafkaCluster, case: str, name: str) -> KafkaNode:
+    """The node that leads a log of the application, or coordinates transactions, of those that do not lead control."""
+    if case != "transactions":
+        return await asyncio.to_thread(leader_of, cluster, f"{name}.{case}")
+    (control,) = await asyncio.to_thread(leaders_of, cluster, f"{name}.control")
+    states = Counter(await asyncio.to_thread(leaders_of, cluster, "__transaction_state"))
+    del states[control]
+    return cluster.nodes[states.most_common(1)[0][0] - 1]
+
+
+@pytest.mark.parametrize("case", ["control", "offsets", "transactions"])
+async def test_a_group_goes_on_while_a_broker_hangs(cluster: KafkaCluster, tmp_path: Path, case: str) -> None:
+    """Whatever it led: somebody commits within the session of brokers and 3 s, and no record is late by 20 s."""
+    source, out, name = f"{case}-in", f"{case}-out", f"group-{case}"
+    await create(cluster, source, message_timestamp_type="LogAppendTime")
+    await create(cluster, out)
+    members = [
+        counting(cluster, tmp_path, name, source, out, group_instance_id=f"member-{number}")
+        for number in range(MEMBERS)
+    ]
+    with Load(cluster, source) as load, Lateness(cluster, out) as late:
+        async with AsyncExitStack() as at_work:
+            await asyncio.gather(*(at_work.enter_async_context(member) for member in members))
+            commits = Gaps(lambda: sum(member.statistics().commits for member in members))
+            await reached(lambda: all(member.statistics().commits > 20 for member in members), LIMIT_S)
+            late.latest_s = 0.0
+            node, began = await node_of(cluster, case, name), time.monotonic()
+            node.suspend()
+            try:
+                await asyncio.sleep(HANGS_S)
+            finally:
+                node.resume()
+            assert commits.longest(began, time.monotonic()) <= STOPS_S_MAX
+            load.end()
+    assert late.latest_s <= LATE_S_MAX
+    await asyncio.to_thread(lambda: counting(cluster, tmp_path, name, source, out).run(until="level"))
+    assert await asyncio.to_thread(read, cluster, out) == expected(load.written)

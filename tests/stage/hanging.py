@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -27,9 +27,11 @@ LOOK_S = 0.05
 LIMIT_S = 120.0
 
 
-def counting(cluster: KafkaCluster, folder: Path, name: str, source: str = SOURCE, to: str = OUT, /) -> App:
+def counting(
+    cluster: KafkaCluster, folder: Path, name: str, source: str = SOURCE, to: str = OUT, /, **more: Any
+) -> App:
     """Writes each value on, with how many of its key there were."""
-    settings = Settings(state_folder=str(folder / name), commit_interval_ms=100)
+    settings = Settings.of(state_folder=str(folder / name), commit_interval_ms=100, **more)
     app = App(name, broker=f"kafka://{cluster.bootstrap}", settings=settings, partitioners={source: "crc32"})
 
     @app.handler(source, to=to, parallelising_factor=8)
@@ -41,19 +43,56 @@ def counting(cluster: KafkaCluster, folder: Path, name: str, source: str = SOURC
     return app
 
 
-async def create(cluster: KafkaCluster, *topics: str) -> None:
-    """Make topics with a copy on each node."""
+QUICK = {"topic.metadata.refresh.interval.ms": 500, "socket.timeout.ms": 2_000}
+"""Have a client of librdkafka find a new leader soon."""
+
+
+async def create(cluster: KafkaCluster, *topics: str, **config: str) -> None:
+    """Make topics with a copy on each node; underscores in names of settings stand for dots."""
+    settings = {key.replace("_", "."): value for key, value in config.items()}
     broker = KafkaBroker(cluster.bootstrap)
     await broker.open()
-    await broker.create([TopicSpec(topic, PARTITIONS, {}) for topic in topics])
+    await broker.create([TopicSpec(topic, PARTITIONS, settings) for topic in topics])
     await broker.close()
 
 
 def leader_of(cluster: KafkaCluster, topic: str) -> KafkaNode:
     """The node that leads a topic's first partition."""
+    return cluster.nodes[leaders_of(cluster, topic)[0] - 1]
+
+
+def leaders_of(cluster: KafkaCluster, topic: str) -> list[int]:
+    """The numbers of the nodes that lead a topic's partitions."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    leader: int = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
-    return cluster.nodes[leader - 1]
+    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    return [partitions[number].leader for number in sorted(partitions)]
+
+
+class Lateness:
+    """Reads a topic while it is written to: ``latest_s`` is the greatest age of a record when it became visible."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        config = {"bootstrap.servers": cluster.bootstrap, "group.id": "late", "log_level": 0}
+        self._consumer = Consumer({**config, **QUICK, "isolation.level": "read_committed", "enable.auto.commit": False})
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        self.latest_s = 0.0
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="lateness")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _read(self) -> None:
+        while not self._left.is_set():
+            message = self._consumer.poll(LOOK_S)
+            if message is not None and message.error() is None:
+                self.latest_s = max(self.latest_s, time.time() - message.timestamp()[1] / 1000)
 
 
 class Load:
@@ -61,7 +100,7 @@ class Load:
 
     def __init__(self, cluster: KafkaCluster, topic: str = SOURCE, first: int = 0) -> None:
         self.topic, self.written, self.failed = topic, first, list[object]()
-        config = {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0}
+        config = {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0, **QUICK}
         self._producer = Producer(config)
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._write, name="load")

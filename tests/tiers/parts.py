@@ -116,6 +116,7 @@ PARTS: Final = (
     ),
     of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 2.5),
     of_tests("sessions", "log-ins are renewed before they end", ("brokers",), 5.5),
+    of_tests("quotas", "throttled brokers are slow, and most of a quota is used", ("brokers", "runtime"), 5.5),
     of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 5.5),
     of_tests(
         "group-model",
