@@ -56,7 +56,7 @@ def check(field: msgspec.structs.FieldInfo, value: Any, where: str) -> None:
     except TypeError:
         return  # a type that is no data, as a function: whoever uses it judges
     except msgspec.ValidationError:
-        is_shown = isinstance(value, str | int | float | None) and not is_sensitive(field)
+        is_shown = isinstance(value, str | int | float | None) and not (is_sensitive(field) or _is_structure(field))
         seen = repr(value) if is_shown else f"a {type(value).__name__}"
         allowed = words_of(field.type)
         if isinstance(value, str) and bool in _members(field.type):
@@ -83,6 +83,11 @@ def from_text(field: msgspec.structs.FieldInfo, text: str) -> Any:
 def is_sensitive(field: msgspec.structs.FieldInfo) -> bool:
     """Whether its value is never shown."""
     return "password" in field.name
+
+
+def _is_structure(field: msgspec.structs.FieldInfo) -> bool:
+    """Whether its value has fields: what is given in its place may be meant for a sensitive one."""
+    return any(isinstance(kind, type) and issubclass(kind, msgspec.Struct) for kind in _members(field.type))
 
 
 def near(name: str, known: Collection[str]) -> str | None:

@@ -21,6 +21,12 @@ TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 """Asks whoever gives out tokens for one, and returns it."""
 
 
+def shown(address: str) -> str:
+    """An address without what stands before an ``@``: a user and a password."""
+    user, at, place = address.rpartition("@")
+    return f"***@{place}" if at and user else address
+
+
 class Secret:
     """Text that never shows itself in logs, tracebacks of settings, or events. No ``str``: encoders would write it."""
 

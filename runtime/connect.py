@@ -1,6 +1,7 @@
 """From a broker's address to its adapter. Adapters are imported when they are asked for."""
 
 from ..brokers.protocol import Broker
+from ..brokers.security import shown
 from ..errors import SettingsError
 from .settings import Settings
 
@@ -39,4 +40,4 @@ def connect(address: str, settings: Settings, client_id: str) -> Broker:
 
 
 def _no_address(address: str) -> SettingsError:
-    return SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}: name the broker in this form")
+    return SettingsError(f"the broker's address is {SCHEMES}; seen {shown(address)!r}: name the broker in this form")

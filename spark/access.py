@@ -25,6 +25,11 @@ class Access:
     def open(self) -> WitnessBroker:
         """The broker; raises AuditError."""
         scheme, _, rest = self.url.partition(":")
+        if scheme != "embedded" and "@" in self.url:
+            raise AuditError(
+                f"broker: an address holds no user and no password; seen {shown(self.url)}: leave out what stands "
+                "before the @, and give --client-settings FILE with sasl.username and sasl.password"
+            )
         if scheme == "kafka" and rest.startswith("//") and len(rest) > 2:
             return KafkaWitness(rest[2:].rstrip("/"), self.security, self.default_api_timeout_ms / 1000)
         if scheme == "embedded" and rest:
@@ -40,6 +45,12 @@ class Access:
             "client_secrets": json.dumps(dict(self.security)),
             "default_api_timeout_ms": str(self.default_api_timeout_ms),
         }
+
+
+def shown(url: str) -> str:
+    """An address without what stands before an ``@``: a user and a password."""
+    user, at, place = url.rpartition("@")
+    return f"***@{place}" if at and user else url
 
 
 def parse_security(text: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .access import parse_security
+from .access import parse_security, shown
 from .brokers import AuditError
 from .kafka_clients import API_TIMEOUT_MS
 
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None, security: Mapping[str, str] | None =
         return _run(spec, args)
     except AuditError as error:
         if args.json:
-            print(json.dumps({"app": args.app, "broker": args.broker, "error": str(error)}))
+            print(json.dumps({"app": args.app, "broker": shown(args.broker), "error": str(error)}))
         print(f"audit: {error}", file=sys.stderr)
         return 2
 

@@ -358,6 +358,10 @@ MISTAKES: dict[str, Mistake] = {
             "not encrypted", "to '10.1.2.3'", "this machine only", "Settings(security=Security(allow_plaintext=True))"
         ),
     ),
+    'broker="kafka://me:secret@host:9092"': Mistake(
+        made(lambda: app(broker="kafka://me:secret@host:9092")),
+        Parts("the broker's address is", "seen '***@host:9092'", "without a user and a password", "leave out what"),
+    ),
     "no broker": Mistake(
         run(lambda stage: app(broker=None)),
         Parts("has no broker", "seen broker=None", "kafka://host:port", "give App(broker=…), or set KEYLANES_BROKER"),

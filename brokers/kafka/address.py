@@ -4,7 +4,7 @@ import ipaddress
 from typing import Final
 
 from ...errors import SettingsError
-from ..security import Security
+from ..security import Security, shown
 
 PORT_MAX: Final = 65_535
 FORM: Final = "kafka://host:port[,host:port…]"
@@ -16,7 +16,15 @@ ALLOWING_PLAINTEXT: Final = (
 
 
 def hosts_of(bootstrap: str) -> list[str]:
-    """The hosts of ``host:port[,host:port…]``; raises SettingsError for one without a port, or with another number."""
+    """The hosts of ``host:port[,host:port…]``; raises SettingsError for one without a port, or with another number, and
+    for a user or a password in it, which it does not show.
+    """
+    if "@" in bootstrap:
+        raise SettingsError(
+            f"the broker's address is {FORM}, without a user and a password; seen {shown(bootstrap)!r}: leave out what "
+            "stands before the @, and give Settings(security=Security(sasl_plain_username=…, sasl_plain_password=…)), "
+            "or KEYLANES_SASL_PLAIN_USERNAME and KEYLANES_SASL_PLAIN_PASSWORD for Settings.from_env()"
+        )
     hosts = []
     for server in (part.strip() for part in bootstrap.split(",")):
         host, colon, port = server.rpartition(":")

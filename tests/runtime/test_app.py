@@ -396,7 +396,8 @@ SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": "ali", "sasl_pla
         (Security, {"ssl_ca_file": "ca.pem"}, r"'ssl_ca_file'; did you mean ssl_cafile\?"),
         (Retry, {"attempt": 5}, r"'attempt'; did you mean attempts\?"),
         (DeadLetter, {}, "DeadLetter: Missing required argument 'topic'; its fields are given by name"),
-        (Settings, {"security": "SSL"}, "Settings.security is a Security; seen 'SSL'"),
+        (Settings, {"security": "hunter2"}, "Settings.security is a Security; seen a str"),
+        (Settings.of, {"security": "hunter2"}, "Settings.of: security is a Security; seen a str"),
         (Settings, {"security": {"sasl_plain_password": "hunter2"}}, "seen a dict"),
         (Retry, {"attempts": "5"}, "Retry.attempts is a whole number; seen '5'"),
         (Store, {"ttl": 5}, r"'ttl'; did you mean ttl_ms\?"),
@@ -408,10 +409,18 @@ SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": "ali", "sasl_pla
         (Security, {**SASL, "sasl_mechanism": "OAUTHBEARER"}, "'OAUTHBEARER' needs a provider of tokens"),
     ],
 )
-def test_wrong_fields_of_structures_are_refused(kind: type, fields: dict[str, Any], says: str) -> None:
+def test_wrong_fields_of_structures_are_refused(kind: Callable[..., object], fields: dict[str, Any], says: str) -> None:
     """A field that is none with the near name, a value of another type, and what does not go together."""
     with pytest.raises(SettingsError, match=says) as refused:
         kind(**fields)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["kafka://u:hunter2@h:1", "kafka://a:1,u:hunter2@h", "u:hunter2@h:1", "hunter2@h"])
+def test_a_password_in_an_address_is_not_shown(address: str) -> None:
+    """It is refused, with what stands behind the @."""
+    with pytest.raises(SettingsError, match=r"seen '\*\*\*@h") as refused:
+        App("shop", broker=address)
     assert "hunter2" not in str(refused.value)
 
 

@@ -73,6 +73,15 @@ def test_a_wrong_broker_is_named_with_what_is_allowed(url: str) -> None:
         Access(url).open()
 
 
+@pytest.mark.parametrize("url", ["kafka://u:hunter2@h:1", "u:hunter2@h:1", "hunter2@h"])
+def test_a_password_in_an_address_is_not_shown(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused, with what stands behind the @; also as JSON."""
+    with pytest.raises(AuditError, match=r"holds no user and no password; seen \*\*\*@h") as refused:
+        Access(url).open()
+    assert main(["--broker", url, "--app", "flights", "--json"]) == 2
+    assert "hunter2" not in "".join([str(refused.value), *capsys.readouterr()])
+
+
 def test_a_folder_that_is_no_brokers_is_refused(tmp_path: Path) -> None:
     """A missing folder and one of something else are named."""
     with pytest.raises(AuditError, match="no such folder"):
