@@ -31,9 +31,10 @@ from ..protocol import AuthenticationRefused, TopicPartition
 from ..silence import SilentNodes
 from ..throttling import Allowance, Throttling
 from . import inside
-from .connecting import in_words, refusal_of
 from .connection import KafkaConnection, extend
+from .connecting import in_words, log_in_of, refusal_of
 from .log_ins import LogIns
+from .tokens import NoToken
 from .topics import Node, TopicsRequest, answered_topics
 
 STAGGER_S: Final = 0.25
@@ -110,6 +111,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._log_ins, self._throttling = log_ins, throttling
         self._attempt_s = attempt_ms / 1000
         self._protocol = arguments.get("security_protocol", "PLAINTEXT")
+        self._log_in = log_in_of(arguments)
         self._for_connections = {name: arguments[name] for name in arguments if name not in NOT_FOR_CONNECTIONS}
         self._for_connections |= {"max_idle_ms": IDLE_MS_MAX, "on_close": self._on_close}
         self._for_connections |= {"log_ins": log_ins, "allow_plaintext": allow_plaintext}
@@ -175,7 +177,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             if isinstance(error, Exception):
                 if isinstance(error, TimeoutError):
                     self._note_silence(node, f"{node} accepts connections, and does not answer")
-                if (refusal := refusal_of(error, node)) is not None:
+                if (refusal := refusal_of(error, node, self._log_in)) is not None:
+                    self._log_ins.refuse(refusal)
                     raise refusal from error
                 raise aiokafka.errors.KafkaConnectionError(in_words(error, node, self._protocol)) from error
             raise
@@ -205,7 +208,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         try:
             answered = await self._first_server()
         except (aiokafka.errors.KafkaError, OSError, AuthenticationRefused) as error:
-            if not self._is_lost:  # it is asked for again soon, by each of the clients
+            # It is asked for again soon, by each of the clients. A refusal ends the process, with its own words.
+            if not (self._is_lost or isinstance(error, AuthenticationRefused)):
                 logger.warning("no broker tells which brokers there are, until one does: %s", error)
             self._is_lost = True
             cluster_metadata.failed_update(None)
@@ -389,13 +393,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             inside.abort(connection)
             if not isinstance(error, Exception):
                 raise
-            refusal = refusal_of(error, server)
-            is_refused = refusal is not None
-            refusal = refusal and self._log_ins.refused(refusal)
-            if not is_refused and not (is_lost(error) or isinstance(error, EOFError | ValueError)):
+            if (refusal := refusal_of(error, server, self._log_in)) is not None:
+                self._log_ins.refuse(refusal)
+                return None
+            if not (is_lost(error) or isinstance(error, EOFError | ValueError)):
                 raise
             self._problems[node] = in_words(error, server, self._protocol)
-            self._note_silence(node, self._problems[node] if refusal is None else str(refusal))
+            if not isinstance(error, NoToken):
+                self._note_silence(node, self._problems[node])
             self.force_metadata_update()
             return None
         if self._is_closed:

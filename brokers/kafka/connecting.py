@@ -5,11 +5,13 @@ once. All else may be a broker that is just starting, and is tried again.
 """
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import aiokafka.errors
 
 from ..protocol import AuthenticationRefused
+from .tokens import NoToken
 
 LOG_IN_REFUSED = (
     aiokafka.errors.SaslAuthenticationFailed,
@@ -19,9 +21,22 @@ ALERTS_OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 """What is in the name of a TLS alert by which a broker refuses the client's certificate, or the lack of one."""
 
 
-def refusal_of(error: BaseException, server: str) -> AuthenticationRefused | None:
-    """The refusal that an error stands for; None: another try may succeed."""
+def log_in_of(arguments: Mapping[str, Any]) -> str:
+    """What the arguments of a client say of its log-in, for people to look at; no value of them."""
+    if arguments.get("sasl_mechanism") == "OAUTHBEARER":
+        return "sasl_mechanism and what sasl_oauth_token_provider returns"
+    user, password = (
+        " (ends with white space)" if (text := arguments.get(name) or "") != text.rstrip() else ""
+        for name in ("sasl_plain_username", "sasl_plain_password")
+    )
+    return f"sasl_mechanism, sasl_plain_username{user} and the password{password}"
+
+
+def refusal_of(error: BaseException, server: str, log_in: str) -> AuthenticationRefused | None:
+    """The refusal that an error stands for; None: another try may succeed. ``log_in``: see ``log_in_of``."""
     for cause in _chain(error):
+        if isinstance(cause, NoToken):
+            return None
         if isinstance(cause, AuthenticationRefused):
             return cause
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -36,10 +51,7 @@ def refusal_of(error: BaseException, server: str) -> AuthenticationRefused | Non
                 "that the brokers trust"
             )
         if isinstance(cause, LOG_IN_REFUSED):
-            return AuthenticationRefused(
-                f"{server} refuses the log-in: {_said(cause)}. Look at sasl_mechanism, sasl_plain_username and the "
-                "password"
-            )
+            return AuthenticationRefused(f"{server} refuses the log-in: {_said(cause)}. Look at {log_in}")
         if isinstance(cause, aiokafka.errors.UnsupportedSaslMechanismError):
             return AuthenticationRefused(
                 f"{server} does not offer this sasl_mechanism: give one that its brokers offer"
@@ -54,7 +66,7 @@ def refusal_of(error: BaseException, server: str) -> AuthenticationRefused | Non
 def in_words(error: BaseException, server: str, security_protocol: str) -> str:
     """Why there is no connection, and what is likely behind it."""
     text = f"no connection to {server}: {_said(error)}"
-    if any(isinstance(cause, ConnectionRefusedError) for cause in _chain(error)):
+    if any(isinstance(cause, ConnectionRefusedError | NoToken) for cause in _chain(error)):
         return text
     is_closed = isinstance(error, aiokafka.errors.KafkaConnectionError | EOFError)
     if security_protocol in ("SSL", "SASL_SSL"):

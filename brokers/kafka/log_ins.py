@@ -1,11 +1,15 @@
 """When the clients of a process may log in."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from ..protocol import AuthenticationRefused
-from .tokens import Tokens
+from .connecting import LOG_IN_REFUSED
+from .tokens import NoToken, Tokens
+
+logger = logging.getLogger("keylanes")
 
 
 class LogIns:
@@ -17,27 +21,33 @@ class LogIns:
     def __init__(self, tokens: Tokens | None) -> None:
         self.refusal: AuthenticationRefused | None = None
         self._tokens = tokens
-        self._has_succeeded = self._has_asked_anew = False
+        self._has_succeeded = False
+        self._is_anew = False
+        """The token was asked for behind a refusal, and none has logged in with it."""
         self._first = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Around a log-in, which raises where it fails. Raises the refusal of an earlier one."""
-        if self._has_succeeded:
-            yield
-            self._has_asked_anew = False
-            return
-        async with self._first:
+        """Around a log-in, which raises where it fails. Raises the refusal of an earlier one; NoToken in place of the
+        refusal of a token, if another one is to be tried.
+        """
+        async with nullcontext() if self._has_succeeded else self._first:
             if self.refusal is not None:
                 raise self.refusal
-            yield
+            was_anew = self._is_anew
+            try:
+                yield
+            except LOG_IN_REFUSED as error:
+                if self._tokens is None or was_anew:
+                    raise
+                if not self._is_anew:  # others may have shown the same one
+                    logger.warning("a token is refused, and another one asked for: %s", error)
+                    self._is_anew = True
+                    self._tokens.forget()
+                raise NoToken(f"the token was refused: {error}") from None
             self._has_succeeded = True
+            self._is_anew = self._is_anew and not was_anew
 
-    def refused(self, refusal: AuthenticationRefused) -> AuthenticationRefused | None:
-        """A log-in was refused; None: another one may try, with another token."""
-        if self._tokens is not None and not self._has_asked_anew:
-            self._has_asked_anew = True
-            self._tokens.forget()
-            return None
+    def refuse(self, refusal: AuthenticationRefused) -> None:
+        """A broker refuses what no further try mends."""
         self.refusal = self.refusal or refusal
-        return self.refusal

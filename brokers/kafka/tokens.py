@@ -21,6 +21,10 @@ REFRESH_SHARE: Final = 0.2
 ASKED_S_MAX: Final = 10.0
 
 
+class NoToken(aiokafka.errors.KafkaConnectionError):  # type: ignore[misc]  # aiokafka has no types
+    """There is no token to log in with now. The connection is tried again."""
+
+
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     """What aiokafka asks at each log-in. ``now_s``: the time since the epoch, which tokens are dated by."""
 
@@ -34,8 +38,8 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         self._good_until_s = 0.0
 
     async def token(self) -> str:
-        """A token that is good for a while. Raises AuthenticationRefused when it is none, KafkaConnectionError when
-        nobody gives one: then the connection is tried again.
+        """A token that is good for a while. Raises AuthenticationRefused when it is none, NoToken when nobody
+        gives one.
         """
         async with self._asking:
             if self._now_s() < self._good_until_s:
@@ -45,9 +49,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
                     token = await self._provider()
             except Exception as error:  # noqa: BLE001  # of the user's function, which may raise what it likes
                 said = f"no answer for {ASKED_S_MAX:.0f} s" if isinstance(error, TimeoutError) else repr(error)
-                raise aiokafka.errors.KafkaConnectionError(
-                    f"sasl_oauth_token_provider gives no token: {said}"
-                ) from None
+                raise NoToken(f"sasl_oauth_token_provider gives no token: {said}") from None
             if not isinstance(token, str) or not token:
                 seen = "no text" if token == "" else f"a {type(token).__name__}"
                 raise AuthenticationRefused(

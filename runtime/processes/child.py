@@ -6,6 +6,8 @@ told under which birth the process runs, and the process to stop: not by a signa
 process by itself, and a second one hurries. When the parent is gone the process sees that, and stops in order.
 """
 
+import contextlib
+import json
 import logging
 import multiprocessing
 import os
@@ -28,6 +30,10 @@ ABORT: Final = b"a"
 """What the parent says, in this order."""
 COMES_BACK: Final = "="
 """What a process says that was expelled, and may be started again; no birth is like it."""
+CAUSE: Final = "!"
+"""Before the error that ends a process, as JSON of one line."""
+CAUSE_MAX: Final = 8_000
+"""So many characters of it are told."""
 
 
 def _start_folder() -> str | None:
@@ -69,12 +75,17 @@ class Sibling:
 
     def tell(self, birth: str) -> None:
         """The parent shall know under which birth this process runs now."""
-        self._line.sendall(f"{birth}\n".encode())
+        self._say(birth)
 
     def ends(self, error: BaseException) -> None:
-        """The parent shall know whether this process, which ends by an error, may be started again because of it."""
+        """The parent shall know by which error this process ends, and whether it may be started again because of it."""
         if isinstance(error, Expelled) and error.comes_back:
-            self.tell(COMES_BACK)
+            self._say(COMES_BACK)
+        self._say(CAUSE + json.dumps(str(error)[:CAUSE_MAX]))
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(ConnectionError):  # the parent is gone
+            self._line.sendall(f"{line}\n".encode())
 
     def _signed(self, record: logging.LogRecord) -> bool:
         record.msg = f"[{self.number}/{self.of}] {record.msg}"

@@ -9,6 +9,7 @@ the time of a stop is killed.
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -25,7 +26,7 @@ from ...offsets.control import Control
 from ..asking import GroupLogs, ask, asker
 from ..connect import connect
 from ..settings import Settings
-from .child import ABORT, AT_ONCE, COMES_BACK, START_FOLDER, STOP, VARIABLE
+from .child import ABORT, AT_ONCE, CAUSE, COMES_BACK, START_FOLDER, STOP, VARIABLE
 from .ends import BACK_OFF_S, Then, after, next_wait_s
 
 logger = logging.getLogger("keylanes")
@@ -71,12 +72,13 @@ def run_processes(app: str, broker: object, settings: Settings, processes: Proce
 
 class _Child:
     """One that was started. ``birth``: under which it told last that it runs; ``comes_back``: it said that it was
-    expelled, and may be started again.
+    expelled, and may be started again; ``cause``: the error by which it said that it ends.
     """
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.process = process
         self.birth: str | None = None
+        self.cause: str | None = None
         self.comes_back = False
         self._writer = writer
         self._hearing = asyncio.ensure_future(self._hear(reader))
@@ -114,6 +116,8 @@ class _Child:
             while told := await reader.readline():
                 if (text := told.decode().strip()) == COMES_BACK:
                     self.comes_back = True
+                elif text.startswith(CAUSE):
+                    self.cause = json.loads(text.removeprefix(CAUSE))
                 else:
                     self.birth = text
 
@@ -130,6 +134,8 @@ class Parent:
         self._said = 0
         """So often all were told to stop."""
         self._code = 0
+        self._cause: str | None = None
+        """What ended one of them, and so all."""
 
     def run(self) -> int:
         """Until all have ended for good; the exit code."""
@@ -145,6 +151,8 @@ class Parent:
                 group.create_task(self._keep(number))
         for report in self._reports:
             report.cancel()
+        if self._cause is not None:  # of what all of them say it is read last
+            logger.critical("%s stops: %s", self.app, self._cause)
         return self._code
 
     async def _keep(self, number: int) -> None:
@@ -178,8 +186,8 @@ class Parent:
             may_come_back=child.comes_back,
         )
         if then is Then.ALL_END:
-            self._code = code
-            logger.critical("%s: process %d %s, and so all of them end", self.app, number, said(code))
+            self._code, self._cause = code, child.cause or f"process {number} {said(code)}"
+            logger.error("%s: process %d %s, and so all of them end", self.app, number, said(code))
             self._stop(signal.SIGTERM)
         elif code and self._stops.is_set():
             self._code = self._code or (code if code > 0 else 128 - code)

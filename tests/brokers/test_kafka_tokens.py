@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import aiokafka.errors
 import pytest
 
-from keylanes.brokers.kafka.connecting import refusal_of
+from keylanes.brokers.kafka.connecting import in_words, refusal_of
 from keylanes.brokers.kafka.tokens import Tokens, expiry_of
 from keylanes.brokers.protocol import AuthenticationRefused
 from keylanes.brokers.simulated.virtual_loop import run_virtual
@@ -111,12 +111,13 @@ def test_a_provider_that_fails_is_asked_again(provider: Callable[[], Awaitable[s
     error = asked(provider)
     assert isinstance(error, aiokafka.errors.KafkaConnectionError)
     assert f"sasl_oauth_token_provider gives no token: {says}" in str(error)
-    assert refusal_of(error, "broker") is None
+    assert refusal_of(error, "broker", "") is None
+    assert in_words(error, "broker", "SASL_SSL") == f"no connection to broker: {error}"
 
 
 def test_a_provider_that_gives_no_text_is_not_asked_again() -> None:
     """It would do so for ever."""
     error = asked(gives_none)
     assert isinstance(error, AuthenticationRefused)
-    assert refusal_of(error, "broker") is error
+    assert refusal_of(error, "broker", "") is error
     assert "seen a NoneType" in str(error)

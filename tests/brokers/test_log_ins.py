@@ -6,13 +6,16 @@ import time
 from contextlib import suppress
 
 import pytest
+from aiokafka.errors import SaslAuthenticationFailed
 
+from keylanes.brokers.kafka.connecting import log_in_of, refusal_of
 from keylanes.brokers.kafka.connection import KafkaConnection
 from keylanes.brokers.kafka.log_ins import LogIns
-from keylanes.brokers.kafka.tokens import Tokens
+from keylanes.brokers.kafka.tokens import NoToken, Tokens
 from keylanes.brokers.protocol import AuthenticationRefused
 
 from ..tiers.marks import tier
+from .test_kafka_tokens import token_until
 
 pytestmark = tier("check")
 
@@ -21,12 +24,16 @@ LIMIT_S = 10.0
 
 
 async def log_in(log_ins: LogIns, order: list[str], name: str, answer: asyncio.Future[bool]) -> None:
-    """Say when it begins and ends; the broker's answer is given from outside."""
-    async with log_ins.turn():
-        order.append(f"{name} begins")
-        if not await answer:
-            raise log_ins.refused(REFUSAL) or OSError("lost")
-        order.append(f"{name} ends")
+    """Say when it begins and ends; the broker's answer is given from outside, and what it refuses is noted."""
+    try:
+        async with log_ins.turn():
+            order.append(f"{name} begins")
+            if not await answer:
+                raise SaslAuthenticationFailed("no")
+            order.append(f"{name} ends")
+    except SaslAuthenticationFailed:
+        log_ins.refuse(REFUSAL)
+        raise REFUSAL from None
 
 
 async def test_the_first_log_in_is_alone_and_others_go_on_side_by_side() -> None:
@@ -61,22 +68,73 @@ async def test_after_a_refusal_none_begins() -> None:
         with pytest.raises(AuthenticationRefused):
             await asyncio.wait_for(task, LIMIT_S)
     assert order == ["0 begins"]
-    assert log_ins.refusal is REFUSAL
+
+
+async def test_where_one_has_succeeded_none_begins_after_a_refusal_either() -> None:
+    """Of the connections that were being made then."""
+    log_ins, answer = LogIns(None), asyncio.get_running_loop().create_future()
+    answer.set_result(True)
+    await log_in(log_ins, [], "first", answer)
+    log_ins.refuse(REFUSAL)
+    with pytest.raises(AuthenticationRefused):
+        await log_in(log_ins, [], "late", answer)
 
 
 async def test_a_token_that_is_refused_is_asked_for_anew_once() -> None:
-    """The server of tokens may have changed its keys."""
-    given = ["old", "new", "newer"]
+    """The server of tokens may have changed its keys: those that showed the old one try the new one. When that has let
+    one in it is a token like others.
+    """
+    given, loop = [token_until(time.time() + 1_000 + n) for n in range(9)], asyncio.get_running_loop()
 
     async def give() -> str:
-        return given.pop(0)
+        return given[number]
 
-    tokens = Tokens(give, time.time)
+    number, shown, tokens = 0, list[str](), Tokens(give, time.time)
     log_ins = LogIns(tokens)
-    assert await tokens.token() == "old"
-    assert log_ins.refused(REFUSAL) is None
-    assert await tokens.token() == "new"
-    assert log_ins.refused(REFUSAL) is REFUSAL
+
+    async def outcome(answer: asyncio.Future[bool]) -> type[Exception] | None:
+        shown.append(await tokens.token())
+        try:
+            await log_in(log_ins, [], "", answer)
+        except (NoToken, AuthenticationRefused) as error:
+            return type(error)
+        return None
+
+    async def outcomes(*answers: bool) -> list[type[Exception] | None]:
+        nonlocal number
+        futures = [loop.create_future() for _ in answers]
+        tasks = [asyncio.create_task(outcome(future)) for future in futures]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        number += 1
+        for future, answer in zip(futures, answers, strict=True):
+            future.set_result(answer)
+        return await asyncio.wait_for(asyncio.gather(*tasks), LIMIT_S)
+
+    assert await outcomes(True) == [None]
+    assert await outcomes(False, True, False) == [NoToken, None, NoToken]
+    assert await outcomes(True) == [None]
+    assert await outcomes(False) == [NoToken]
+    assert await outcomes(False) == [AuthenticationRefused]
+    assert shown == [given[n] for n in (0, 0, 0, 0, 2, 2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"sasl_plain_username": "me", "sasl_plain_password": "p"}, "sasl_plain_username and the password"),
+        (
+            {"sasl_plain_username": "me ", "sasl_plain_password": "p\n"},
+            "sasl_plain_username (ends with white space) and the password (ends with white space)",
+        ),
+        ({"sasl_mechanism": "OAUTHBEARER"}, "what sasl_oauth_token_provider returns"),
+    ],
+)
+def test_a_refusal_says_what_to_look_at(given: dict[str, str], says: str) -> None:
+    """A line end that was read with a password is not seen."""
+    refusal = refusal_of(SaslAuthenticationFailed("no"), "b:1", log_in_of({"sasl_mechanism": "PLAIN", **given}))
+    assert str(refusal).startswith("b:1 refuses the log-in: ")
+    assert str(refusal).endswith(says)
 
 
 def own_address() -> str | None:

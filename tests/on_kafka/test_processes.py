@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -159,9 +160,13 @@ def test_one_that_is_killed_comes_again_and_the_group_knows_at_once(kafka: Groun
     assert counts.keys() == {*range(600)}
 
 
-@pytest.mark.parametrize(("kind", "code"), [("fails", 5), ("broken", 1)])
-def test_a_cause_that_would_come_again_ends_all(kafka: Ground, start: Start, kind: str, code: int) -> None:
-    """A record that fails for good; a program that does not come to its application. The exit code says which."""
+@pytest.mark.parametrize(
+    ("kind", "code", "says"), [("fails", 5, "stops: .*failed for good"), ("broken", 1, "stops: process . ended with")]
+)
+def test_a_cause_that_would_come_again_ends_all(kafka: Ground, start: Start, kind: str, code: int, says: str) -> None:
+    """A record that fails for good; a program that does not come to its application. The exit code says which, and the
+    last line why.
+    """
     fill(kafka, 200)
     run = start(kafka, kind)
     if kind == "fails":
@@ -169,6 +174,7 @@ def test_a_cause_that_would_come_again_ends_all(kafka: Ground, start: Start, kin
         fill(kafka, 1, several.BAD)
     assert run.end() == code, run.errors[-20:]
     assert not run.said("ends") or kind == "fails"
+    assert re.search(says, run.errors[-1]), run.errors[-20:]
 
 
 def test_children_whose_parent_is_killed_stop_in_order(kafka: Ground, start: Start) -> None:

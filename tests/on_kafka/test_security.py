@@ -21,7 +21,10 @@ from pathlib import Path
 import pytest
 
 from keylanes import App, Security
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.protocol import AuthenticationRefused, TopicPartition
 from keylanes.brokers.security import TokenProvider
+from keylanes.devkafka.asking import Acl
 from keylanes.devkafka.properties import CLIENTS
 from keylanes.devkafka.security import EXPIRED, INTERNAL, MUTUAL, OTHER_CA, OTHER_HOST
 from keylanes.errors import AccessRefused, BrokerUnavailable
@@ -172,6 +175,22 @@ def test_a_password_that_is_changed_is_taken_at_the_next_start(place: Place, cap
     assert run(place.app(security_of(access.client(user, "SCRAM-SHA-512"))), caplog).code == 0
 
 
+async def test_a_broker_that_refuses_a_log_in_is_not_silent(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """What is connected stays so, and nobody says that it answers again; the refusal is said by whoever met it."""
+    access, user, source = place.cluster.access, f"changed_{PROCESS}", TopicPartition(place.source, 0)
+    await asyncio.to_thread(access.set_password, user)
+    await asyncio.to_thread(access.allow, Acl(user, "read", "topic", place.source))
+    broker = KafkaBroker(place.cluster.bootstrap, security=security_of(access.client(user, "SCRAM-SHA-512")))
+    await broker.open()
+    assert (await broker.watermarks([source]))[source].high == 3
+    await asyncio.to_thread(access.set_password, user)
+    with pytest.raises(AuthenticationRefused, match="refuses the log-in"):
+        await broker.producer("any", transaction_timeout_ms=1_000)
+    assert (await broker.watermarks([source]))[source].high == 3
+    await broker.close()
+    assert [record.getMessage() for record in caplog.records if record.name == "keylanes"] == []
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -180,14 +199,17 @@ def test_a_wrong_password_ends_it_at_once(
     place: Place, gate: Gate, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Exit code 2, one log-in, and the last line says what to look at; the account is not locked by tries."""
-    security = security_of(place.given, sasl_mechanism=mechanism, sasl_plain_password=WRONG)
+    security = security_of(place.given, sasl_mechanism=mechanism, sasl_plain_password=f"{WRONG}\n")
     began = time.monotonic()
     ended = run(place.app(security, gate.address), caplog)
     assert time.monotonic() - began < 20
     assert ended.code == 2, ended
     assert isinstance(ended.cause, AccessRefused)
     assert f"{gate.address} refuses the log-in: " in ended.last
-    assert "sasl_plain_username and the password" in ended.last
+    assert ended.last.endswith("sasl_plain_username and the password (ends with white space)")
+    said = everything_said(caplog, ended)
+    assert "without TLS" not in said
+    assert "answers again" not in said
     assert gate.came == 1
     check_silent(caplog, ended, place.cluster)
 
@@ -366,7 +388,7 @@ def test_a_token_that_is_refused_ends_it_at_once(place: Place, caplog: pytest.Lo
 
     ended = run(place.app(by_token(place, ask)), caplog)
     assert ended.code == 2, ended
-    assert "refuses the log-in" in ended.last
+    assert re.search("refuses the log-in: .* what sasl_oauth_token_provider returns", ended.last)
 
 
 # --- as a program ----------------------------------------------------------------------------------------------------
