@@ -24,13 +24,9 @@ class Right(NamedTuple):
 
 
 class Lacking(NamedTuple):
-    """The rights that a client lacks, and those of which the broker can't tell yet: of topics that do not exist.
-
-    ``principal``: who the client is, None where it can't know.
-    """
+    """The rights that a client lacks. ``principal``: who the client is, None where it can't know."""
 
     rights: tuple[Right, ...] = ()
-    unknown: tuple[Right, ...] = ()
     principal: str | None = None
 
 

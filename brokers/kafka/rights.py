@@ -1,19 +1,26 @@
 """Which of the rights that an application needs this client lacks, as far as Kafka tells.
 
-Kafka tells a client what it may do with a topic that exists and that it may see (KIP-430). Of others it is asked what
-they refuse: their settings, and a creation that is only tried. The decision is ``lacking``; who asks is below it.
+Kafka tells a client what it may do with a topic that exists and that it may see (KIP-430). All else is asked for by a
+request that changes nothing, because Kafka looks at rights first: of a topic that does not exist, for a partition that
+no topic has; a creation that is only tried; the end of a transaction that nobody has begun. The decision is
+``lacking``; who asks is below it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import CreateTopicsRequest, DeleteRecordsRequest, DescribeConfigsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import EndTxnRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from ..asking import Deadline, NotSent, ReplyLost
 from ..rights import Lacking, Operation, Right
-from .link import DEFAULT_REPLICATION, TOPIC_RESOURCE, TRANSACTION_COORDINATOR, Code, KafkaLink
+from .groups import GROUP_COORDINATOR
+from .link import DEFAULT_REPLICATION, TOPIC_RESOURCE, Code, KafkaLink
 from .topics import NOT_TOLD, TopicsRequest, answered_topics
 
 BITS: Final[Mapping[Operation, int]] = {
@@ -31,93 +38,105 @@ SHOWING: Final = frozenset({"READ", "WRITE", "DELETE", "DESCRIBE"})
 """Each of these shows a topic: who does not see it has none of them."""
 
 
+NO_PARTITION: Final = (1 << 31) - 1
+"""No topic has so many."""
+NO_PRODUCER: Final = -1
+
+
 @dataclass(frozen=True)
 class Answers:
-    """What Kafka said. ``allowed``: of topics that exist and are seen, a bit field, or NOT_TOLD; ``absent``: topics
-    that do not exist; ``unseen``: those that it does not speak of. ``no_settings``, ``no_creation``, ``no_id``: of
-    which the settings, the creation and the transactional id are refused.
+    """What Kafka said. ``allowed``: of topics that exist and are seen, a bit field, or NOT_TOLD; ``unseen``: topics
+    that it does not speak of; ``refused``: of what it was asked for by itself.
     """
 
     allowed: Mapping[str, int]
-    absent: frozenset[str] = frozenset()
     unseen: frozenset[str] = frozenset()
-    no_settings: frozenset[str] = frozenset()
-    no_creation: frozenset[str] = frozenset()
-    no_id: frozenset[str] = frozenset()
+    refused: frozenset[Right] = frozenset()
 
 
 def lacking(rights: Iterable[Right], answers: Answers, principal: str | None) -> Lacking:
-    """What of these is missing, and what can't be told as long as a topic does not exist."""
-    missing: list[Right] = []
-    unknown: list[Right] = []
-    for right in rights:
-        has = _has(right, answers)
-        if has is None:
-            unknown.append(right)
-        elif not has:
-            missing.append(right)
-    return Lacking(tuple(missing), tuple(unknown), principal)
+    """What of these is missing."""
+    return Lacking(tuple(right for right in rights if not _has(right, answers)), principal)
 
 
-def _has(right: Right, answers: Answers) -> bool | None:
-    """None: it is not known."""
+def _has(right: Right, answers: Answers) -> bool:
     name, operation = right.name, right.operation
-    if right.resource == "transactional-id":
-        return name not in answers.no_id
-    if right.resource != "topic":
-        return True
-    if name in answers.allowed:
+    if right.resource == "topic" and name in answers.allowed:
         bits = answers.allowed[name]
         return operation == "CREATE" or bits == NOT_TOLD or bool(bits >> BITS[operation] & 1)
-    if operation == "CREATE":
-        return name not in answers.no_creation
-    if operation == "DESCRIBE_CONFIGS":
-        return name not in answers.no_settings
-    if name in answers.unseen:
-        return operation not in SHOWING
-    return None if name in answers.absent else True
+    if right.resource == "topic" and name in answers.unseen and operation in SHOWING:
+        return False
+    return right not in answers.refused
 
 
 async def ask_lacking(link: KafkaLink, rights: Sequence[Right], deadline: Deadline) -> Lacking:
-    """Ask Kafka. One request as long as all topics exist, one more for a transactional id, two more for other topics.
-
-    Raises BrokerTimeout.
+    """Ask Kafka. One request as long as all topics exist, one more for each transactional id and group, and for each
+    operation on other topics. Raises BrokerTimeout.
     """
     topics = {right.name for right in rights if right.resource == "topic"}
     allowed: dict[str, int] = {}
-    codes: dict[str, int] = {}
-    reply = await link.ask_any(TopicsRequest(topics, with_operations=True), deadline)
-    for topic in answered_topics(reply):
-        codes[topic.name] = topic.code
-        if topic.code in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
-            allowed[topic.name] = topic.operations
-    ids = [right.name for right in rights if right.resource == "transactional-id"]
-    others = topics - allowed.keys()
-    created = {right.name for right in rights if right.operation == "CREATE"} & others
-    answers = Answers(
-        allowed,
-        absent=frozenset(name for name in others if codes.get(name) == Code.UNKNOWN_TOPIC_OR_PARTITION),
-        unseen=frozenset(name for name in others if codes.get(name) == Code.TOPIC_NOT_AUTHORIZED),
-        no_settings=await _without_settings(link, others, deadline),
-        no_creation=await _without_creation(link, created, deadline),
-        no_id=frozenset([name for name in ids if await _is_refused(link, name, deadline)]),
-    )
+    unseen: set[str] = set()
+    if topics:
+        for topic in answered_topics(await link.ask_any(TopicsRequest(topics, with_operations=True), deadline)):
+            if topic.code in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
+                allowed[topic.name] = topic.operations
+            elif topic.code == Code.TOPIC_NOT_AUTHORIZED:
+                unseen.add(topic.name)
+    refused = [right for right in rights if right.resource != "topic" and await _is_refused(link, right, deadline)]
+    for operation, ask in ASKED.items():
+        own = {right.name: right for right in rights if (right.resource, right.operation) == ("topic", operation)}
+        asked = own.keys() - allowed.keys() - (unseen if operation in SHOWING else set())
+        if asked:
+            refused += [own[name] for name in await ask(link, sorted(asked), deadline)]
+    answers = Answers(allowed, frozenset(unseen), frozenset(refused))
     return lacking(rights, answers, link.settings.security.principal)
 
 
-async def _without_settings(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> frozenset[str]:
-    if not topics:
-        return frozenset()
-    request = DescribeConfigsRequest([(TOPIC_RESOURCE, name, None) for name in sorted(topics)])
+async def _is_refused(link: KafkaLink, right: Right, deadline: Deadline) -> bool:
+    if right.resource == "transactional-id":
+        reply = await link.ask_any(EndTxnRequest(right.name, NO_PRODUCER, 0, False), deadline)
+        return bool(reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED)
+    if right.resource == "group":
+        reply = await link.ask_any(FindCoordinatorRequest(right.name, GROUP_COORDINATOR), deadline)
+        return bool(reply.error_code == Code.GROUP_NOT_AUTHORIZED)
+    return False
+
+
+# --- of topics that do not exist, or are not seen --------------------------------------------------------------------
+
+
+async def _not_read(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
+    rows = [(name, [(NO_PARTITION, 0, 1)]) for name in topics]
+    return _refused(await link.ask_any(FetchRequest(0, 0, 1, 0, rows), deadline), 1)
+
+
+async def _not_written(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
+    batch = DefaultRecordBatchBuilder(2, 0, False, NO_PRODUCER, -1, -1, 1)
+    batch.append(0, 0, None, None, [])
+    rows = [(name, [(NO_PARTITION, bytes(batch.build()))]) for name in topics]
+    request = ProduceRequest(None, -1, link.settings.answered_within_ms, rows)
+    return _refused(await link.ask_any(request, deadline), 1)
+
+
+async def _not_deleted(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
+    rows = [(name, [(NO_PARTITION, 0)]) for name in topics]
+    return _refused(await link.ask_any(DeleteRecordsRequest(rows, link.settings.answered_within_ms), deadline), 2)
+
+
+def _refused(reply: Any, code_at: int) -> list[str]:
+    """The topics of an answer for partitions."""
+    return [topic for topic, (row,), *_tags in reply.topics if row[code_at] == Code.TOPIC_NOT_AUTHORIZED]
+
+
+async def _no_settings(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
+    request = DescribeConfigsRequest([(TOPIC_RESOURCE, name, None) for name in topics])
     reply = await link.ask_any(request, deadline)
-    return frozenset(name for code, _said, _kind, name, _ in reply.resources if code == Code.TOPIC_NOT_AUTHORIZED)
+    return [name for code, _said, _kind, name, _ in reply.resources if code == Code.TOPIC_NOT_AUTHORIZED]
 
 
-async def _without_creation(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> frozenset[str]:
-    if not topics:
-        return frozenset()
+async def _not_created(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     request = CreateTopicsRequest(
-        create_topic_requests=[(name, 1, DEFAULT_REPLICATION, [], []) for name in sorted(topics)],
+        create_topic_requests=[(name, 1, DEFAULT_REPLICATION, [], []) for name in topics],
         timeout=link.settings.answered_within_ms,
         validate_only=True,
     )
@@ -129,10 +148,15 @@ async def _without_creation(link: KafkaLink, topics: Collection[str], deadline: 
             continue
         codes = {name: code for name, code, _message in reply.topic_errors}
         if Code.NOT_CONTROLLER not in codes.values():
-            return frozenset(name for name, code in codes.items() if code == Code.TOPIC_NOT_AUTHORIZED)
+            return [name for name, code in codes.items() if code == Code.TOPIC_NOT_AUTHORIZED]
         await deadline.pause("the controller is not ready")
 
 
-async def _is_refused(link: KafkaLink, transactional_id: str, deadline: Deadline) -> bool:
-    reply = await link.ask_any(FindCoordinatorRequest(transactional_id, TRANSACTION_COORDINATOR), deadline)
-    return bool(reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED)
+ASKED: Final[Mapping[Operation, Callable[[KafkaLink, Collection[str], Deadline], Awaitable[list[str]]]]] = {
+    "READ": _not_read,
+    "WRITE": _not_written,
+    "DELETE": _not_deleted,
+    "DESCRIBE_CONFIGS": _no_settings,
+    "CREATE": _not_created,
+}
+"""Each tells of which topics an operation is refused."""

@@ -6,6 +6,7 @@ name and told by the beginning of the names, which is how an ACL grants them.
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from ...brokers.protocol import Broker, NotAuthorized, TopicDescription
@@ -61,16 +62,16 @@ def told(needs: Iterable[Need], lacking: Collection[Right]) -> list[Right]:
 async def prepare_with_rights(
     app: str, handlers: Sequence[Handler], broker: Broker, settings: Settings
 ) -> dict[str, TopicDescription]:
-    """``prepare_topics``, with what the rights allow; raises NotAuthorized, which names all that are missing.
-
-    Of topics that are made here the rights can only be asked for afterwards.
+    """``prepare_topics``, with what the rights allow; raises NotAuthorized, which names all that are missing, before
+    anything is made.
     """
     needs = needed(app, handlers, creates=settings.create_topics)
-    unknown = await _check(broker, settings, needs, [need.asked for need in needs])
+    needs += await _groups(app, handlers, broker, settings)
+    lacking = await bounded(broker.lacking([need.asked for need in needs]), settings.call_limit_ms, "asking for rights")
+    if missing := told(needs, lacking.rights):
+        raise NotAuthorized(missing, lacking.principal)
     stateful = [handler.topic for handler in handlers if handler.stores]
     topics = await prepare_topics(app, handlers, broker, settings, stateful, TABLE_CONFIG)
-    if unknown:
-        await _check(broker, settings, needs, unknown)
     _tell_replication(app, [topics[name] for name in sorted(written_to(app, handlers))])
     return topics
 
@@ -88,14 +89,16 @@ def _tell_replication(app: str, topics: Sequence[TopicDescription]) -> None:
         logger.warning("%s: %s", app, line)
 
 
-async def _check(
-    broker: Broker, settings: Settings, needs: Sequence[Need], asked: Sequence[Right]
-) -> tuple[Right, ...]:
-    """What could not be told."""
-    lacking = await bounded(broker.lacking(asked), settings.call_limit_ms, "asking for rights")
-    if missing := told(needs, lacking.rights):
-        raise NotAuthorized(missing, lacking.principal)
-    return lacking.unknown
+async def _groups(app: str, handlers: Sequence[Handler], broker: Broker, settings: Settings) -> list[Need]:
+    """Of groups that topics are started from, unless the application has run before: which topics it has started since
+    stands in its control log.
+    """
+    groups = {handler.start.group for handler in handlers if handler.start.group is not None}
+    with suppress(NotAuthorized):  # which is told beside these
+        log = control_topic(app)
+        if groups and log in await bounded(broker.describe([log]), settings.call_limit_ms, f"looking for {log}"):
+            return []
+    return [Need(right, right) for right in (Right("group", group, "DESCRIBE") for group in sorted(groups))]
 
 
 def _literal(topic: str, operation: Operation) -> Need:

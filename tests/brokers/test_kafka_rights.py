@@ -12,41 +12,45 @@ READ, WRITE, CREATE, DELETE, DESCRIBE, CONFIGS = 1 << 3, 1 << 4, 1 << 5, 1 << 6,
 ALL: tuple[Operation, ...] = ("READ", "WRITE", "CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS")
 
 
-def asked(answers: Answers) -> tuple[list[str], list[str]]:
-    """Which operations on topic ``t`` are missing, and which can't be told."""
+def missing(answers: Answers) -> list[str]:
+    """Which operations on topic ``t`` are missing."""
     found = lacking([Right("topic", "t", operation) for operation in ALL], answers, "User:me")
     assert found.principal == "User:me"
-    return [right.operation for right in found.rights], [right.operation for right in found.unknown]
+    return [right.operation for right in found.rights]
+
+
+def refused(*operations: Operation) -> frozenset[Right]:
+    """Of topic ``t``, when it was asked for them one by one."""
+    return frozenset(Right("topic", "t", operation) for operation in operations)
 
 
 def test_a_topic_that_is_seen_tells_what_is_allowed() -> None:
     """Bit by bit. What it takes to make it does not matter any more."""
-    assert asked(Answers({"t": READ | DESCRIBE})) == (["WRITE", "DELETE", "DESCRIBE_CONFIGS"], [])
-    assert asked(Answers({"t": WRITE | DELETE | DESCRIBE | CONFIGS})) == (["READ"], [])
-    assert asked(Answers({"t": READ | WRITE | CREATE | DELETE | DESCRIBE | CONFIGS})) == ([], [])
+    assert missing(Answers({"t": READ | DESCRIBE})) == ["WRITE", "DELETE", "DESCRIBE_CONFIGS"]
+    assert missing(Answers({"t": WRITE | DELETE | DESCRIBE | CONFIGS})) == ["READ"]
+    assert missing(Answers({"t": READ | WRITE | CREATE | DELETE | DESCRIBE | CONFIGS})) == []
 
 
 def test_a_broker_that_does_not_tell_is_believed_to_allow() -> None:
     """One that is older than what is asked for; what it refuses comes out when it is done."""
-    assert asked(Answers({"t": NOT_TOLD})) == ([], [])
+    assert missing(Answers({"t": NOT_TOLD})) == []
 
 
 def test_a_topic_that_is_not_seen_may_not_be_used() -> None:
     """Each right to use it would show it. Settings and creation are refused by themselves, or not."""
-    unseen = Answers({}, unseen=frozenset({"t"}))
-    assert asked(unseen) == (["READ", "WRITE", "DELETE", "DESCRIBE"], [])
-    refused = Answers({}, unseen=frozenset({"t"}), no_settings=frozenset({"t"}), no_creation=frozenset({"t"}))
-    assert asked(refused) == (list(ALL), [])
+    unseen = frozenset({"t"})
+    assert missing(Answers({}, unseen)) == ["READ", "WRITE", "DELETE", "DESCRIBE"]
+    assert missing(Answers({}, unseen, refused("CREATE", "DESCRIBE_CONFIGS"))) == list(ALL)
 
 
-def test_of_a_topic_that_does_not_exist_little_can_be_told() -> None:
-    """Whether it may be made, and its settings be seen; the rest when it is there."""
-    absent = Answers({}, absent=frozenset({"t"}), no_creation=frozenset({"t"}))
-    assert asked(absent) == (["CREATE"], ["READ", "WRITE", "DELETE", "DESCRIBE"])
+def test_of_a_topic_that_does_not_exist_each_is_refused_by_itself() -> None:
+    """Who sees it may do something with it."""
+    assert missing(Answers({})) == []
+    assert missing(Answers({}, refused=refused("CREATE", "READ"))) == ["READ", "CREATE"]
 
 
-def test_an_id_is_refused_or_not() -> None:
-    """By its coordinator. What can't be asked for is believed to be allowed."""
-    right, group = Right("transactional-id", "app.", "WRITE"), Right("group", "g", "DESCRIBE")
-    assert lacking([right, group], Answers({}), None) == Lacking()
-    assert lacking([right, group], Answers({}, no_id=frozenset({"app."})), None).rights == (right,)
+def test_an_id_and_a_group_are_refused_or_not() -> None:
+    """By themselves."""
+    both = [Right("transactional-id", "app.", "WRITE"), Right("group", "g", "DESCRIBE")]
+    assert lacking(both, Answers({}), None) == Lacking()
+    assert lacking(both, Answers({}, refused=frozenset(both)), None).rights == tuple(both)

@@ -120,6 +120,17 @@ class Place:
         self.as_admin(read)
         return found
 
+    def made(self) -> set[str]:
+        """Those of its topics but the source that exist."""
+        logs = [f"{self.name}.{log}" for log in ("control", "offsets", "signals", f"changelog.{self.source}")]
+        found: set[str] = set()
+
+        async def look(broker: KafkaBroker) -> None:
+            found.update(await broker.describe([*logs, self.out, self.dead]))
+
+        self.as_admin(look)
+        return found
+
     def as_admin(self, work: Callable[[KafkaBroker], Awaitable[None]]) -> None:
         """Do something with all rights there are."""
 
