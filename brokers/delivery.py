@@ -252,10 +252,14 @@ class Session(Generic[T]):
 
 
 class Appends(Generic[T]):
-    """An ``Appender``: one call after the other, in a session of its own that is made when there is none."""
+    """An ``Appender``: one call after the other, in a session of its own that is made when there is none. ``connect``:
+    to write to these topics.
+    """
 
     def __init__(
-        self, connect: Callable[[Deadline], Awaitable[BatchRequests[T]]], deadline: Callable[[str], Deadline]
+        self,
+        connect: Callable[[Deadline, Collection[str]], Awaitable[BatchRequests[T]]],
+        deadline: Callable[[str], Deadline],
     ) -> None:
         self._connect, self._deadline = connect, deadline
         self._lock = asyncio.Lock()
@@ -270,7 +274,7 @@ class Appends(Generic[T]):
         async with self._lock:
             deadline.check("others were in front of it")
             try:
-                session = await self._opened(deadline)
+                session = await self._opened(deadline, dict.fromkeys(record.topic for record in records))
                 groups = await session.plan(records, deadline)
                 return await session.deliver(records, groups, deadline)
             except BaseException as error:
@@ -282,10 +286,10 @@ class Appends(Generic[T]):
                     raise BrokerError(f"an append was refused: {error}") from error
                 raise
 
-    async def _opened(self, deadline: Deadline) -> Session[T]:
+    async def _opened(self, deadline: Deadline, topics: Collection[str]) -> Session[T]:
         self._check()
         if self._session is None:
-            requests = await self._connect(deadline)
+            requests = await self._connect(deadline, topics)
             self._session = Session(requests, in_transactions=False)
             self._check()  # it may have been closed meanwhile
         return self._session

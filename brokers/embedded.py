@@ -162,6 +162,10 @@ class EmbeddedBroker:
         known = self._store.topics()
         return {name: TopicDescription(*known[name]) for name in topics if name in known}
 
+    async def partitions(self, topics: Collection[str]) -> dict[str, int]:
+        """See the protocol."""
+        return {name: topic.partitions for name, topic in (await self.describe(topics)).items()}
+
     async def lacking(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
         """None."""
         return Lacking()

@@ -282,6 +282,9 @@ class Broker(Protocol):
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """The topics among these that exist."""
 
+    async def partitions(self, topics: Collection[str]) -> dict[str, int]:
+        """How many partitions those of the topics have that exist. It takes no right to see their settings."""
+
     async def lacking(self, rights: Sequence[Right]) -> Lacking:
         """Those of the rights that this client lacks, as far as the broker tells; one without ACLs refuses none."""
 

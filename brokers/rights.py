@@ -10,6 +10,10 @@ Resource: TypeAlias = Literal["topic", "transactional-id", "group", "cluster"]
 Operation: TypeAlias = Literal["READ", "WRITE", "CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "IDEMPOTENT_WRITE"]
 
 
+OWN_TOPICS: Final = frozenset({"control", "offsets", "signals"})
+OWN_TABLES: Final = "changelog."
+"""What the names of an application's own topics go on with, behind its name and a dot."""
+
 OUTPUT_OPERATIONS: Final[tuple[Operation, ...]] = ("WRITE", "DESCRIBE_CONFIGS")
 """What writing to a topic needs: its settings say how large a record may be."""
 
@@ -45,11 +49,22 @@ def command(rights: Sequence[Right], principal: str | None) -> str:
     return f"kafka-acls.sh --bootstrap-server BROKER --add --allow-principal {who} {operations} {resource}{pattern}"
 
 
-def right_to_id(transactional_id: str) -> Right:
-    """What is missing when an id is refused. Each process has one that ends with text of its own, behind a dot: an ACL
-    names what stands before it.
+def as_granted(rights: Iterable[Right], app: str) -> list[Right]:
+    """The same as an ACL grants them, each once: those on an application's own topics and transactional ids by the
+    beginning of their names. ``app`` "": none are known to be its own.
     """
-    return Right("transactional-id", transactional_id[: transactional_id.rfind(".") + 1], "WRITE", is_prefix=True)
+    return list(dict.fromkeys(_as_granted(right, app) for right in rights))
+
+
+def _as_granted(right: Right, app: str) -> Right:
+    start = f"{app}."
+    if not app or not right.name.startswith(start):
+        return right
+    rest = right.name.removeprefix(start)
+    is_own = right.resource == "topic" and (rest in OWN_TOPICS or rest.startswith(OWN_TABLES))
+    if is_own or right.resource == "transactional-id":
+        return right._replace(name=start, is_prefix=True)
+    return right
 
 
 def _sentence(rights: Sequence[Right], principal: str | None) -> str:

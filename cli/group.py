@@ -25,6 +25,7 @@ from .group_text import group_json, group_text, history_json, history_text
 from .group_watch import INTERVAL_MS, Show, shown_on_screen
 from .group_watch import watch as watched
 from .moments import MOMENT, optional_ms
+from .rights import to_ask, to_look
 
 STANDS: Final = "show"
 """What is meant when no command is named."""
@@ -106,7 +107,7 @@ def history(
     since_ms, until_ms = optional_ms("--since", since, now_ms), optional_ms("--until", until, now_ms)
 
     async def read() -> History:
-        async with opened(application) as logs:
+        async with opened(application, to_look(application.app)) as logs:
             return await read_history(logs)
 
     found = asyncio.run(read())
@@ -184,7 +185,7 @@ def _watch(application: Named, interval_ms: int, as_json: bool) -> None:
     """Until somebody interrupts it, which is its end in order."""
 
     async def run(show: Show) -> None:
-        async with opened(application) as logs:
+        async with opened(application, to_look(application.app)) as logs:
             await watched(logs, _now_ms, interval_ms, show)
 
     with contextlib.suppress(KeyboardInterrupt), shown_on_screen(application.app, as_json=as_json) as show:
@@ -209,7 +210,7 @@ def _asked(application: Named, make: Callable[[Control], A], request: str, timeo
         told.append(words)
 
     async def run() -> A:
-        async with opened(application) as logs:
+        async with opened(application, to_ask(application.app)) as logs:
             return await ask(logs, make, request, timeout_s, say)
 
     return asyncio.run(run()), told[-1]

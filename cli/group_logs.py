@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from ..brokers.protocol import BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
+from ..brokers.rights import Right
 from ..brokers.waiting import bounded, fatal_of
 from ..errors import SettingsError
 from ..group.beats import Beats
@@ -33,9 +34,11 @@ from ..runtime.logs.reader import (
     offsets_topic,
     signals_topic,
 )
+from ..runtime.logs.rights import refuse_lacking
 from ..runtime.watch.progress import ProgressShown
 from .application import Named
 from .moments import written
+from .rights import to_look
 
 T = TypeVar("T")
 
@@ -81,15 +84,18 @@ class Signalled(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(named: Named) -> AsyncIterator[GroupLogs]:
-    """The logs of an application; what goes wrong at the broker is its fatal error."""
-    broker = connect(named.address, named.settings, f"{named.app}-group")
+async def opened(named: Named, rights: Sequence[Right], *, hears: bool = True) -> AsyncIterator[GroupLogs]:
+    """The logs of an application, for what takes these rights; what goes wrong at the broker is its fatal error.
+    ``hears``: whether the signals are among them.
+    """
+    broker = connect(named.address, named.settings, named.app, "group")
     try:
         await broker.open()
     except BrokerError as error:
         raise fatal_of(error) from error
     try:
-        yield await GroupLogs.of(named.app, broker, named.settings)
+        await refuse_lacking(broker, named.settings, rights)
+        yield await GroupLogs.of(named.app, broker, named.settings, hears=hears)
     except BrokerError as error:
         raise fatal_of(error) from error
     finally:
@@ -112,7 +118,7 @@ async def _read(group: GroupLogs, read: Callable[[LogReader], Awaitable[T]]) -> 
 
 async def stands_of(named: Named, at_ms: int | None, wall_ms: Callable[[], int]) -> Stands:
     """``read_group`` of an application on its broker."""
-    async with opened(named) as logs:
+    async with opened(named, to_look(named.app)) as logs:
         return await read_group(logs, at_ms, wall_ms)
 
 

@@ -377,7 +377,9 @@ def get(
         raise SettingsError(f"--base64: {key!r} is none: {error}") from None
     try:
         with opened(folder, app, may_lack=broker is not None) as kept:
-            owners = None if broker is None else owners_of(kept[0].app if kept else app or "", broker, store)
+            having = [one.stores[store].topic for one in kept if copy and store in one.stores]
+            name = kept[0].app if kept else app or ""
+            owners = None if broker is None else owners_of(name, broker, store, having[0] if having else None)
             may_answer = anywhere if owners is None or copy else _owners_folder(owners)
             try:
                 answers = of_each(kept, lambda one: entries_of(one, store, data, map_key, partition, may_answer))

@@ -17,10 +17,11 @@ from ..runtime.logs.reader import LogReader
 from ..state.changelog import changelog_topic
 from .application import Named, named
 from .group_logs import opened
+from .rights import to_find_owner
 
 
 class Owners(NamedTuple):
-    """Of the points of one topic. ``ends``: where its changelog ends, by partition."""
+    """Of the points of one topic. ``ends``: where its changelog ends, by partition, where that was asked for."""
 
     ledger: Ledger
     topic: str
@@ -69,13 +70,15 @@ class Owners(NamedTuple):
         return found
 
 
-def owners_of(app: str, address: str, store: str) -> Owners:
-    """By the logs of an application on its broker. Raises SettingsError, LogError, BrokerUnavailable."""
-    return asyncio.run(_owners_of(named("state get", None, app, address), store))
+def owners_of(app: str, address: str, store: str, copied: str | None) -> Owners:
+    """By the logs of an application on its broker. ``copied``: the source topic the end of whose changelog is asked
+    for, None: of none. Raises SettingsError, LogError, BrokerUnavailable, AccessRefused.
+    """
+    return asyncio.run(_owners_of(named("state get", None, app, address), store, copied))
 
 
-async def _owners_of(application: Named, store: str) -> Owners:
-    async with opened(application) as group:
+async def _owners_of(application: Named, store: str, copied: str | None) -> Owners:
+    async with opened(application, to_find_owner(application.app, copied), hears=False) as group:
         logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
         try:
             ledger = await logs.begin_offsets(await logs.read_control(Ledger()))
@@ -87,8 +90,8 @@ async def _owners_of(application: Named, store: str) -> Owners:
             raise SettingsError(
                 f"application {group.app!r} has no store {store!r} on this broker; it has {sorted(control.stores)}"
             )
-        partitions = [number for topic, number in control.started if topic == declared.topic]
+        ends = [] if copied is None else [number for topic, number in control.started if topic == copied]
         changelog = changelog_topic(group.app, declared.topic)
-        asked = group.broker.watermarks([TopicPartition(changelog, number) for number in partitions])
+        asked = group.broker.watermarks([TopicPartition(changelog, number) for number in ends])
         marks = await bounded(asked, group.settings.call_limit_ms, f"watermarks of {changelog}")
         return Owners(ledger, declared.topic, {source.partition: mark.high for source, mark in marks.items()})

@@ -10,9 +10,11 @@ from ..brokers.waiting import fatal_of
 from ..errors import EmbeddedInUse, SettingsError
 from ..runtime.app import App
 from ..runtime.connect import connect
+from ..runtime.logs.rights import refuse_lacking
 from ..runtime.logs.topics import destinations_of, log_specs, prepare_topics
 from ..state.changelog import changelog_topic
 from ..state.tables import TABLE_CONFIG
+from .rights import to_create
 
 
 def create_topics(app: App, partitions: int, narrower: Mapping[str, int], replicas: int | None = None) -> list[str]:
@@ -52,6 +54,7 @@ async def _create_missing(
     app: App, broker: Broker, partitions: int, narrower: Mapping[str, int], replicas: int | None
 ) -> list[str]:
     handlers = list(app.handlers.values())
+    await refuse_lacking(broker, app.settings, to_create(app.name, handlers), app.name)
     stateful = [handler.topic for handler in handlers if handler.stores]
     sources = [TopicSpec(handler.topic, narrower.get(handler.topic, partitions), {}, replicas) for handler in handlers]
     logs = [spec.name for spec in log_specs(app.name, partitions)]

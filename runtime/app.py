@@ -278,7 +278,7 @@ class App:
         budget = StopBudget(self.settings) if self._runs is None else self._runs.budget
         return budget.left_s(ENDED, now_s)
 
-    def _make_broker(self, client_id: str) -> tuple[Broker, bool]:
+    def _make_broker(self, role: str = "") -> tuple[Broker, bool]:
         """The broker, and whether it is made here and therefore closed here."""
         if self.broker is None:
             raise SettingsError(
@@ -286,11 +286,11 @@ class App:
                 f"broker's address is {SCHEMES}: give App(broker=…), or set {BROKER_VARIABLE}"
             )
         if isinstance(self.broker, str):
-            return connect(self.broker, self.settings, client_id), True
+            return connect(self.broker, self.settings, self.name, role), True
         return self.broker, False
 
     def _make_member(self, on_step: Callable[[Step], None]) -> Member:
-        broker, is_ours = self._make_broker(self.name)
+        broker, is_ours = self._make_broker()
         birth, settings = os.urandom(8).hex(), self.settings
         if SIBLING is not None:
             SIBLING.tell(birth)

@@ -38,16 +38,16 @@ class GroupLogs(NamedTuple):
     has_signals: bool
 
     @classmethod
-    async def of(cls, app: str, broker: Broker, settings: Settings) -> "GroupLogs":
-        """Raises SettingsError where there is no such application."""
+    async def of(cls, app: str, broker: Broker, settings: Settings, *, hears: bool = True) -> "GroupLogs":
+        """``hears``: whether the signals are of any use. Raises SettingsError where there is no such application."""
         names, signals = [control_topic(app), offsets_topic(app)], signals_topic(app)
-        found = await broker.describe([*names, signals])
+        found = await broker.partitions([*names, *([signals] if hears else [])])
         if missing := [name for name in names if name not in found]:
             raise SettingsError(
                 f"there is no application {app!r} on this broker: {', '.join(missing)} does not exist. Name one that "
                 "has run there"
             )
-        return cls(app, broker, settings, found[names[1]].partitions, signals in found)
+        return cls(app, broker, settings, found[names[1]], signals in found)
 
 
 class NotDone(KeylanesError):

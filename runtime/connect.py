@@ -10,8 +10,10 @@ THROTTLED_SHARE = 4
 SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"
 
 
-def connect(address: str, settings: Settings, client_id: str) -> Broker:
-    """The adapter for an address, not yet opened; raises SettingsError for one that names no broker."""
+def connect(address: str, settings: Settings, app: str, role: str = "") -> Broker:
+    """The adapter for an address, not yet opened; raises SettingsError for one that names no broker. ``role``: what of
+    the application connects, unless it is a member.
+    """
     if address.startswith("kafka://"):
         servers = address.removeprefix("kafka://").rstrip("/")
         if not servers:
@@ -21,7 +23,8 @@ def connect(address: str, settings: Settings, client_id: str) -> Broker:
         return KafkaBroker(
             servers,
             security=settings.security,
-            client_id=client_id,
+            client_id=f"{app}-{role}" if role else app,
+            app=app,
             request_timeout_ms=settings.request_timeout_ms,
             default_api_timeout_ms=settings.default_api_timeout_ms,
             close_timeout_ms=settings.close_timeout_ms,

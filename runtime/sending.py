@@ -40,7 +40,7 @@ class _Way:
 
 
 class Sending:
-    """Of one application. ``make``: by client id a broker that is not open, and whether it is to be closed."""
+    """Of one application. ``make``: by its role a broker that is not open, and whether it is to be closed."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Sending:
             return way, True
 
     async def _open(self) -> _Way:
-        broker, is_ours = self.make(f"{self.app}-send")
+        broker, is_ours = self.make("send")
         way = self._way(broker, is_ours=is_ours)
         try:
             await bounded(broker.open(), self.settings.call_limit_ms, "connecting to send")

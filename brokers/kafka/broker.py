@@ -58,8 +58,9 @@ class KafkaBroker:
     """A Kafka cluster, reached through ``bootstrap`` (``host:port[,host:port…]``). Constructed without I/O.
 
     ``request_timeout_ms`` bounds one attempt at a request, ``default_api_timeout_ms`` a call with all its attempts.
-    Raises SettingsError for an address without a port, and for an unencrypted connection to another machine that
-    ``security`` does not allow.
+    ``app``: the application that uses it; rights on its own topics are told by the beginning of their names. Raises
+    SettingsError for an address without a port, and for an unencrypted connection to another machine that ``security``
+    does not allow.
     """
 
     is_alone: bool = False
@@ -70,6 +71,7 @@ class KafkaBroker:
         *,
         security: Security | None = None,
         client_id: str = "keylanes",
+        app: str = "",
         request_timeout_ms: int = 2_500,
         default_api_timeout_ms: int = 30_000,
         close_timeout_ms: int = 5_000,
@@ -88,6 +90,7 @@ class KafkaBroker:
             request_timeout_ms,
             default_api_timeout_ms,
             close_timeout_ms,
+            app,
             throttling=Throttling(throttled_ms_max),
         )
         self.throttling = self._settings.throttling
@@ -95,8 +98,8 @@ class KafkaBroker:
         self._codec = CODECS[compression_type]
         self._link = KafkaLink(self._settings)
         self._identities = TopicIdentities(self._link)
-        self._limits = TopicNumbers(self._message_limits)
-        self._confirmed = ConfirmedWatermarks(self._link, TopicNumbers(self._in_sync_min))
+        self._limits = TopicNumbers(partial(self._numbers, "max.message.bytes"))
+        self._confirmed = ConfirmedWatermarks(self._link, TopicNumbers(partial(self._numbers, "min.insync.replicas")))
         self._made: list[Made] = []
 
     async def open(self) -> None:
@@ -131,6 +134,11 @@ class KafkaBroker:
             if name in configs
         }
 
+    async def partitions(self, topics: Collection[str]) -> dict[str, int]:
+        """See the protocol."""
+        found = await self._link.topics(topics, self._link.deadline("counting partitions")) if topics else {}
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
     async def lacking(self, rights: Sequence[Right]) -> Lacking:
         """See the protocol."""
         return await ask_lacking(self._link, rights, self._link.deadline("asking for rights"))
@@ -156,7 +164,7 @@ class KafkaBroker:
                 await deadline.pause(error)
                 continue
             if unmade := [name for name, code, _ in reply.topic_errors if code == Code.TOPIC_NOT_AUTHORIZED]:
-                raise self._link.refused(*(Right("topic", name, "CREATE") for name in unmade))
+                raise self._settings.refused(*(Right("topic", name, "CREATE") for name in unmade))
             for name, code, message in reply.topic_errors:
                 if code in (Code.NONE, Code.TOPIC_EXISTS):
                     del wanted[name]
@@ -202,7 +210,7 @@ class KafkaBroker:
     async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> TransactionalProducer[bytes]:
         """A new producer, after all older ones of the id are fenced and their last transaction is complete."""
         deadline = self._link.deadline(f"making a producer of {transactional_id!r}")
-        requests = await self._requests(deadline, transactional_id, transaction_timeout_ms)
+        requests = await self._requests(deadline, (), transactional_id, transaction_timeout_ms)
         producer = TransactionalProducer(requests, transactional_id, transaction_timeout_ms)
         self._keep(producer)
         return producer
@@ -210,15 +218,18 @@ class KafkaBroker:
     async def _requests(
         self,
         deadline: Deadline,
+        topics: Collection[str],
         transactional_id: str | None = None,
         transaction_timeout_ms: int = NO_TRANSACTION_TIMEOUT_MS,
     ) -> KafkaRequests:
-        """A new producer id or epoch, over connections of its own; not behind ``close``, which would not end them."""
+        """A new producer id or epoch, over connections of its own; not behind ``close``, which would not end them.
+        ``topics``: that are to be written to without transactions.
+        """
         self._link.check()
         link = KafkaLink(self._settings)
         try:
             await link.open(deadline)
-            initialised = await link.initialise(transactional_id, transaction_timeout_ms, deadline)
+            initialised = await link.initialise(transactional_id, transaction_timeout_ms, deadline, topics)
             self._link.check()  # it may have been closed meanwhile
         except BaseException:
             await link.close()
@@ -243,12 +254,14 @@ class KafkaBroker:
         deadline = self._link.deadline("trimming")
         timeout_ms = self._settings.answered_within_ms
         rows = {partition: partial(_row, partition.partition, offset) for partition, offset in before.items()}
-        answers = await ask_leaders(self._link, rows, lambda rows: DeleteRecordsRequest(rows, timeout_ms), 1, deadline)
+        answers = await ask_leaders(
+            self._link, rows, lambda rows: DeleteRecordsRequest(rows, timeout_ms), 1, "DELETE", deadline
+        )
         for partition, (_low, code, *_) in answers.items():
             if code == Code.OFFSET_OUT_OF_RANGE:
                 raise OffsetOutOfRange(partition, before[partition], (await self.watermarks([partition]))[partition])
             if code == Code.TOPIC_NOT_AUTHORIZED:
-                raise self._link.refused(Right("topic", partition.topic, "DELETE"))
+                raise self._settings.refused(Right("topic", partition.topic, "DELETE"))
             if code != Code.NONE:
                 raise BrokerError(f"{partition.topic}[{partition.partition}] can't be trimmed: {describe_code(code)}")
 
@@ -260,7 +273,7 @@ class KafkaBroker:
         reply = await self._link.ask_any(request, deadline)
         found = {}
         if unseen := [row[3] for row in reply.resources if row[0] == Code.TOPIC_NOT_AUTHORIZED]:
-            raise self._link.refused(*(Right("topic", name, "DESCRIBE_CONFIGS") for name in unseen))
+            raise self._settings.refused(*(Right("topic", name, "DESCRIBE_CONFIGS") for name in unseen))
         for code, message, _kind, name, entries in reply.resources:
             if code == Code.NONE:
                 found[name] = {entry[0]: entry[1] for entry in entries if entry[1] is not None}
@@ -268,17 +281,12 @@ class KafkaBroker:
                 raise BrokerError(f"settings of topic {name!r}: {describe_code(code)} {message or ''}".strip())
         return found
 
-    async def _message_limits(self, topics: Collection[str]) -> dict[str, int]:
-        configs = await self._configs(topics, self._link.deadline("asking for max.message.bytes"))
-        return {name: int(config["max.message.bytes"]) for name, config in configs.items()}
-
-    async def _in_sync_min(self, topics: Collection[str]) -> dict[str, int]:
-        """Of those topics whose brokers tell it."""
+    async def _numbers(self, key: str, topics: Collection[str]) -> dict[str, int]:
+        """A setting of those topics whose brokers tell it."""
         try:
-            configs = await self._configs(topics, self._link.deadline("asking for min.insync.replicas"))
+            configs = await self._configs(topics, self._link.deadline(f"asking for {key}"))
         except NotAuthorized:
             return {}
-        key = "min.insync.replicas"
         return {name: int(config[key]) for name, config in configs.items() if key in config}
 
 

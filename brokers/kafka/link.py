@@ -26,7 +26,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 from ..asking import Deadline, NotSent, ReplyLost
 from ..leaders import Leaders
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
-from ..rights import Operation, Right, right_to_id
+from ..rights import Operation, Right, as_granted
 from ..security import Secret, Security
 from ..silence import SilentNodes
 from ..throttling import Throttling
@@ -119,7 +119,8 @@ TRY_AGAIN: Final = frozenset(
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """How to reach the cluster. ``bootstrap`` is ``host:port[,host:port…]``; times are in ms.
+    """How to reach the cluster. ``bootstrap`` is ``host:port[,host:port…]``; times are in ms. ``app``: the application
+    whose own topics are used, "" where that is not known.
 
     ``request_timeout_ms`` bounds one attempt, ``default_api_timeout_ms`` a call with all its attempts. ``silent``,
     ``leaders``, ``throttling``: what all connections of one process know of brokers that do not answer, of who leads,
@@ -132,6 +133,7 @@ class LinkSettings:
     request_timeout_ms: int
     default_api_timeout_ms: int
     close_timeout_ms: int
+    app: str = ""
     silent: SilentNodes[Node] = field(default_factory=SilentNodes)
     leaders: Leaders[Node] = field(default_factory=Leaders)
     throttling: Throttling = field(default_factory=Throttling)
@@ -146,6 +148,10 @@ class LinkSettings:
     def log_ins(self) -> LogIns:
         """The order of the log-ins of all clients with these settings."""
         return LogIns(self.tokens)
+
+    def refused(self, *rights: Right) -> NotAuthorized:
+        """The error for an answer that says that these are missing."""
+        return NotAuthorized(as_granted(rights, self.app), self.security.principal)
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """A deadline from now: ``timeout_ms``, else ``default_api_timeout_ms``."""
@@ -357,10 +363,6 @@ class KafkaLink:
             except (NotSent, ReplyLost) as error:
                 await deadline.pause(error)
 
-    def refused(self, *rights: Right) -> NotAuthorized:
-        """The error for an answer that says that these are missing."""
-        return NotAuthorized(rights, self.settings.security.principal)
-
     def any_node(self) -> Node:
         """A broker that was not silent lately, at random."""
         self.check()
@@ -394,7 +396,7 @@ class KafkaLink:
             elif topic.code not in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC):
                 raise BrokerTimeout(f"topic {topic.name!r}: {describe_code(topic.code)}")
         if unseen:
-            raise self.refused(*unseen)
+            raise self.settings.refused(*unseen)
         return found
 
     async def missing(
@@ -442,7 +444,7 @@ class KafkaLink:
             elif reply.error_code in TRY_AGAIN:
                 await deadline.pause(describe_code(reply.error_code))
             elif reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
-                raise self.refused(right_to_id(transactional_id))
+                raise self.settings.refused(Right("transactional-id", transactional_id, "WRITE"))
             else:
                 raise BrokerError(
                     f"no coordinator for the transactional id {transactional_id!r}: {describe_code(reply.error_code)}"
@@ -455,9 +457,10 @@ class KafkaLink:
         return random.choice(others) if others else None
 
     async def initialise(
-        self, transactional_id: str | None, transaction_timeout_ms: int, deadline: Deadline
+        self, transactional_id: str | None, transaction_timeout_ms: int, deadline: Deadline, topics: Collection[str]
     ) -> "Initialised":
-        """InitProducerId: producer id and epoch. With a transactional id it fences all older producers of it.
+        """InitProducerId: producer id and epoch. With a transactional id it fences all older producers of it; without
+        one it is for writing to ``topics``.
 
         Kafka answers only after the id's last transaction is decided and its markers are written. Asking twice is
         harmless: the second answer has the next epoch. An answer proves that the node is the coordinator: it is
@@ -482,9 +485,9 @@ class KafkaLink:
             if reply.error_code == Code.NONE:
                 return Initialised(reply.producer_id, reply.producer_epoch, node)
             if reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
-                raise self.refused(right_to_id(transactional_id or ""))
-            if reply.error_code == Code.CLUSTER_NOT_AUTHORIZED:
-                raise self.refused(Right("cluster", "", "IDEMPOTENT_WRITE"))
+                raise self.settings.refused(Right("transactional-id", transactional_id or "", "WRITE"))
+            if reply.error_code == Code.CLUSTER_NOT_AUTHORIZED:  # who may write anywhere is let in
+                raise self.settings.refused(*(Right("topic", topic, "WRITE") for topic in topics))
             if reply.error_code not in TRY_AGAIN:
                 raise BrokerError(f"no producer for {transactional_id!r}: {describe_code(reply.error_code)}")
             if reply.error_code != Code.CONCURRENT_TRANSACTIONS:

@@ -25,7 +25,7 @@ from aiokafka.protocol.types import Array, Int8, Int32, Int64, Schema, String
 from ..asking import Deadline, NotSent, ReplyLost
 from ..delivery import TopicNumbers
 from ..protocol import BrokerError, TopicPartition, UnknownTopic, Watermarks
-from ..rights import Right
+from ..rights import Operation, Right
 from .link import TRY_AGAIN, Code, KafkaLink, describe_code
 from .topics import Node
 
@@ -75,16 +75,18 @@ async def ask_leaders(
     rows: Mapping[TopicPartition, Callable[[], Row]],
     request: Callable[[list[tuple[str, list[Row]]]], Any],
     code_at: int,
+    purpose: Operation,
     deadline: Deadline,
 ) -> dict[TopicPartition, Sequence[int]]:
     """Ask the leader of each partition for its row, which is made when it is asked; again where that may help.
 
-    The answers by partition: what follows the partition in it, with the error code at ``code_at``.
+    The answers by partition: what follows the partition in it, with the error code at ``code_at``. ``purpose``: the
+    right that is missing where a topic is not seen.
     """
     found: dict[TopicPartition, Sequence[int]] = {}
     while len(found) < len(rows):
         open_ = [partition for partition in rows if partition not in found]
-        missing = await link.missing(open_, deadline)
+        missing = await link.missing(open_, deadline, purpose)
         if missing:
             raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
         by_leader: dict[Node, dict[str, list[Row]]] = {}
@@ -124,10 +126,10 @@ async def offsets_of(
         return partition.partition, link.leaders.epoch(partition), which[partition]
 
     rows = {partition: (lambda one=partition: row_of(one)) for partition in which}
-    answers = await ask_leaders(link, rows, OffsetsRequest, 0, deadline)
+    answers = await ask_leaders(link, rows, OffsetsRequest, 0, "READ", deadline)
     for partition, (code, *_) in answers.items():
         if code == Code.TOPIC_NOT_AUTHORIZED:
-            raise link.refused(Right("topic", partition.topic, "DESCRIBE"))
+            raise link.settings.refused(Right("topic", partition.topic, "READ"))
         if code != Code.NONE:
             raise BrokerError(f"{partition.topic}[{partition.partition}]: {describe_code(code)}")
     return {partition: row[2] for partition, row in answers.items()}
@@ -146,7 +148,7 @@ class ConfirmedWatermarks:
         found: dict[TopicPartition, Watermarks] = {}
         leaders = self._link.leaders
         while open_ := [partition for partition in partitions if partition not in found]:
-            if missing := await self._link.missing(open_, deadline):
+            if missing := await self._link.missing(open_, deadline, "READ"):
                 raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
             epochs = {partition: leaders.epoch(partition) for partition in open_}
             starts, highs, confirmed = await asyncio.gather(

@@ -25,7 +25,6 @@ from ..protocol import (
     BrokerTimeout,
     CorruptRecord,
     Headers,
-    NotAuthorized,
     OffsetOutOfRange,
     Record,
     TopicPartition,
@@ -291,7 +290,7 @@ class KafkaReader:
                     return BrokerTimeout(f"a broker that does not lead {source.topic}[{source.partition}] answered")
                 return OffsetOutOfRange(source, position, marks)
             case aiokafka.errors.TopicAuthorizationFailedError():
-                return NotAuthorized([Right("topic", source.topic, "READ")], self._settings.security.principal)
+                return self._settings.refused(Right("topic", source.topic, "READ"))
             case aiokafka.errors.KafkaError() if error.retriable:
                 return BrokerTimeout(str(error))
             case _:

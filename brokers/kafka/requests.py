@@ -13,7 +13,7 @@ from ..delivery import Answer, Batch, TopicNumbers, Verdict
 from ..filling import fill
 from ..producer import IdState
 from ..protocol import NotAuthorized, Outgoing, TopicPartition
-from ..rights import Right, right_to_id
+from ..rights import Right
 from .link import TRY_AGAIN, Code, Initialised, KafkaLink, describe_code
 from .topics import Node
 from .transactions import DescribeTransactionsRequest
@@ -228,8 +228,8 @@ class KafkaRequests:
         worst = codes[0] if codes else Code.NONE
         refusal = None
         if worst == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
-            refusal = self.link.refused(right_to_id(self._id))
+            refusal = self.link.settings.refused(Right("transactional-id", self._id, "WRITE"))
         return Answer(verdict_of(worst), describe_code(worst), refusal=refusal), reply
 
     def _refusal(self, topics: Collection[str]) -> NotAuthorized:
-        return self.link.refused(*(Right("topic", topic, "WRITE") for topic in topics))
+        return self.link.settings.refused(*(Right("topic", topic, "WRITE") for topic in topics))

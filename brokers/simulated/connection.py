@@ -75,6 +75,10 @@ class SimulatedConnection:
         told = await self._link.topics(topics, self._link.deadline("describing topics"))
         return dict(told.topics)
 
+    async def partitions(self, topics: Collection[str]) -> dict[str, int]:
+        """See the protocol."""
+        return {name: topic.partitions for name, topic in (await self.describe(topics)).items()}
+
     async def lacking(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
         """None."""
         return Lacking()
@@ -144,7 +148,7 @@ class SimulatedConnection:
         """A new appender; its session is an idempotent producer with a connection of its own."""
         return Appends(self._append_requests, self._link.deadline)
 
-    async def _append_requests(self, deadline: Deadline) -> SimulatedRequests:
+    async def _append_requests(self, deadline: Deadline, _topics: Collection[str]) -> SimulatedRequests:
         link = self._new_link()
         try:
             producer = await link.ask_any(Kind.INIT, lambda node: node.cluster.new_producer, deadline)

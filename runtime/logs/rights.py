@@ -5,12 +5,12 @@ name and told by the beginning of the names, which is how an ACL grants them.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...brokers.protocol import Broker, NotAuthorized, TopicDescription
-from ...brokers.rights import OUTPUT_OPERATIONS, Operation, Right
+from ...brokers.rights import OUTPUT_OPERATIONS, Operation, Right, as_granted
 from ...brokers.waiting import bounded
 from ...state.changelog import changelog_topic
 from ...state.tables import TABLE_CONFIG
@@ -26,14 +26,7 @@ SOURCE: Final[tuple[Operation, ...]] = ("READ", "DESCRIBE_CONFIGS")
 LOG: Final[tuple[Operation, ...]] = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 
 
-class Need(NamedTuple):
-    """A right: as the broker is asked for it, and as it is told."""
-
-    asked: Right
-    told: Right
-
-
-def needed(app: str, handlers: Sequence[Handler], *, creates: bool, transactional_id: str = "") -> list[Need]:
+def needed(app: str, handlers: Sequence[Handler], *, creates: bool) -> list[Right]:
     """What an application needs to run. ``creates``: whether it makes topics that are missing.
 
     Beside it: ``start="group:…"`` needs DESCRIBE on the group, at the first start of its topic; records that are sent
@@ -41,22 +34,16 @@ def needed(app: str, handlers: Sequence[Handler], *, creates: bool, transactiona
     """
     stateful = [handler.topic for handler in handlers if handler.stores]
     create: tuple[Operation, ...] = ("CREATE",) if creates else ()
-    needs = [_literal(handler.topic, operation) for handler in handlers for operation in SOURCE]
-    needs += [_literal(topic, one) for topic in destinations_of(handlers) for one in (*OUTPUT_OPERATIONS, *create)]
+    needs = [Right("topic", handler.topic, operation) for handler in handlers for operation in SOURCE]
+    for topic in destinations_of(handlers):
+        needs += [Right("topic", topic, operation) for operation in (*OUTPUT_OPERATIONS, *create)]
     logs = (control_topic(app), offsets_topic(app), signals_topic(app))
     for topic in (*logs, *(changelog_topic(app, source) for source in stateful)):
-        needs += [_own(app, topic, operation) for operation in LOG]
+        needs += [Right("topic", topic, operation) for operation in (*LOG, *create)]
         if topic == offsets_topic(app):
-            needs.append(_own(app, topic, "DELETE"))  # what is older than history_ms
-        needs += [_own(app, topic, operation) for operation in create]
-    identity = Right("transactional-id", transactional_id or f"{app}.", "WRITE")
-    needs.append(Need(identity, Right("transactional-id", f"{app}.", "WRITE", is_prefix=True)))
+            needs.append(Right("topic", topic, "DELETE"))  # what is older than history_ms
+    needs.append(Right("transactional-id", f"{app}.", "WRITE"))
     return list(dict.fromkeys(needs))
-
-
-def told(needs: Iterable[Need], lacking: Collection[Right]) -> list[Right]:
-    """The rights that are missing, as they are told; each once."""
-    return list(dict.fromkeys(need.told for need in needs if need.asked in lacking))
 
 
 async def prepare_with_rights(
@@ -67,9 +54,7 @@ async def prepare_with_rights(
     """
     needs = needed(app, handlers, creates=settings.create_topics)
     needs += await _groups(app, handlers, broker, settings)
-    lacking = await bounded(broker.lacking([need.asked for need in needs]), settings.call_limit_ms, "asking for rights")
-    if missing := told(needs, lacking.rights):
-        raise NotAuthorized(missing, lacking.principal)
+    await refuse_lacking(broker, settings, needs, app)
     stateful = [handler.topic for handler in handlers if handler.stores]
     topics = await prepare_topics(app, handlers, broker, settings, stateful, TABLE_CONFIG)
     _tell_replication(app, [topics[name] for name in sorted(written_to(app, handlers))])
@@ -89,22 +74,20 @@ def _tell_replication(app: str, topics: Sequence[TopicDescription]) -> None:
         logger.warning("%s: %s", app, line)
 
 
-async def _groups(app: str, handlers: Sequence[Handler], broker: Broker, settings: Settings) -> list[Need]:
+async def refuse_lacking(broker: Broker, settings: Settings, rights: Sequence[Right], app: str = "") -> None:
+    """Raises NotAuthorized with all that are missing, those on what is the own of ``app`` as an ACL grants them."""
+    lacking = await bounded(broker.lacking(rights), settings.call_limit_ms, "asking for rights")
+    if lacking.rights:
+        raise NotAuthorized(as_granted(lacking.rights, app), lacking.principal)
+
+
+async def _groups(app: str, handlers: Sequence[Handler], broker: Broker, settings: Settings) -> list[Right]:
     """Of groups that topics are started from, unless the application has run before: which topics it has started since
     stands in its control log.
     """
     groups = {handler.start.group for handler in handlers if handler.start.group is not None}
     with suppress(NotAuthorized):  # which is told beside these
         log = control_topic(app)
-        if groups and log in await bounded(broker.describe([log]), settings.call_limit_ms, f"looking for {log}"):
+        if groups and log in await bounded(broker.partitions([log]), settings.call_limit_ms, f"looking for {log}"):
             return []
-    return [Need(right, right) for right in (Right("group", group, "DESCRIBE") for group in sorted(groups))]
-
-
-def _literal(topic: str, operation: Operation) -> Need:
-    right = Right("topic", topic, operation)
-    return Need(right, right)
-
-
-def _own(app: str, topic: str, operation: Operation) -> Need:
-    return Need(Right("topic", topic, operation), Right("topic", f"{app}.", operation, is_prefix=True))
+    return [Right("group", group, "DESCRIBE") for group in sorted(groups)]

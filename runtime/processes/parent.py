@@ -229,7 +229,7 @@ class Parent:
         def make(control: Control) -> Expulsion:
             return asked_for_the_dead(control, request, by, birth)
 
-        broker = connect(self.address, self.settings, f"{self.app}-parent")
+        broker = connect(self.address, self.settings, self.app, "parent")
         try:
             await broker.open()
             logs = await GroupLogs.of(self.app, broker, self.settings)

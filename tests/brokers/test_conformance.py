@@ -381,10 +381,11 @@ async def a_trim_moves_the_start(world: World) -> None:
 
 @case
 async def what_does_not_exist_is_named(world: World) -> None:
-    """Watermarks and fetches of unknown topics and partitions raise UnknownTopic; ``describe`` leaves them out."""
+    """Watermarks and fetches of unknown topics and partitions raise UnknownTopic; descriptions and counts omit them."""
     topic, missing = await world.topic(), world.unique("missing")
     broker = await world.broker()
     assert list(await broker.describe([missing, topic])) == [topic]
+    assert await broker.partitions([missing, topic]) == {topic: 1}
     for unknown in (at(missing), at(topic, 1)):
         with pytest.raises(UnknownTopic):
             await broker.watermarks([unknown])

@@ -503,6 +503,7 @@ class KafkaRun(Run):
             {place: partial(_latest, place) for place in places},
             lambda rows: OffsetRequest(-1, READ_COMMITTED, rows),
             0,
+            "READ",
             broker._link.deadline("asking for the last stable offsets"),
         )
         return {source: row[2] for source, row in answers.items()}

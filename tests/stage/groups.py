@@ -20,7 +20,7 @@ def history_of(app: str, address: str, **settings: object) -> History:
     """What happened to it so far; blocks. Raises as ``group_of``."""
 
     async def read() -> History:
-        async with opened(Named(app, address, Settings.of(**settings))) as logs:
+        async with opened(Named(app, address, Settings.of(**settings)), ()) as logs:
             return await read_history(logs)
 
     return asyncio.run(read())

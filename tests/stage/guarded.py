@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
@@ -158,6 +159,21 @@ class Place:
     def acls(self, resource: str, name: str, operations: Sequence[str], pattern: str = "literal") -> list[Acl]:
         """Of this user."""
         return [Acl(self.user, operation, resource, name, pattern) for operation in operations]
+
+
+NAMED = re.compile(
+    r"--allow-principal 'User:(\w+)'((?: --operation \w+)+) --(topic|transactional-id|group) '([^']+)'"
+    r"( --resource-pattern-type prefixed)?`"
+)
+
+
+def acls_named(said: str) -> list[Acl]:
+    """The entries that the commands in a text put on the access list, in order."""
+    return sorted(
+        Acl(user, operation.lower(), resource.replace("-", "_"), name, "prefixed" if is_prefix else "literal")
+        for user, operations, resource, name, is_prefix in NAMED.findall(said)
+        for operation in re.findall(r"--operation (\w+)", operations)
+    )
 
 
 def everything_said(caplog: pytest.LogCaptureFixture, ended: Ended) -> str:
