@@ -57,6 +57,11 @@ class WitnessBroker(Protocol):
     def topics(self) -> dict[str, Topic]:
         """All topics by name."""
 
+    def refuse_unread(self, topics: Mapping[str, str]) -> None:
+        """Raises AuditError that names the rights to all topics, there or not, that this user may not read: each by the
+        beginning of names that stands with it, "" by its own name.
+        """
+
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         """First existing offset and high watermark; raises AuditError for a place that does not exist."""
 
@@ -107,6 +112,9 @@ class EmbeddedWitness:
     def topics(self) -> dict[str, Topic]:
         """The logs: what the broker keeps by key has no records to be read."""
         return {name: Topic(topic.partitions) for name, topic in self._store.topics().items() if not topic.by_key}
+
+    def refuse_unread(self, topics: Mapping[str, str]) -> None:
+        """Who has the folder may read all of it."""
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         self._store.refresh()

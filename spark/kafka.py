@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .brokers import CHUNK_RECORDS, DECIDED_S_MAX, AuditError, Columns, Place, Span, Topic, provenance_of
-from .kafka_clients import API_TIMEOUT_MS, PAUSE_S_MAX, KafkaClients
+from .kafka_clients import API_TIMEOUT_MS, PAUSE_S_MAX, KafkaClients, unread_of
 from .kafka_spans import KafkaSpans
 
 if TYPE_CHECKING:
@@ -36,6 +36,14 @@ class KafkaWitness:
         """All topics by name."""
         listed = self._clients.ask("topics", lambda admin, limit_s: admin.list_topics(timeout=limit_s)).topics
         return {name: Topic(len(topic.partitions)) for name, topic in listed.items() if topic.error is None}
+
+    def refuse_unread(self, topics: Mapping[str, str]) -> None:
+        """As the brokers tell it."""
+        unread = self._clients.ask("rights", lambda admin, limit_s: unread_of(admin, sorted(topics), limit_s))
+        if unread:
+            rights = dict.fromkeys((topics[name] or name, bool(topics[name])) for name in unread)
+            who = self._clients.principal
+            raise AuditError(" ".join(_lacking(who, name, is_prefix=is_prefix) for name, is_prefix in rights))
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         """First existing offset and high watermark."""
@@ -123,6 +131,16 @@ class KafkaWitness:
                     raise _Lost(None)  # the client finds leaders that moved; one that does not is replaced
         except KafkaException as error:
             raise _Lost(error.args[0]) from None
+
+
+def _lacking(who: str | None, name: str, *, is_prefix: bool) -> str:
+    """A right to read that is missing, with the command that gives it."""
+    what = f"each topic whose name begins with {name!r} (prefixed" if is_prefix else f"topic {name!r} (literal"
+    pattern = " --resource-pattern-type prefixed" if is_prefix else ""
+    return (
+        f"{who or 'this user'} has no right to READ on {what} ACL): allow it with `kafka-acls.sh --bootstrap-server "
+        f"BROKER --add --allow-principal '{who or 'User:PRINCIPAL'}' --operation READ --topic '{name}'{pattern}`."
+    )
 
 
 class _Lost(Exception):

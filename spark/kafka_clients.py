@@ -6,7 +6,7 @@ have a limit.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -78,6 +78,9 @@ class KafkaClients:
             "log_level": 2,
             "error_cb": self._hear,
         }
+        user = security.get("sasl.username")
+        self.principal = f"User:{user}" if user and security["security.protocol"].startswith("SASL_") else None
+        """Who the brokers take this client for, unless they have rules of their own; None: only they know."""
         self._admin: AdminClient | None = None
         self._heard: KafkaError | None = None
         """The last error of a connection: the error of a question says less."""
@@ -155,6 +158,32 @@ class KafkaClients:
         if any(cause.name() in _UNREACHED for cause in causes[:1]):
             hint = _UNFIT if self._is_secured else _UNSECURED
         raise AuditError(f"broker: no answer from {self._servers} for {limit}: {what}: {said}{hint}")
+
+
+def unread_of(admin: "AdminClient", topics: Sequence[str], limit_s: float) -> list[str]:
+    """Those of the topics that a client may not read, as far as the brokers tell; raises KafkaException."""
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+    from confluent_kafka.admin import AclOperation
+
+    if not topics:
+        return []
+    asked = admin.describe_topics(
+        TopicCollection([*topics]), include_authorized_operations=True, request_timeout=limit_s
+    )
+    unread = []
+    for name, answer in asked.items():
+        try:
+            allowed = answer.result().authorized_operations
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                unread.append(name)
+            elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+        else:
+            if allowed is not None and AclOperation.READ not in allowed:
+                unread.append(name)
+    return unread
 
 
 def _is_permanent(error: "KafkaError") -> bool:

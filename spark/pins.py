@@ -45,6 +45,7 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
     """Pin everything; raises AuditError when there is nothing to audit or it can't be understood."""
     topics = broker.topics()
     control_log, offset_log = f"{app}.control", f"{app}.offsets"
+    broker.refuse_unread(dict.fromkeys(outputs or (), "") | dict.fromkeys((control_log, offset_log), f"{app}."))
     if control_log not in topics or offset_log not in topics:
         apps = sorted(name.removesuffix(".control") for name in topics if name.endswith(".control"))
         raise AuditError(
@@ -59,9 +60,13 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
     control, control_ms = _control(broker, control_log, control_span)
     grants = fold_control(control)
     names = {topic for topic, _ in grants.starts} | {topic for topic, _ in grants.granted}
+    changelogs = (changelog_topic(app, store.topic) for store in grants.stores.values())
+    broker.refuse_unread(dict.fromkeys(names, "") | dict.fromkeys(changelogs, f"{app}."))
     missing = sorted(names - topics.keys())
     if missing:
-        raise AuditError(f"source topics of {app} do not exist at this broker: {', '.join(missing)}")
+        raise AuditError(
+            f"source topics of {app} do not exist at this broker, or it shows them to others only: {', '.join(missing)}"
+        )
     sources = _decided(broker, [(name, p) for name in sorted(names) for p in range(topics[name].partitions)])
     lost = sorted({source for source in grants.starts.keys() | grants.granted if source not in sources})
     if lost:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from keylanes.devkafka.security import ADMIN, OTHER_CA
 from keylanes.errors import SettingsError
 from keylanes.spark.access import Access
 from keylanes.spark.brokers import AuditError
+from keylanes.spark.pins import pin
 
+from ..stage.guarded import acls_named
 from ..tiers.brokers import SharedKafka
 from ..tiers.names import fresh
 
@@ -164,6 +167,37 @@ def test_what_is_refused_is_said_at_once_and_with_its_cause(cluster: SharedKafka
     with pytest.raises(AuditError, match=rf"{ORDERS}\[0\] from offset 0: .*Topic authorization failed"):
         list(witness.read((ORDERS, 0), 0, 1))
     assert time.monotonic() - began < 150
+
+
+def test_what_may_not_be_read_is_named(cluster: SharedKafka, tmp_path: Path) -> None:
+    """Also a topic that is hidden: all that is known to be missing at once, the sources when the logs are read. To
+    allow what was named is enough.
+    """
+    (tmp_path / "shop.py").write_text(textwrap.dedent(APPLICATION))
+    told(tmp_path, cluster, "app", "run", "shop:app", "--until", "level")
+    access, url = cluster.access, f"kafka://{cluster.bootstrap}"
+
+    def missing() -> list[Acl]:
+        with closing(Access(url, settings_of(cluster, "other"), 60_000).open()) as broker:
+            with pytest.raises(AuditError, match=r"^User:other has no right to READ on ") as refused:
+                pin(broker, APP, (PACKED, DEAD))
+            return acls_named(str(refused.value))
+
+    logs = Acl("other", "read", "topic", f"{APP}.", "prefixed")
+    orders, packed, dead = (Acl("other", "read", "topic", name) for name in (ORDERS, PACKED, DEAD))
+    assert missing() == sorted([logs, packed, dead])
+    access.allow(logs, packed, dead)
+    access.allow(*missing())
+    for acl in (logs, orders, packed, dead):
+        access.remove(acl)
+        assert missing() == [acl]
+        access.allow(acl._replace(operation="describe"))  # it is seen, and may not be read
+        assert missing() == [acl]
+        access.remove(acl._replace(operation="describe"))
+        access.allow(acl)
+    with closing(Access(url, settings_of(cluster, "other"), 60_000).open()) as broker:
+        assert pin(broker, APP, (PACKED, DEAD)).sources
+    access.remove(logs, orders, packed, dead)
 
 
 def test_settings_are_put_in_librdkafkas_words(cluster: SharedKafka) -> None:
