@@ -1,8 +1,18 @@
 """What the audit has to know of an application: its broker, the topics that it declares, how it proves who it is."""
 
-from ..brokers.security import Security
+import asyncio
+from typing import Final
+
+from ..brokers.protocol import BrokerError
+from ..brokers.security import Secret, Security
 from ..errors import SettingsError
 from ..runtime.app import App
+from ..spark.access import Access
+from ..spark.brokers import AuditError
+
+ATTEMPT_MS: Final = 2_500
+"""One try of these questions; an application's own is a setting."""
+ENCRYPTED: Final = ("SSL", "SASL_SSL")
 
 
 def audit_arguments(app: App) -> list[str]:
@@ -24,13 +34,51 @@ def audit_arguments(app: App) -> list[str]:
     return [*arguments, *(["--or-elsewhere"] if outputs else [])]
 
 
+def look_at_brokers(access: Access, *, allow_plaintext: bool) -> None:
+    """Ask for the brokers over a link of ours, which looks where each connection leads before it sends anything: a
+    client of librdkafka sends a password to whatever address is advertised. Raises AuditError.
+    """
+    given = access.security
+    protocol = given.get("security.protocol", "PLAINTEXT").upper()
+    if allow_plaintext or not access.url.startswith("kafka://") or protocol in ENCRYPTED:
+        return
+    try:
+        security = Security(
+            security_protocol=protocol,
+            sasl_mechanism=given.get("sasl.mechanism") or given.get("sasl.mechanisms") or "PLAIN",
+            sasl_plain_username=given.get("sasl.username"),
+            sasl_plain_password=Secret(given["sasl.password"]) if "sasl.password" in given else None,
+        )
+        asyncio.run(_reach_all(access, security))
+    except (BrokerError, SettingsError) as error:
+        raise AuditError(f"broker: {error}") from error
+
+
+async def _reach_all(access: Access, security: Security) -> None:
+    from ..brokers.kafka.broker import KafkaBroker  # here: it takes its time to import
+
+    limit_ms = access.default_api_timeout_ms
+    broker = KafkaBroker(
+        access.url.removeprefix("kafka://").rstrip("/"),
+        security=security,
+        client_id="keylanes-audit",
+        request_timeout_ms=min(ATTEMPT_MS, limit_ms),
+        default_api_timeout_ms=limit_ms,
+    )
+    try:
+        await broker.open()
+        await broker.reach_all()
+    finally:
+        await broker.close()
+
+
 def client_settings(security: Security) -> dict[str, str]:
     """The same for librdkafka, in its words. Secrets stand in it as they are. Raises SettingsError."""
     protocol = security.security_protocol
     if protocol == "PLAINTEXT":
         return {}
     settings = {"security.protocol": protocol}
-    if protocol in ("SSL", "SASL_SSL"):
+    if protocol in ENCRYPTED:
         files = {
             "ssl.ca.location": security.ssl_cafile,
             "ssl.certificate.location": security.ssl_certfile,

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +23,11 @@ from ..errors import KeylanesError, SettingsError
 from ..runtime.app import App
 from ..runtime.logs.topics import creation_commands
 from ..runtime.processes.child import SIBLING
+from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from ..runtime.watch.steps import Step
 from .application import load_app
-from .audit import audit_arguments, client_settings
+from .audit import audit_arguments, client_settings, look_at_brokers
 from .broker import broker
 from .codes import CODES, epilog
 from .group import group as group_commands
@@ -41,6 +43,7 @@ EXTRAS = {
 """Which extra brings a package that may be missing."""
 
 SHOWN_EVERY_S = 0.5
+PLAINTEXT_VARIABLE = "KEYLANES_ALLOW_PLAINTEXT"
 
 cli = typer.Typer(
     name="keylanes",
@@ -201,8 +204,11 @@ def demo(
 def audit(context: typer.Context) -> None:
     """Prove from the logs what an application did: [MODULE:APP] [--app NAME --broker ADDRESS …]; see audit --help."""
     arguments, security = list(context.args), {}
+    environ = {name: text for name, text in os.environ.items() if name == PLAINTEXT_VARIABLE}
+    allow_plaintext = Settings.from_env(environ).security.allow_plaintext
     if arguments and not arguments[0].startswith("-"):
         app = load_app(arguments[0])
+        allow_plaintext |= app.settings.security.allow_plaintext
         arguments = [*audit_arguments(app), *arguments[1:]]
         if not any(given.startswith("--client-settings") for given in arguments):
             security = client_settings(app.settings.security)
@@ -210,7 +216,7 @@ def audit(context: typer.Context) -> None:
 
     if not {"-h", "--help"} & set(arguments):
         os.environ.update(java_home().environment(os.environ))
-    raise typer.Exit(job.main(arguments, security))
+    raise typer.Exit(job.main(arguments, security, partial(look_at_brokers, allow_plaintext=allow_plaintext)))
 
 
 @cli.command(epilog=epilog(0, 2))

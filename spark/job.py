@@ -13,11 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .access import parse_security, shown
+from .access import Access, parse_security, shown
 from .brokers import AuditError
 from .kafka_clients import API_TIMEOUT_MS
 
@@ -117,15 +117,25 @@ def _unfinished(class_archive: Path) -> Path:
     return class_archive.with_name(class_archive.name + ".new")
 
 
-def main(argv: Sequence[str] | None = None, security: Mapping[str, str] | None = None) -> int:
+def anywhere(_access: Access) -> None:
+    """Whatever the brokers advertise is connected to."""
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    security: Mapping[str, str] | None = None,
+    look: Callable[[Access], None] = anywhere,
+) -> int:
     """Run the audit and print its report; returns the exit code.
 
     ``security``: client settings for Kafka where ``--client-settings`` gives none. They are no arguments, because
-    everybody on the machine may read these.
+    everybody on the machine may read these. ``look``: is called before anything is connected, and raises AuditError
+    where that must not be.
     """
     args = _parser().parse_args(argv)
     try:
         spec = _spec(args, security or {})
+        look(spec.access)
         return _run(spec, args)
     except AuditError as error:
         if args.json:

@@ -107,6 +107,12 @@ class KafkaBroker:
         quieten_client_logs()
         await self._link.open()
 
+    async def reach_all(self) -> None:
+        """Connect to each broker that the cluster advertises now, but for those that are silent. Raises
+        AuthenticationRefused, also for one on another machine where nothing may be sent in the clear.
+        """
+        await self._link.reach_all(self._link.deadline("connecting to all brokers"))
+
     async def close(self) -> None:
         """Disconnect, readers, producers and appenders of this object too; bounded in time."""
         made, self._made = self._made, []

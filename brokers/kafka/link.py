@@ -363,6 +363,12 @@ class KafkaLink:
             except (NotSent, ReplyLost) as error:
                 await deadline.pause(error)
 
+    async def reach_all(self, deadline: Deadline) -> None:
+        """Ask each broker, once, for what it would answer anybody."""
+        for node in self._client.nodes():
+            with contextlib.suppress(NotSent, ReplyLost):
+                await self.ask(node, MetadataRequest([], False), deadline)
+
     def any_node(self) -> Node:
         """A broker that was not silent lately, at random."""
         self.check()
