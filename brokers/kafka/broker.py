@@ -31,6 +31,7 @@ from ..rights import Lacking, Right
 from ..security import Security
 from ..throttling import LIMIT_MS, Throttling
 from .address import hosts_of, refuse_plaintext
+from .client_logs import quieten_client_logs
 from .groups import group_offsets
 from .identities import TopicIdentities
 from .link import (
@@ -41,7 +42,6 @@ from .link import (
     KafkaLink,
     LinkSettings,
     describe_code,
-    quieten_client_logs,
 )
 from .offsets import LATEST, ConfirmedWatermarks, ask_leaders, offsets_of
 from .reader import KafkaReader

@@ -31,8 +31,8 @@ from ..protocol import AuthenticationRefused, TopicPartition
 from ..silence import SilentNodes
 from ..throttling import Allowance, Throttling
 from . import inside
-from .connection import KafkaConnection, extend
 from .connecting import in_words, log_in_of, refusal_of
+from .connection import KafkaConnection, extend
 from .log_ins import LogIns
 from .tokens import NoToken
 from .topics import Node, TopicsRequest, answered_topics

@@ -8,8 +8,6 @@ requests are not used either, since they create missing topics on brokers that a
 import asyncio
 import contextlib
 import functools
-import logging
-import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -43,8 +41,6 @@ UNKNOWN_TOPIC_TRIES: Final = 8  # within 250 ms: news of a topic reaches all bro
 TRANSACTION_COORDINATOR: Final = 1
 TOPIC_RESOURCE: Final = 2
 DEFAULT_REPLICATION: Final = -1
-LOG_AGAIN_SECONDS: Final = 30.0
-LOG_MESSAGES_MAX: Final = 1_000
 
 
 class Code(IntEnum):
@@ -195,41 +191,6 @@ class LinkSettings:
 
 def _revealed(secret: Secret | None) -> str | None:
     return None if secret is None else secret.reveal()
-
-
-class _Repeats(logging.Filter):
-    """Lets a message through once in a while: aiokafka says the same at each of its tries to connect."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this message was not logged lately."""
-        message, now = record.getMessage(), time.monotonic()
-        if now - self._last.get(message, -math.inf) < LOG_AGAIN_SECONDS:
-            return False
-        if len(self._last) >= LOG_MESSAGES_MAX:
-            self._last.clear()
-        self._last[message] = now
-        return True
-
-
-_repeats: Final = _Repeats()
-
-
-def quieten_client_logs() -> None:
-    """Keep aiokafka at WARNING, unless a level was set for it, and from repeating; in any case from logging records: at
-    DEBUG it prints every request, keys and values.
-    """
-    whole = logging.getLogger("aiokafka")
-    if whole.level == logging.NOTSET:
-        whole.setLevel(max(whole.getEffectiveLevel(), logging.WARNING))
-    for name in ("aiokafka", *(name for name in logging.root.manager.loggerDict if name.startswith("aiokafka."))):
-        logger = logging.getLogger(name)
-        if logger.level != logging.NOTSET:
-            logger.setLevel(max(logger.level, logging.INFO))
-        logger.addFilter(_repeats)
 
 
 def growing_pauses() -> Iterator[float]:

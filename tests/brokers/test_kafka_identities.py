@@ -38,7 +38,7 @@ class Client:
         """The only one."""
         return [7]
 
-    async def send(self, node: int, request: Any, *, group: Any, is_handed_on: bool) -> Any:
+    async def send(self, node: int, request: Any, *, group: Any, is_handed_on: bool, limit: Any) -> Any:
         """The next answer."""
         self.asked += 1
         topics = [self._answers[min(self.asked, len(self._answers)) - 1]]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keylanes.brokers.kafka.link import quieten_client_logs
+from keylanes.brokers.kafka.client_logs import quieten_client_logs
 
 from ..tiers.marks import tier
 

@@ -55,7 +55,7 @@ class Client:
         """Why there is no connection."""
         return f"no connection to broker {node}"
 
-    async def send(self, node: int, request: Any, *, group: Any, is_handed_on: bool) -> Any:
+    async def send(self, node: int, request: Any, *, group: Any, is_handed_on: bool, limit: Any) -> Any:
         """What the node answers."""
         self.asked.append((node, type(request).__name__))
         known = self._nodes[node]
