@@ -1,15 +1,19 @@
 """What a process does for the others while it coordinates, and has little or nothing to do itself."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
-from keylanes.brokers.protocol import TopicPartition
+from keylanes.brokers.protocol import BrokerTimeout, Outgoing, TopicPartition
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.codec import decode
-from keylanes.offsets.control_events import EndsPinned
+from keylanes.offsets.control_events import CoordinatorElected, EndsPinned
 
-from ...stage.engine import SOURCE
-from .group import PROCESSED_S, Group, coordinators, held, in_group, passing_on, until
+from ...stage.engine import SOURCE, Engine
+from ...stage.passing import Passing
+from ...stage.virtual import virtual
+from .group import BEAT_S, PROCESSED_S, Group, coordinators, held, in_group, passing_on, until
 
 
 @in_group()
@@ -52,3 +56,37 @@ async def test_a_coordinator_that_commits_nothing_takes_snapshots(group: Group) 
         await asyncio.sleep(0.1)
     await until(lambda: group.cluster.watermarks(TopicPartition("app.offsets", 0)).start > 100)
     await group.done()
+
+
+class Unelectable(Passing):
+    """A connection by which no election comes to be written: each ends at once with an error. ``tries``: how many."""
+
+    tries = 0
+
+    def appender(self) -> Any:
+        """One that refuses elections."""
+        appender = Passing(self.real.appender())
+        real = appender.append
+
+        async def append(records: Sequence[Outgoing]) -> Any:
+            own = [decode(record.value or b"") for record in records if record.topic == "app.control"]
+            if any(isinstance(event, CoordinatorElected) for event in own):
+                Unelectable.tries += 1
+                raise BrokerTimeout("no leader")
+            return await real(records)
+
+        appender.append = append
+        return appender
+
+
+@virtual
+async def test_an_election_that_fails_is_not_repeated_before_a_beat_is_over() -> None:
+    """Some of what ended with an error may be in the log, which keeps each for ever."""
+    engine, Unelectable.tries = Engine(passing_on()), 0
+    engine.cluster.wrap = Unelectable
+    starting = asyncio.ensure_future(engine.start())
+    await asyncio.sleep(20 * BEAT_S)
+    assert 10 <= Unelectable.tries <= 21
+    starting.cancel()
+    await asyncio.wait([starting])
+    await engine.crash()
