@@ -1,6 +1,7 @@
 """Processes with names: who lost its name ends for good, and who comes back has the folder of its name."""
 
 import asyncio
+import json
 import logging
 import re
 import shutil
@@ -14,7 +15,7 @@ from keylanes import FencedError, State
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import Member
-from keylanes.runtime.processes.child import COMES_BACK, Sibling
+from keylanes.runtime.processes.child import CAUSE, COMES_BACK, Sibling
 from keylanes.runtime.rejoining import Rejoining
 
 from ...stage.engine import OUT, SOURCE, Engine, application
@@ -68,13 +69,13 @@ async def test_who_was_superseded_ends_for_good(group: Group, lives_max: int, *,
     ids=["silent", "superseded", "left", "refused"],
 )
 def test_a_parent_hears_who_may_be_started_again(error: FencedError, comes_back: bool) -> None:
-    """The exit code is 3 in each case."""
+    """And by which error it ended. The exit code is 3 in each case."""
     theirs, ours = socket.socketpair()
     with ours:
         with theirs:
             Sibling(1, 2, theirs).ends(error)
         said = ours.makefile().read()
-    assert said == (f"{COMES_BACK}\n" if comes_back else "")
+    assert said == (f"{COMES_BACK}\n" if comes_back else "") + f"{CAUSE}{json.dumps(str(error))}\n"
 
 
 # --- the folder of a name ---------------------------------------------------------------------------------------------
