@@ -164,7 +164,6 @@ async def test_a_connection_that_is_opened_while_the_run_ends_is_closed(tmp_path
     await owner.create([TopicSpec("orders", 2, {})])
     app = shop()
     sending = Sending("shop", app.handlers, app.settings, {}, lambda _: (sender, True))
-    sending.keep()
     sent = asyncio.create_task(sending.send(Record(1, topic="orders", key="a")))
     await asyncio.sleep(0)  # it is being opened
     await sending.close()
