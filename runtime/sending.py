@@ -44,7 +44,7 @@ BATCH_RECORDS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 1_000_000
 
 STRETCH_RECORDS: Final = 100
-"""So many records ``send_many`` hands over before others have their turn at the loop."""
+"""So many records are handed over, or encoded, before others have their turn at the loop."""
 
 
 class _Call:
@@ -109,10 +109,10 @@ class Sending:
             try:
                 for number, output in enumerate(_outputs(topic, records)):
                     calls.append((way := self._way(), call := way.enter(output)))
-                    if call.record is None:
-                        await asyncio.wait([call.outcome])
-                    elif number % STRETCH_RECORDS == 0:
+                    if number % STRETCH_RECORDS == 0:
                         await asyncio.sleep(0)
+                        if call.record is None:  # it has no room: nor have others
+                            await asyncio.wait([call.outcome])
                     while calls and calls[0][1].outcome.done():
                         failure = failure or calls.popleft()[1].outcome.exception()
             except Exception as error:  # noqa: BLE001  # records come from anywhere; those in front of it are on their way
@@ -163,7 +163,8 @@ class _Way:
         self._connection = self._connected()
         self._opening: asyncio.Task[None] | None = None
         self._waiting: dict[str, _Queue] = {}
-        self._preparing: set[str] = set()
+        self._room = asyncio.Event()
+        self._room.set()
         self._flows: dict[TopicPartition, _Queue] = {}
         self._bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -182,63 +183,71 @@ class _Way:
     def enter(self, output: Output) -> _Call:
         """A new call, behind all others of its topic."""
         topic = str(output.topic)
-        queue = self._waiting.setdefault(topic, OrderedDict())
+        queue = self._waiting.get(topic)
+        if queue is None:
+            queue = self._waiting[topic] = OrderedDict()
+            self._start(self._admit(topic, queue))
         call = _Call(output, queue)
         queue[call] = None
         self._used_s = self._loop.time()
-        self._feed(topic)
         return call
 
     def leave(self, call: _Call) -> None:
         """Nobody waits for the call any more: unless it is under way, it is not sent."""
         if call in call.queue:
             del call.queue[call]
-            self._free(call.size)
+            self._take(-call.size)
 
-    def _feed(self, topic: str) -> None:
-        """Hand calls of a topic that have room on to their partitions."""
-        destination, queue = self._known.known.get(topic), self._waiting.get(topic)
-        if queue is None:
-            return
-        if destination is None:
-            if topic not in self._preparing:
-                self._preparing.add(topic)
-                self._start(self._prepare(topic))
-            return
-        codec, limit = codec_of_topic(topic, self._sending.handlers), self._settings.send_bytes_max
-        while queue and self._bytes < limit:
+    async def _admit(self, topic: str, queue: _Queue) -> None:
+        """Hand the calls of a topic on to their partitions, as there is room for them."""
+        try:
+            await self._opened()
+            while queue:
+                if topic not in self._known.known:
+                    await self._learn(topic)
+                await self._room.wait()
+                self._build(topic, queue)
+                await asyncio.sleep(0)  # others have their turn
+        except Exception as error:  # noqa: BLE001  # a folder that can't be opened, too
+            _fail(queue, error, None)
+        del self._waiting[topic]
+
+    def _build(self, topic: str, queue: _Queue) -> None:
+        """Encode the next calls; each joins those of its partition."""
+        destination, codec = self._known.known.get(topic), codec_of_topic(topic, self._sending.handlers)
+        for _ in range(min(len(queue), STRETCH_RECORDS)):
+            if destination is None or not self._room.is_set():
+                return
             call, _ = queue.popitem(last=False)
             try:
                 call.record, call.size = build_sent(call.output, topic, codec, destination, next(self._sending.turns))
             except Exception as error:  # noqa: BLE001  # whatever is wrong with the record is said to its caller
                 call.fail(error)
             else:
-                self._bytes += call.size
+                self._take(call.size)
                 self._join(call, TopicPartition(topic, call.record.partition))
-        if not queue:
-            del self._waiting[topic]
 
     def _join(self, call: _Call, place: TopicPartition) -> None:
         flow = self._flows.get(place)
-        call.queue = flow if flow is not None else OrderedDict()
+        call.queue = OrderedDict() if flow is None else flow
         call.queue[call] = None
         if flow is None:
             self._flows[place] = call.queue
             self._start(self._run(place, call.queue))
 
-    def _free(self, size: int) -> None:
-        """So many bytes wait no more: others have room."""
-        self._bytes -= size
-        self._used_s = self._loop.time()
+    def _take(self, size: int) -> None:
+        """So many bytes more, or fewer, wait for their answer."""
+        self._bytes += size
         if self._bytes < self._settings.send_bytes_max:
-            for topic in list(self._waiting):
-                self._feed(topic)
+            self._room.set()
+        else:
+            self._room.clear()
 
     # --- a partition -------------------------------------------------------------------------------------------------
 
     async def _run(self, place: TopicPartition, flow: _Queue) -> None:
         """Send the calls of a partition, one batch after the other, until none is left."""
-        await asyncio.sleep(0)  # what is called in this turn of the loop goes together
+        await asyncio.sleep(0)  # what comes in this turn of the loop goes together
         while flow:
             batch, size = list[_Call](), 0
             while flow and len(batch) < BATCH_RECORDS_MAX and size < BATCH_BYTES_MAX:
@@ -248,7 +257,8 @@ class _Way:
             try:
                 await self._send(place, batch)
             finally:
-                self._free(size)
+                self._take(-size)
+                self._used_s = self._loop.time()
         del self._flows[place]
 
     async def _send(self, place: TopicPartition, batch: Sequence[_Call]) -> None:
@@ -304,19 +314,11 @@ class _Way:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _prepare(self, topic: str) -> None:
-        """Connect and learn what the topic takes; then its calls go on, or fail."""
+    async def _opened(self) -> None:
+        """Connect, once for all topics."""
         if self._opening is None:
             self._opening = self._start(self._open())
-        try:
-            await asyncio.shield(self._opening)
-            await self._learn(topic)
-        except Exception as error:  # noqa: BLE001  # a folder that can't be opened, too
-            self._preparing.discard(topic)
-            _fail(self._waiting.pop(topic, ()), error, None)
-        else:
-            self._preparing.discard(topic)
-            self._feed(topic)
+        await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
         try:
