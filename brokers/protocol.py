@@ -248,9 +248,9 @@ class Appender(Protocol):
     async def append(self, records: Sequence[Outgoing]) -> Mapping[TopicPartition, int]:
         """Write all, in order per partition; returns when all are acknowledged.
 
-        Calls wait for each other where they write to the same partition, and nowhere else. Returns for each partition
-        the offset behind the last record. A partition is left out where the adapter can't know. Bounded in time, with
-        the wait for the calls in front of it. After an error some may have been written, or may still be, behind what
+        Calls for one partition wait for each other; those for others may go together. Returns for each partition the
+        offset behind the last record. A partition is left out where the adapter can't know. Bounded in time, with the
+        wait for the calls in front of it. After an error some may have been written, or may still be, behind what
         is appended later; the next call may succeed. Raises TransactionRefused for records that are refused for good,
         BrokerError. No culprit of a refusal was written; all in front of the culprits in their partition was, and
         nothing behind them.

@@ -50,10 +50,10 @@ STRETCH_RECORDS: Final = 100
 class _Call:
     """One record that is to be sent, and its outcome. ``record``: as it is written, once it has room."""
 
-    __slots__ = ("outcome", "output", "queue", "record", "size")
+    __slots__ = ("outcome", "output", "queue", "record", "size", "way")
 
-    def __init__(self, output: Output, queue: "_Queue") -> None:
-        self.output, self.queue = output, queue
+    def __init__(self, way: "_Way", output: Output, queue: "_Queue") -> None:
+        self.way, self.output, self.queue = way, output, queue
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.record: Outgoing | None = None
         self.size = 0
@@ -68,6 +68,13 @@ class _Call:
         if not self.outcome.done():
             self.outcome.set_exception(error)
             self.outcome.exception()  # a caller that is cancelled at this moment never asks
+
+    def leave(self) -> None:
+        """Nobody waits for it any more: unless it is under way, it is not sent."""
+        self.outcome.cancel()
+        if self in self.queue:
+            del self.queue[self]
+            self.way.take(-self.size)
 
 
 _Queue = OrderedDict[_Call, None]
@@ -92,39 +99,39 @@ class Sending:
 
     async def send(self, output: Output) -> None:
         """Write one record. Raises OutputRefused, SendUnknown, and a FatalError when there is no broker."""
-        way = self._way()
-        call = way.enter(output)
+        call = self._way().enter(output)
         try:
             await call.outcome
         finally:
-            way.leave(call)
+            call.leave()
 
     async def send_many(self, topic: str, records: Iterable[Output]) -> None:
         """Write records of a topic; returns when each of them has its outcome. Raises what ``send`` does for the first
         one that failed; the others are tried all the same.
         """
-        calls = deque[tuple[_Way, _Call]]()
+        calls = deque[_Call]()
         failure: BaseException | None = None
+        last: BaseException | None = None
         try:
             try:
                 for number, output in enumerate(_outputs(topic, records)):
-                    calls.append((way := self._way(), call := way.enter(output)))
+                    calls.append(call := self._way().enter(output))
                     if number % STRETCH_RECORDS == 0:
                         await asyncio.sleep(0)
                         if call.record is None:  # it has no room: nor have others
                             await asyncio.wait([call.outcome])
-                    while calls and calls[0][1].outcome.done():
-                        failure = failure or calls.popleft()[1].outcome.exception()
-            except Exception as error:  # noqa: BLE001  # records come from anywhere; those in front of it are on their way
-                failure = failure or error
-            while calls:
-                await asyncio.wait([calls[0][1].outcome])
-                failure = failure or calls.popleft()[1].outcome.exception()
+                        while calls and calls[0].outcome.done():
+                            error = calls.popleft().outcome.exception()
+                            failure = failure or error
+            except Exception as error:  # noqa: BLE001  # those in front of what is wrong are on their way
+                last = error
+            for call in calls:
+                await asyncio.wait([call.outcome])
+                failure = failure or call.outcome.exception()
         finally:
-            for way, call in calls:
-                call.outcome.cancel()
-                way.leave(call)
-        if failure is not None:
+            for call in calls:
+                call.leave()
+        if failure := failure or last:
             raise failure
 
     async def close(self, limit_ms: int | None = None) -> None:
@@ -187,16 +194,10 @@ class _Way:
         if queue is None:
             queue = self._waiting[topic] = OrderedDict()
             self._start(self._admit(topic, queue))
-        call = _Call(output, queue)
+        call = _Call(self, output, queue)
         queue[call] = None
         self._used_s = self._loop.time()
         return call
-
-    def leave(self, call: _Call) -> None:
-        """Nobody waits for the call any more: unless it is under way, it is not sent."""
-        if call in call.queue:
-            del call.queue[call]
-            self._take(-call.size)
 
     async def _admit(self, topic: str, queue: _Queue) -> None:
         """Hand the calls of a topic on to their partitions, as there is room for them."""
@@ -224,7 +225,7 @@ class _Way:
             except Exception as error:  # noqa: BLE001  # whatever is wrong with the record is said to its caller
                 call.fail(error)
             else:
-                self._take(call.size)
+                self.take(call.size)
                 self._join(call, TopicPartition(topic, call.record.partition))
 
     def _join(self, call: _Call, place: TopicPartition) -> None:
@@ -235,7 +236,7 @@ class _Way:
             self._flows[place] = call.queue
             self._start(self._run(place, call.queue))
 
-    def _take(self, size: int) -> None:
+    def take(self, size: int) -> None:
         """So many bytes more, or fewer, wait for their answer."""
         self._bytes += size
         if self._bytes < self._settings.send_bytes_max:
@@ -257,7 +258,7 @@ class _Way:
             try:
                 await self._send(place, batch)
             finally:
-                self._take(-size)
+                self.take(-size)
                 self._used_s = self._loop.time()
         del self._flows[place]
 
