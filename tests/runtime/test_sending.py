@@ -369,7 +369,7 @@ async def test_many_records_are_taken_as_there_is_room() -> None:
     written = [json.loads(record.value or b"") for record in cluster.committed("orders")]
     assert written == [-1, *(number for number in range(1_000) if number not in (3, 5))]
     wrong: Any
-    for wrong, says in ((17, "seen int as record 1"), (Record(1, topic="totals"), "names 'totals'")):
+    for wrong, says in ((17, "seen int as record 1"), (Record(1, topic="totals"), "names the topic 'totals'")):
         with pytest.raises(OutputRefused, match=says):
             await app.send_many("orders", [wrong])
 
