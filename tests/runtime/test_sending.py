@@ -15,6 +15,7 @@ from msgspec.msgpack import decode
 from keylanes import (
     App,
     Context,
+    JsonCodec,
     KeylanesError,
     MsgpackCodec,
     OutputRefused,
@@ -322,12 +323,17 @@ async def test_a_connection_is_kept_until_it_is_closed_or_was_idle() -> None:
         await asyncio.sleep(pause_s)
         await asyncio.gather(sending.send(order), sending.send(order))
         assert len(made) == count
+    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
     sent = [asyncio.create_task(sending.send(order))]
-    await asyncio.sleep(0)
+    await cluster.network.caught()
     closing = [asyncio.create_task(sending.close()) for _ in range(2)]
-    await asyncio.sleep(0)
-    sent.append(asyncio.create_task(sending.send(order)))
+    await asyncio.sleep(1)
+    sent.append(asyncio.create_task(sending.send(Record(2, topic="orders"))))
+    await asyncio.sleep(1)
+    assert len(cluster.committed("orders")) == 8, "what comes meanwhile waits for the end of the one before"
+    cluster.network.release()
     await asyncio.gather(*sent, *closing)
+    assert numbers(cluster, 0)[8:] == [1, 2]
     assert len(made) == 3
     for old in made[:2]:
         with pytest.raises(BrokerError, match="closed"):
@@ -350,6 +356,15 @@ async def test_many_records_are_taken_as_there_is_room() -> None:
     cluster, taken = SimulatedBroker(3), list[int]()
     cluster.create_topic("orders", 1)
     app = App("shop", broker=cluster.connect("sender"), settings=Settings(send_bytes_max=3_000))
+    encoded = list[int]()
+
+    class Noting(JsonCodec):
+        def encode(self, value: Any) -> bytes:
+            encoded.append(value)
+            return super().encode(value)
+
+    @app.handler("orders", codec=Noting())
+    async def handle(value: int) -> None: ...
 
     def records() -> Iterator[Any]:
         for number in range(1_000):
@@ -363,6 +378,7 @@ async def test_many_records_are_taken_as_there_is_room() -> None:
     await cluster.network.caught()
     await asyncio.sleep(1)
     assert len(taken) < 300
+    assert sum(256 for _ in encoded) <= 3_000 + 2 * 256, "a record counts 256 bytes beside its own"
     cluster.network.release()
     with pytest.raises(OutputRefused, match="object can't be encoded"):
         await sending
