@@ -328,7 +328,7 @@ async def test_a_connection_is_kept_until_it_is_closed_or_was_idle() -> None:
     await cluster.network.caught()
     closing = [asyncio.create_task(sending.close()) for _ in range(2)]
     await asyncio.sleep(1)
-    sent.append(asyncio.create_task(sending.send(Record(2, topic="orders"))))
+    sent.append(asyncio.create_task(sending.send(Record(2, topic="orders", key="k"))))
     await asyncio.sleep(1)
     assert len(cluster.committed("orders")) == 8, "what comes meanwhile waits for the end of the one before"
     cluster.network.release()
