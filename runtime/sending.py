@@ -116,7 +116,7 @@ class Sending:
             try:
                 for number, output in enumerate(_outputs(topic, records)):
                     calls.append(call := self._way().enter(output))
-                    if number % STRETCH_RECORDS == 0:
+                    if number % STRETCH_RECORDS == STRETCH_RECORDS - 1:
                         await asyncio.sleep(0)
                         if call.record is None:  # it has no room: nor have others
                             await asyncio.wait([call.outcome])
