@@ -190,13 +190,13 @@ class _Way:
     def enter(self, output: Output) -> _Call:
         """A new call, behind all others of its topic."""
         topic = str(output.topic)
-        queue = self._waiting.get(topic)
-        if queue is None:
-            queue = self._waiting[topic] = OrderedDict()
-            self._start(self._admit(topic, queue))
-        call = _Call(self, output, queue)
-        queue[call] = None
         self._used_s = self._loop.time()
+        queue = self._waiting.get(topic)
+        call = _Call(self, output, OrderedDict() if queue is None else queue)
+        call.queue[call] = None
+        if queue is None:
+            self._waiting[topic] = call.queue
+            self._start(self._admit(topic, call.queue))
         return call
 
     async def _admit(self, topic: str, queue: _Queue) -> None:
@@ -253,8 +253,9 @@ class _Way:
             batch, size = list[_Call](), 0
             while flow and len(batch) < BATCH_RECORDS_MAX and size < BATCH_BYTES_MAX:
                 call, _ = flow.popitem(last=False)
-                batch.append(call)
                 size += call.size
+                if not call.outcome.done():  # it is about to leave
+                    batch.append(call)
             try:
                 await self._send(place, batch)
             finally:

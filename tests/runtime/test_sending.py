@@ -378,7 +378,7 @@ async def test_many_records_are_taken_as_there_is_room() -> None:
     await cluster.network.caught()
     await asyncio.sleep(1)
     assert len(taken) < 300
-    assert 5 < len(encoded) <= 3_000 // 256 + 2, f"a record counts 256 bytes beside its own: {len(encoded)}"
+    assert 5 < len(encoded) <= 3_000 // 256 + 4, "a record counts 256 bytes beside its own; one was first, two failed"
     cluster.network.release()
     with pytest.raises(OutputRefused, match="object can't be encoded"):
         await sending
