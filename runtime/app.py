@@ -170,11 +170,10 @@ class App:
         """Run until SIGTERM or SIGINT; with ``until="level"`` also until the current ends of the topics are reached.
 
         The first signal stops in order, and ``run`` returns; the second one hurries that, see ``stop``; the third one
-        aborts. With ``until="level"`` the records
-        of a released range are waited for until it is granted again; when nothing else is left, that is logged. A fatal
-        error is logged CRITICAL and raises SystemExit with the exit code that errors.py lists. ``on_step`` is called
-        with each step of the commit cycle. ``run`` assumes that the process is its own: it makes garbage collection run
-        less often, and glibc keep more freed memory.
+        aborts. With ``until="level"`` the records of a released range are waited for until it is granted again; when
+        nothing else is left, that is logged. A fatal error is logged CRITICAL and raises SystemExit with the exit code
+        that errors.py lists. ``on_step`` is called with each step of the commit cycle. ``run`` assumes that the process
+        is its own: it makes garbage collection run less often, and glibc keep more freed memory.
 
         ``processes``: so many processes share the work, or "cores": one on each core. This one starts the others and
         runs no handler: each of them runs the program from its beginning, up to its own ``run`` and beyond. They are
@@ -344,28 +343,24 @@ class App:
         it is a source record. A handler returns its outputs or uses ``Context.send`` instead, or they may be doubled.
 
         Calls may be made side by side: records of one partition are written in the order of the calls. Beyond
-        ``send_bytes_max`` a call waits. The connection stays open until ``close``, the end of the run or of the loop.
-
-        Raises OutputRefused for what can't be written, and a topic that does not exist; SendUnknown when the answer is
-        lost, so that it may be there, or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError when
-        there is no broker. Cancelled while it waits, it is not sent; later it may be there.
+        ``send_bytes_max`` a call waits; one that is cancelled while it waits is not sent. Raises OutputRefused for what
+        can't be written, and a topic that does not exist; SendUnknown when the answer is lost, so that it may be there,
+        or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError when there is no broker.
         """
         check_topic_name(topic, "send: topic")
         output = Output(value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp)
         await self._call(self._sending.send(output))
 
     async def send_many(self, topic: str, records: Iterable[Output]) -> None:
-        """Write records, as ``Record(value, key=…)``, in their order; returns when each of them has its outcome.
-
-        Takes no more of an iterator than has room. Raises what ``send`` does for the first record that failed; the
-        others are tried all the same.
+        """Write records, as ``Record(value, key=…)``, in their order; returns when each of them has its outcome. Takes
+        no more of an iterator than has room. Raises the first error, as ``send`` does; all others are tried, too.
         """
         check_topic_name(topic, "send_many: topic")
         await self._call(self._sending.send_many(topic, records))
 
     async def close(self) -> None:
-        """Let go of what ``send`` keeps open on this loop, once all that was called has its outcome, within
-        ``close_timeout_ms``. The next call opens it again. The end of a run does this, too.
+        """Close what ``send`` keeps open on this loop, once all calls have their outcome, within ``close_timeout_ms``.
+        The end of a run does this, too. The next call opens it again.
         """
         await self._call(self._sending.close())
 
