@@ -109,7 +109,7 @@ async def test_a_start_that_fails_is_said_in_one_line(
     def bare(service: str) -> str:
         return service
 
-    around: Any = lifespan(app, then=bare if why == "then" else own)  # type: ignore[arg-type]
+    around: Any = lifespan(app, then=bare if why == "then" else own)  # type: ignore[arg-type]  # that is what is wrong
     with caplog.at_level(logging.CRITICAL), pytest.raises(KeylanesError, match=says):
         async with around("service"):
             begun.append("it serves")
