@@ -5,7 +5,8 @@ The decisions are made here, once for every adapter: an adapter sends the reques
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -251,9 +252,24 @@ class Session(Generic[T]):
         return Refused(message, culprits, is_untimely=is_untimely)
 
 
+class PartitionTurns:
+    """Who writes to a partition now: one at a time, the others in the order of their calls."""
+
+    def __init__(self) -> None:
+        self._locks: dict[TopicPartition, asyncio.Lock] = {}
+
+    @asynccontextmanager
+    async def at(self, partitions: Iterable[TopicPartition]) -> AsyncIterator[None]:
+        """Wait for the turn at each of the partitions, and keep it until the end of the block."""
+        async with AsyncExitStack() as held:
+            for partition in sorted(partitions):  # all in one order, so nobody waits in a circle
+                await held.enter_async_context(self._locks.setdefault(partition, asyncio.Lock()))
+            yield
+
+
 class Appends(Generic[T]):
-    """An ``Appender``: one call after the other, in a session of its own that is made when there is none. ``connect``:
-    to write to these topics.
+    """An ``Appender``. Its calls share a session, which is made when there is none; a call that fails ends it for those
+    behind it, and those beside it go on in it. ``connect``: to write to these topics.
     """
 
     def __init__(
@@ -262,8 +278,11 @@ class Appends(Generic[T]):
         deadline: Callable[[str], Deadline],
     ) -> None:
         self._connect, self._deadline = connect, deadline
-        self._lock = asyncio.Lock()
+        self._turns = PartitionTurns()
+        self._opening = asyncio.Lock()
         self._session: Session[T] | None = None
+        self._calls: dict[Session[T], int] = {}
+        """How many calls are under way in each session that is open."""
         self.closed = False
 
     async def append(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
@@ -271,39 +290,47 @@ class Appends(Generic[T]):
         if not records:
             return {}
         deadline = self._deadline("appending")
-        async with self._lock:
+        async with self._turns.at(by_partition(records)):
             deadline.check("others were in front of it")
+            session = await self._opened(deadline, dict.fromkeys(record.topic for record in records))
+            self._calls[session] += 1
             try:
-                session = await self._opened(deadline, dict.fromkeys(record.topic for record in records))
                 groups = await session.plan(records, deadline)
                 return await session.deliver(records, groups, deadline)
             except BaseException as error:
                 # What became of a batch is not known, so the sequence numbers can't go on from it.
-                await self._drop()
+                if self._session is session:
+                    self._session = None
                 if isinstance(error, Refused):
                     raise error.as_refusal() from error
                 if isinstance(error, FencedAnswer):
                     raise BrokerError(f"an append was refused: {error}") from error
                 raise
+            finally:
+                self._calls[session] -= 1
+                await self._drop_unused()
 
     async def _opened(self, deadline: Deadline, topics: Collection[str]) -> Session[T]:
-        self._check()
-        if self._session is None:
-            requests = await self._connect(deadline, topics)
-            self._session = Session(requests, in_transactions=False)
-            self._check()  # it may have been closed meanwhile
-        return self._session
+        async with self._opening:
+            self._check()
+            if self._session is None:
+                session = Session(await self._connect(deadline, topics), in_transactions=False)
+                self._session, self._calls[session] = session, 0
+                if self.closed:  # meanwhile
+                    await self.close()
+                    self._check()
+            return self._session
 
     def _check(self) -> None:
         if self.closed:
             raise BrokerError("the appender was closed")
 
-    async def _drop(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
+    async def _drop_unused(self) -> None:
+        for session in [one for one, calls in self._calls.items() if not calls and one is not self._session]:
+            del self._calls[session]
             await session.requests.close()
 
     async def close(self) -> None:
         """See the protocol."""
-        self.closed = True
-        await self._drop()
+        self.closed, self._session = True, None
+        await asyncio.gather(*(session.requests.close() for session in self._calls))

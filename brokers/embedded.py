@@ -23,6 +23,8 @@ from ..errors import EmbeddedInUse, StoreError
 from ..state.rocks import RocksError, RocksInUse
 from ..state.tables import Table
 from ..state.topics import EpochStale, Guard, NotALog, OffsetMissing, StoredRecord, TopicMissing, TopicStore
+from .delivery import PartitionTurns
+from .filling import by_partition
 from .protocol import (
     Batch,
     BrokerError,
@@ -351,19 +353,22 @@ class EmbeddedProducer:
 
 
 class EmbeddedAppender:
-    """An ``Appender``: one call after the other, each of them all or nothing."""
+    """An ``Appender``; each call is all or nothing."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
-        self._lock = asyncio.Lock()  # two threads would write in any order
+        self._turns = PartitionTurns()  # two threads would write in any order
         self._closed = False
 
     async def append(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         """See the protocol; a large write is done in a thread."""
-        async with self._lock:
+        async with self._turns.at(by_partition(records)):
             if self._closed:
                 raise BrokerError("the appender was closed")
-            return await self._broker._append(records, None)
+            try:
+                return await self._broker._append(records, None)
+            except TransactionRefused as error:  # nothing was written, so none stands in front of the culprits
+                raise TransactionRefused(str(error), range(len(records))) from error
 
     async def close(self) -> None:
         """Let go."""

@@ -250,15 +250,17 @@ class Producer(Protocol):
 
 
 class Appender(Protocol):
-    """Writes outside of transactions, one call after the other, and waits for no other appender."""
+    """Writes outside of transactions: to a partition one call after the other. It waits for no other appender."""
 
     async def append(self, records: Sequence[Outgoing]) -> Mapping[TopicPartition, int]:
         """Write all, in order per partition; returns when all are acknowledged.
 
-        Returns for each partition the offset behind the last record. A partition is left out where the adapter can't
-        know. Bounded in time, with the wait for the calls in front of it. After an error some may have been written,
-        or may still be, behind what is appended later; the next call may succeed. Raises TransactionRefused for
-        records that are refused for good, BrokerError.
+        Calls for one partition wait for each other; those for others may go together. Returns for each partition the
+        offset behind the last record. A partition is left out where the adapter can't know. Bounded in time, with the
+        wait for the calls in front of it. After an error some may have been written, or may still be, behind what
+        is appended later; the next call may succeed. Raises TransactionRefused for records that are refused for good,
+        BrokerError. No culprit of a refusal was written; all in front of the culprits in their partition was, and
+        nothing behind them.
         """
 
     async def close(self) -> None:

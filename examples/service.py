@@ -12,13 +12,13 @@ the partitions and their state.
 """
 
 import os
-import signal
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 import msgspec
 
 from keylanes import App, Context, DeadLetter, KeylanesError, Settings, State, StateNotReady
+from keylanes.asgi import lifespan
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -59,7 +59,7 @@ async def pack(order: Order, ctx: Context, pieces: State[int]) -> Parcel:
 async def service(scope: Message, receive: Receive, send: Send) -> None:
     """The ASGI application."""
     if scope["type"] == "lifespan":
-        await lifespan(receive, send)
+        await live(receive, send)
     elif scope["type"] == "http":
         status, answer = respond(scope["path"])
         headers = [(b"content-type", b"application/json")]
@@ -67,21 +67,17 @@ async def service(scope: Message, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.body", "body": msgspec.json.encode(answer)})
 
 
-async def lifespan(receive: Receive, send: Send) -> None:
-    """Start before the first request, stop in order after the last. A fatal error is told to the server, which would
-    go on without the application: the signal ends it, or this worker of it, in order.
-    """
+async def live(receive: Receive, send: Send) -> None:
+    """Start before the first request, stop in order after the last. A fatal error ends the server, or this worker."""
     await receive()
     phase = "startup"
     try:
-        async with app:
+        async with lifespan(app)(service):
             await send({"type": "lifespan.startup.complete"})
             phase = "shutdown"
             await receive()
     except KeylanesError as error:
         await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
-        if phase == "shutdown":
-            signal.raise_signal(signal.SIGTERM)
     else:
         await send({"type": "lifespan.shutdown.complete"})
 

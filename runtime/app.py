@@ -5,7 +5,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
@@ -94,7 +94,7 @@ class App:
         self.partitioners = _checked(partitioners)
         if isinstance(self.broker, str):
             connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
-        self._sending = Sending(name, self.handlers, self.settings, self.partitioners, self._make_broker)
+        self._sending = self._new_sending()
         self._member: Member | None = None
         self._runs: Rejoining | None = None
         self._call: Call = _as_it_is
@@ -170,11 +170,10 @@ class App:
         """Run until SIGTERM or SIGINT; with ``until="level"`` also until the current ends of the topics are reached.
 
         The first signal stops in order, and ``run`` returns; the second one hurries that, see ``stop``; the third one
-        aborts. With ``until="level"`` the records
-        of a released range are waited for until it is granted again; when nothing else is left, that is logged. A fatal
-        error is logged CRITICAL and raises SystemExit with the exit code that errors.py lists. ``on_step`` is called
-        with each step of the commit cycle. ``run`` assumes that the process is its own: it makes garbage collection run
-        less often, and glibc keep more freed memory.
+        aborts. With ``until="level"`` the records of a released range are waited for until it is granted again; when
+        nothing else is left, that is logged. A fatal error is logged CRITICAL and raises SystemExit with the exit code
+        that errors.py lists. ``on_step`` is called with each step of the commit cycle. ``run`` assumes that the process
+        is its own: it makes garbage collection run less often, and glibc keep more freed memory.
 
         ``processes``: so many processes share the work, or "cores": one on each core. This one starts the others and
         runs no handler: each of them runs the program from its beginning, up to its own ``run`` and beyond. They are
@@ -263,7 +262,6 @@ class App:
         codes = {code: handler.name for handler in on_loop for code in codes_of(handler.function)}
         self._watch = LoopWatch(self.settings.loop_lag_ms, codes)
         watching = asyncio.get_running_loop().create_task(self._watch.run())
-        self._sending.keep()
         try:
             await runs.run(until_level=until_level)
         except Exception as error:
@@ -280,6 +278,10 @@ class App:
 
     def _make_broker(self, role: str = "") -> tuple[Broker, bool]:
         """The broker, and whether it is made here and therefore closed here."""
+        if self._call is not _as_it_is:
+            if self._member is None:
+                raise KeylanesError(f"application {self.name!r} is under test and does not run: restart() it first")
+            return self._member.broker, False
         if self.broker is None:
             raise SettingsError(
                 f"application {self.name!r} has no broker: seen broker=None, and {BROKER_VARIABLE} is not set; a "
@@ -340,26 +342,30 @@ class App:
         ``timestamp`` is in ms since the epoch. The record belongs to no transaction and carries no provenance header:
         it is a source record. A handler returns its outputs or uses ``Context.send`` instead, or they may be doubled.
 
-        Raises OutputRefused for what can't be written, and a topic that does not exist; SendUnknown when the answer is
-        lost, so that it may be there, or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError when
-        there is no broker. Cancelled, it may
-        be there, too.
+        Calls may be made side by side: records of one partition are written in the order of the calls. Beyond
+        ``send_bytes_max`` a call waits; one that is cancelled while it waits is not sent. Raises OutputRefused for what
+        can't be written, and a topic that does not exist; SendUnknown when the answer is lost, so that it may be there,
+        or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError when there is no broker.
         """
         check_topic_name(topic, "send: topic")
-        output = Output(
-            value=value,
-            topic=topic,
-            key=key,
-            partition=partition,
-            headers=tuple(headers),
-            timestamp=timestamp,
-        )
-        if self._call is _as_it_is:
-            await self._sending.send(output)
-        elif self._member is None:
-            raise KeylanesError(f"application {self.name!r} is under test and does not run: restart() it first")
-        else:
-            await self._call(self._sending.send_over(self._member.broker, output))
+        output = Output(value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp)
+        await self._call(self._sending.send(output))
+
+    async def send_many(self, topic: str, records: Iterable[Output]) -> None:
+        """Write records, as ``Record(value, key=…)``, in their order; returns when each of them has its outcome. Takes
+        no more of an iterator than has room. Raises the first error, as ``send`` does; all others are tried, too.
+        """
+        check_topic_name(topic, "send_many: topic")
+        await self._call(self._sending.send_many(topic, records))
+
+    async def close(self) -> None:
+        """Close what ``send`` keeps open on this loop, once all calls have their outcome, within ``close_timeout_ms``.
+        The end of a run does this, too. The next call opens it again.
+        """
+        await self._call(self._sending.close())
+
+    def _new_sending(self) -> Sending:
+        return Sending(self.name, self.handlers, self.settings, self.partitioners, self._make_broker)
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -469,6 +475,8 @@ class App:
     def _adopt(self, member: Member | None, call: Call | None) -> None:
         """What is asked of the application is asked of this run; ``call``: on the loop that it runs on (None: ours)."""
         self._member, self._call = member, call or _as_it_is
+        if call is not _as_it_is:  # a test has begun or ended, and its broker with it
+            self._sending = self._new_sending()
 
 
 def _checked(partitioners: Mapping[str, Partitioner] | None) -> dict[str, Partitioner]:

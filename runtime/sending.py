@@ -1,19 +1,35 @@
 """Records that are sent outside of handlers: acknowledged, each by itself, and part of no transaction.
 
 They say nothing of where they came from, so nobody takes them for outputs. The connection and its appender are their
-own, so that what is lost there disturbs nobody else; while the application runs on the loop of whoever sends they are
-kept, else they are opened for each record.
+own, so that a loss there disturbs nobody else.
+
+Records go in batches. While a batch of a partition is under way, the calls for that partition wait in the order in
+which they came, and go together in the next one. A batch whose outcome is not known fails its own calls; those behind
+it are sent only then.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
 
 from ..brokers.partitioner import Partitioner, checked
-from ..brokers.protocol import Broker, BrokerError, NotAuthorized, TopicDescription, TransactionRefused
+from ..brokers.protocol import (
+    AuthenticationRefused,
+    Broker,
+    BrokerError,
+    NotAuthorized,
+    Outgoing,
+    TopicDescription,
+    TopicPartition,
+    TransactionRefused,
+)
 from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
-from ..errors import OutputRefused, SendUnknown
+from ..errors import KeylanesError, OutputRefused, SendUnknown
 from .engine.destinations import Destinations, describe_output
 from .handlers.context import Output
 from .handlers.handler import Handler, codec_of_topic
@@ -21,26 +37,52 @@ from .handlers.outputs import build_sent
 from .logs.topics import reserved_topics
 from .settings import Settings
 
+IDLE_MS_MAX: Final = 300_000
+"""A connection that was idle for so long is replaced: brokers and what stands before them drop such ones silently."""
 
-class _Way:
-    """To a broker: what is known of its topics, nothing at first, and what writes to them.
+BATCH_RECORDS_MAX: Final = 1_000
+BATCH_BYTES_MAX: Final = 1_000_000
 
-    ``is_ours``: the broker is closed with it.
-    """
+STRETCH_RECORDS: Final = 100
+"""So many records are handed over, or encoded, before others have their turn at the loop."""
 
-    def __init__(self, known: Destinations, *, is_ours: bool) -> None:
-        self.known, self.is_ours = known, is_ours
-        self.broker, self.appender = known.broker, known.broker.appender()
 
-    async def close(self, limit_ms: int | None = None) -> None:
-        """Let go of it; bounded in time, by ``close_timeout_ms`` unless it is said."""
-        limit_ms = self.known.settings.close_timeout_ms if limit_ms is None else limit_ms
-        closed = self.broker if self.is_ours else self.appender
-        await closed_within(limit_ms, closed.close(), "closing what sends", excused=BrokerError)
+class _Call:
+    """One record that is to be sent, and its outcome. ``record``: as it is written, once it has room."""
+
+    __slots__ = ("outcome", "output", "queue", "record", "size", "way")
+
+    def __init__(self, way: "_Way", output: Output, queue: "_Queue") -> None:
+        self.way, self.output, self.queue = way, output, queue
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.record: Outgoing | None = None
+        self.size = 0
+
+    def succeed(self) -> None:
+        """The record was written."""
+        if not self.outcome.done():
+            self.outcome.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """The record was not written, or the error says what is known of it."""
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+            self.outcome.exception()  # a caller that is cancelled at this moment never asks
+
+    def leave(self) -> None:
+        """Nobody waits for it any more: unless it is under way, it is not sent."""
+        self.outcome.cancel()
+        if self in self.queue:
+            del self.queue[self]
+            self.way.take(-self.size)
+
+
+_Queue = OrderedDict[_Call, None]
+"""Calls in their order; one of them may leave."""
 
 
 class Sending:
-    """Of one application. ``make``: by its role a broker that is not open, and whether it is to be closed."""
+    """Sending of one application. ``make``: by its role a broker, not open, and whether it is to be closed here."""
 
     def __init__(
         self,
@@ -51,96 +93,290 @@ class Sending:
         make: Callable[[str], tuple[Broker, bool]],
     ) -> None:
         self.app, self.handlers, self.settings, self.make = app, handlers, settings, make
-        self._placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
-        self._turns = count()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._kept: _Way | None = None
-        self._opening = asyncio.Lock()
+        self.placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
+        self.turns = count()
+        self._ways: dict[asyncio.AbstractEventLoop, _Way] = {}
 
     async def send(self, output: Output) -> None:
         """Write one record. Raises OutputRefused, SendUnknown, and a FatalError when there is no broker."""
-        async with self._connected() as way:
-            await self._send_on(way, output)
-
-    async def send_over(self, broker: Broker, output: Output) -> None:
-        """The same on a broker that is open, and stays so."""
-        way = self._way(broker, is_ours=False)
+        call = self._way().enter(output)
         try:
-            await self._send_on(way, output)
+            await call.outcome
         finally:
-            await way.close()
+            call.leave()
 
-    async def _send_on(self, way: _Way, output: Output) -> None:
-        topic, known = str(output.topic), way.known
-        if topic not in known.known:
-            await self._learn(known, topic)
-        record = build_sent(output, topic, codec_of_topic(topic, self.handlers), known.known[topic], next(self._turns))
+    async def send_many(self, topic: str, records: Iterable[Output]) -> None:
+        """Write records of a topic; returns when each of them has its outcome. Raises what ``send`` does for the first
+        one that failed; the others are tried all the same.
+        """
+        calls = deque[_Call]()
+        failure: BaseException | None = None
+        last: BaseException | None = None
         try:
-            await bounded(way.appender.append([record]), self.settings.call_limit_ms, f"sending to {topic}")
-        except TransactionRefused as error:
-            known.known.pop(topic, None)  # it may be another topic now
-            raise OutputRefused(f"{topic!r} refuses the record: {error}") from error
-        except NotAuthorized as error:
-            raise fatal_of(error) from error
-        except BrokerError as error:
-            raise SendUnknown(
-                f"whether the record for {topic!r} was written is not known: {error}. Look for it in the topic, or "
-                "send it again if it may be there twice"
-            ) from error
-
-    def _way(self, broker: Broker, *, is_ours: bool) -> _Way:
-        stateful = [topic for topic, handler in self.handlers.items() if handler.stores]
-        reserved = reserved_topics(self.app, stateful)
-        return _Way(Destinations(broker, self.settings, reserved, self._placed), is_ours=is_ours)
-
-    def keep(self) -> None:
-        """The application runs on this loop: keep the connection until ``close``."""
-        self._loop, self._opening = asyncio.get_running_loop(), asyncio.Lock()
+            try:
+                for number, output in enumerate(_outputs(topic, records)):
+                    calls.append(call := self._way().enter(output))
+                    if number % STRETCH_RECORDS == STRETCH_RECORDS - 1:
+                        await asyncio.sleep(0)
+                        if call.record is None:  # it has no room: nor have others
+                            await asyncio.wait([call.outcome])
+                        while calls and calls[0].outcome.done():
+                            error = calls.popleft().outcome.exception()
+                            failure = failure or error
+            except Exception as error:  # noqa: BLE001  # those in front of what is wrong are on their way
+                last = error
+            for call in calls:
+                await asyncio.wait([call.outcome])
+                failure = failure or call.outcome.exception()
+        finally:
+            for call in calls:
+                call.leave()
+        if failure := failure or last:
+            raise failure
 
     async def close(self, limit_ms: int | None = None) -> None:
-        """Let go of the connection; bounded in time, as ``_Way.close`` is."""
-        kept, self._kept, self._loop = self._kept, None, None
-        self._opening = asyncio.Lock()  # who stands at the old one, or opens, finds another one here
-        if kept is not None:
-            await kept.close(limit_ms)
+        """Let what is under way on this loop end, then let go of the connection: in ``close_timeout_ms`` unless the
+        limit is said. What has no outcome by then fails.
+        """
+        way = self._ways.get(asyncio.get_running_loop())
+        if way is not None:
+            await way.close(self.settings.close_timeout_ms if limit_ms is None else limit_ms)
 
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[_Way]:
-        way, is_kept = await self._opened()
-        try:
-            yield way
-        finally:
-            if not is_kept:
-                await way.close()
-
-    async def _opened(self) -> tuple[_Way, bool]:
-        """A connection, and whether ``close`` will end it: not where the run ended while it was being opened."""
-        if self._loop is not asyncio.get_running_loop():
-            return await self._open(), False
-        opening = self._opening
-        async with opening:
-            if self._kept is not None and self._opening is opening:
-                return self._kept, True
-            way = await self._open()
-            if self._opening is not opening:
-                return way, False
-            self._kept = way
-            return way, True
-
-    async def _open(self) -> _Way:
-        broker, is_ours = self.make("send")
-        way = self._way(broker, is_ours=is_ours)
-        try:
-            await bounded(broker.open(), self.settings.call_limit_ms, "connecting to send")
-        except BrokerError as error:
-            await way.close()
-            raise fatal_of(error) from error
+    def _way(self) -> "_Way":
+        loop = asyncio.get_running_loop()
+        way = self._ways.get(loop)
+        if way is None or not way.is_usable:
+            for ended in [other for other in list(self._ways) if other.is_closed()]:
+                del self._ways[ended]
+            way = self._ways[loop] = _Way(self, way)
         return way
 
-    async def _learn(self, known: Destinations, topic: str) -> None:
+
+class _Way:
+    """An application's connection on one loop, and the calls that go over it. ``before``: the one that it replaces,
+    which is closed first, so that calls keep their order.
+
+    A call waits for the connection and for what is known of its topic, then for room, then for its partition.
+    """
+
+    def __init__(self, sending: Sending, before: "_Way | None") -> None:
+        self._sending, self._settings, self._before = sending, sending.settings, before
+        self._broker, self._is_ours = sending.make("send")
+        stateful = [topic for topic, handler in sending.handlers.items() if handler.stores]
+        reserved = reserved_topics(sending.app, stateful)
+        self._known = Destinations(self._broker, sending.settings, reserved, sending.placed)
+        self._appender = self._broker.appender()
+        self._loop = asyncio.get_running_loop()
+        self._connection = self._connected()
+        self._opening: asyncio.Task[None] | None = None
+        self._waiting: dict[str, _Queue] = {}
+        self._room = asyncio.Event()
+        self._room.set()
+        self._flows: dict[TopicPartition, _Queue] = {}
+        self._bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._used_s = self._loop.time()
+        self._is_over = self._is_closing = False
+        self._ended = asyncio.Event()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether calls may enter: it has not failed, is not being closed, and was not idle for long."""
+        is_idle = not self._tasks and self._loop.time() - self._used_s >= IDLE_MS_MAX / 1000
+        return not (self._is_over or is_idle)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def enter(self, output: Output) -> _Call:
+        """A new call, behind all others of its topic."""
+        topic = str(output.topic)
+        self._used_s = self._loop.time()
+        queue = self._waiting.get(topic)
+        call = _Call(self, output, OrderedDict() if queue is None else queue)
+        call.queue[call] = None
+        if queue is None:
+            self._waiting[topic] = call.queue
+            self._start(self._admit(topic, call.queue))
+        return call
+
+    async def _admit(self, topic: str, queue: _Queue) -> None:
+        """Hand the calls of a topic on to their partitions, as there is room for them."""
+        try:
+            await self._opened()
+            while queue:
+                if topic not in self._known.known:
+                    await self._learn(topic)
+                await self._room.wait()
+                self._build(topic, queue)
+                await asyncio.sleep(0)  # others have their turn
+        except Exception as error:  # noqa: BLE001  # a folder that can't be opened, too
+            _fail(queue, error, None)
+        del self._waiting[topic]
+
+    def _build(self, topic: str, queue: _Queue) -> None:
+        """Encode the next calls; each joins those of its partition."""
+        destination, codec = self._known.known.get(topic), codec_of_topic(topic, self._sending.handlers)
+        for _ in range(min(len(queue), STRETCH_RECORDS)):
+            if destination is None or not self._room.is_set():
+                return
+            call, _ = queue.popitem(last=False)
+            try:
+                call.record, call.size = build_sent(call.output, topic, codec, destination, next(self._sending.turns))
+            except Exception as error:  # noqa: BLE001  # whatever is wrong with the record is said to its caller
+                call.fail(error)
+            else:
+                self.take(call.size)
+                self._join(call, TopicPartition(topic, call.record.partition))
+
+    def _join(self, call: _Call, place: TopicPartition) -> None:
+        flow = self._flows.get(place)
+        call.queue = OrderedDict() if flow is None else flow
+        call.queue[call] = None
+        if flow is None:
+            self._flows[place] = call.queue
+            self._start(self._run(place, call.queue))
+
+    def take(self, size: int) -> None:
+        """So many bytes more, or fewer, wait for their answer."""
+        self._bytes += size
+        if self._bytes < self._settings.send_bytes_max:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    # --- a partition -------------------------------------------------------------------------------------------------
+
+    async def _run(self, place: TopicPartition, flow: _Queue) -> None:
+        """Send the calls of a partition, one batch after the other, until none is left."""
+        await asyncio.sleep(0)  # what comes in this turn of the loop goes together
+        while flow:
+            batch, size = list[_Call](), 0
+            while flow and len(batch) < BATCH_RECORDS_MAX and size < BATCH_BYTES_MAX:
+                call, _ = flow.popitem(last=False)
+                size += call.size
+                if not call.outcome.done():  # it is about to leave
+                    batch.append(call)
+            try:
+                await self._send(place, batch)
+            finally:
+                self.take(-size)
+                self._used_s = self._loop.time()
+        del self._flows[place]
+
+    async def _send(self, place: TopicPartition, batch: Sequence[_Call]) -> None:
+        """Send a batch; each of its calls has its outcome then."""
+        topic, records = place.topic, [call.record for call in batch if call.record is not None]
+        try:
+            await bounded(self._appender.append(records), self._settings.call_limit_ms, f"sending to {topic}")
+        except TransactionRefused as error:
+            await self._isolate(place, batch, error)
+        except (NotAuthorized, AuthenticationRefused) as error:
+            _fail(batch, fatal_of(error), error)
+        except (BrokerError, asyncio.CancelledError) as error:
+            why = str(error) or "it was closed before the answer came"
+            unknown = SendUnknown(
+                f"whether the record for {topic!r} was written is not known: {why}. Look for it in the topic, or "
+                "send it again if it may be there twice"
+            )
+            _fail(batch, unknown, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        except Exception as error:  # noqa: BLE001  # a store that failed, too, is said to those whose records it concerns
+            _fail(batch, error, None)
+        else:
+            for call in batch:
+                call.succeed()
+
+    async def _isolate(self, place: TopicPartition, batch: Sequence[_Call], error: TransactionRefused) -> None:
+        """Some records of a batch are refused, and the others with them: send them apart, in their order."""
+        topic, first, end = place.topic, min(error.culprits), max(error.culprits) + 1
+        for call in batch[:first]:
+            call.succeed()
+        refused, behind = batch[first:end], batch[end:]
+        self._known.known.pop(topic, None)  # it may be another topic now
+        if len(refused) > 1:
+            try:
+                await self._learn(topic)
+            except KeylanesError as gone:
+                _fail(batch, gone, error)
+                return
+        if len(refused) == 1 or place.partition >= self._known.known[topic].partitions:
+            _fail(refused, OutputRefused(f"{topic!r} refuses the record: {error}"), error)
+            refused = ()
+        middle = len(refused) // 2
+        for part in (refused[:middle], refused[middle:], behind):
+            if part:
+                await self._send(place, part)
+
+    # --- the connection ----------------------------------------------------------------------------------------------
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _opened(self) -> None:
+        """Connect, once for all topics."""
+        if self._opening is None:
+            self._opening = self._start(self._open())
+        await asyncio.shield(self._opening)
+
+    async def _open(self) -> None:
+        try:
+            if self._before is not None:
+                await self._before.close(self._settings.close_timeout_ms)
+                self._before = None
+            await anext(self._connection)
+        except BaseException:
+            self._is_over = True
+            raise
+
+    async def _connected(self) -> AsyncGenerator[None, None]:
+        """The connection, open until this generator is closed. A loop closes its generators where it ends, as that of
+        ``asyncio.run`` does: so nothing stays open behind a program that does not close the application.
+        """
+        try:
+            await bounded(self._broker.open(), self._settings.call_limit_ms, "connecting to send")
+            yield
+        except BrokerError as error:
+            raise fatal_of(error) from error
+        finally:
+            closed = self._broker if self._is_ours else self._appender
+            await closed_within(
+                self._settings.close_timeout_ms, closed.close(), "closing what sends", excused=BrokerError
+            )
+
+    async def close(self, limit_ms: int) -> None:
+        """Let what is under way end, then let go of the connection; who has closed it before is waited for."""
+        if self._is_closing:
+            await self._ended.wait()
+            return
+        self._is_over = self._is_closing = True
+        until_s = self._loop.time() + limit_ms / 1000
+        try:
+            while self._tasks and (left_s := until_s - self._loop.time()) > 0:
+                await asyncio.wait(self._tasks, timeout=left_s)
+        finally:
+            try:
+                await self._let_go(max(0, int((until_s - self._loop.time()) * 1000)))
+            finally:
+                self._ended.set()
+
+    async def _let_go(self, limit_ms: int) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        unsent = KeylanesError("the record was not sent: the application was closed. Send it again where it is wanted")
+        for queue in (*self._waiting.values(), *self._flows.values()):
+            _fail(queue, unsent, None)
+        await closed_within(limit_ms, self._connection.aclose(), "closing what sends")
+
+    async def _learn(self, topic: str) -> None:
+        known = self._known
         if topic in known.reserved:
             raise OutputRefused(f"topic {topic!r} is a log of this application: nothing is sent to it")
-        patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
+        patience = Patience(self._settings.broker_retry_ms, f"looking up {topic}")
         try:
             found = await until_answered(lambda: _described(known.broker, topic), patience)
         except BrokerError as error:
@@ -151,6 +387,26 @@ class Sending:
                 "--create` makes the topics of an application"
             )
         known.learn(found[topic])
+
+
+def _fail(calls: Iterable[_Call], error: Exception, cause: BaseException | None) -> None:
+    error.__cause__ = error.__cause__ if cause is None else cause
+    for call in calls:
+        call.fail(error)
+
+
+def _outputs(topic: str, records: Iterable[Output]) -> Iterator[Output]:
+    for number, record in enumerate(records, 1):
+        given: Any = record
+        if not isinstance(given, Output):
+            raise OutputRefused(
+                f"send_many sends Records; seen {type(given).__name__} as record {number}: give Record(value, key=…)"
+            )
+        if given.topic not in (None, topic):
+            raise OutputRefused(
+                f"send_many to {topic!r}: record {number} names the topic {given.topic!r}: leave it out"
+            )
+        yield msgspec.structs.replace(given, topic=topic, key=None if given.key is UNSET else given.key)
 
 
 async def _described(broker: Broker, topic: str) -> dict[str, TopicDescription]:

@@ -93,6 +93,8 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     failure_log_interval_ms: Milliseconds = 10_000  # between two warnings of a handler's failures of one kind
     stall_ms: Milliseconds = 30_000  # records wait and nothing has moved for so long: logged
     loop_lag_ms: Milliseconds = 1_000  # the event loop was blocked for so long: logged
+    # Records that are sent outside of handlers
+    send_bytes_max: Positive = 32 * 1024 * 1024  # records that wait for their answer; beyond this a call waits
     # The application's own logs and topics
     snapshot_every_commits: Positive = 1_000  # commits between two snapshots of the offset log
     history_ms: NotNegative = 7 * 86_400_000  # history that the app keeps in its offset log for the audit

@@ -204,6 +204,7 @@ class SimulatedApp:
     async def _stop(self) -> BaseException | None:
         """Stop in order; the error that had stopped it, unless it was told already."""
         error: BaseException | None = None
+        await self._sending.close()
         if self._member is not None:
             self._member.stop()
             self._leave()

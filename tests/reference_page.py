@@ -240,6 +240,14 @@ def of_errors(names: tuple[str, ...], places: dict[str, Path]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def of_lifespan() -> str:
+    """What a service imports."""
+    body = ast.parse((ROOT / "asgi" / "lifespans.py").read_text(encoding="utf-8")).body
+    *shown, made = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "lifespan"]
+    calls = code(*(signature(one.name, one.args, one.returns) for one in shown))
+    return f"## Services\n\n### keylanes.asgi.lifespan\n\n{calls}\n{words(made)}\n"
+
+
 def of_aliases() -> str:
     """One row for each short name."""
     rows = ["| name | is | |", "|---|---|---|"]
@@ -271,6 +279,7 @@ def page() -> str:
                 parts.append(of_class(found))
             else:
                 parts.append(f"### {name}\n\n{code(f'{name}: bool')}\n{found.words}\n")
+    parts.append(of_lifespan())
     exported = ", ".join(f"`{name}`" for name in ALIASES if name in places)
     parts += [f"## Types in signatures\n\nShort names. `keylanes` exports of them: {exported}.\n", of_aliases()]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 AT_THE_TOP = ("__init__.py", "errors.py")
-ROOMS = ("brokers", "cli", "demo", "devkafka", "group", "keyrange", "offsets", "runtime", "spark", "state")
+ROOMS = ("asgi", "brokers", "cli", "demo", "devkafka", "group", "keyrange", "offsets", "runtime", "spark", "state")
 HELLO = ROOT / "examples" / "hello.py"
 CAN_COMPILE = bool(shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists())
 """Without a compiler or Python's headers the same wheel is interpreted."""

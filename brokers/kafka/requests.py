@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from aiokafka.protocol.produce import ProduceRequest
@@ -15,6 +16,7 @@ from ..producer import IdState
 from ..protocol import NotAuthorized, Outgoing, TopicPartition
 from ..rights import Right
 from .link import TRY_AGAIN, Code, Initialised, KafkaLink, describe_code
+from .produce_queue import ProduceQueue
 from .topics import Node
 from .transactions import DescribeTransactionsRequest
 
@@ -84,6 +86,7 @@ class KafkaRequests:
         self.link, self.limits, self.codec = link, limits, codec
         self.producer_id, self.epoch, self.coordinator = initialised
         self.transactional_id = transactional_id
+        self._queues: dict[Node, ProduceQueue] = {}
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """See ``BatchRequests``."""
@@ -124,10 +127,15 @@ class KafkaRequests:
         for partition, batch in batches.items():
             leader = self.link.leaders.leader(partition)
             by_node.setdefault(NO_NODE if leader is None else leader, {})[partition] = batch
-        parts = await asyncio.gather(*(self._produce_at(node, part, deadline) for node, part in by_node.items()))
+        parts = await asyncio.gather(*(self._queue(node).answers(part, deadline) for node, part in by_node.items()))
         answers = {partition: answer for part in parts for partition, answer in part.items()}
         self.link.leaders.forget(place for place, answer in answers.items() if answer.verdict is not Verdict.DONE)
         return answers
+
+    def _queue(self, node: Node) -> ProduceQueue:
+        if node not in self._queues:
+            self._queues[node] = ProduceQueue(partial(self._produce_at, node))
+        return self._queues[node]
 
     async def _produce_at(
         self, node: Node, batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline

@@ -201,8 +201,9 @@ def build(
     return Produced(record, built, False, digest & DIGEST_MASK, size)
 
 
-def build_sent(given: Output, topic: str, codec: Codec, destination: Destination, turn: int) -> Outgoing:
-    """A record that is sent outside of handlers: it comes of no other one, and does not say that it does.
+def build_sent(given: Output, topic: str, codec: Codec, destination: Destination, turn: int) -> tuple[Outgoing, int]:
+    """A record that is sent outside of handlers, and its bytes with its frame. It comes of no other one, and does not
+    say that it does.
 
     ``turn``: records without a key take turns among the partitions. Raises OutputRefused.
     """
@@ -224,7 +225,7 @@ def build_sent(given: Output, topic: str, codec: Codec, destination: Destination
     else:
         partition = destination.partition_of(key, destination.partitions)
     timestamp = None if output.timestamp is None else _timestamp(output.timestamp, 0, 1)
-    return Outgoing(topic, partition, key, value, headers, timestamp)
+    return Outgoing(topic, partition, key, value, headers, timestamp), size
 
 
 def build_dead_letter(

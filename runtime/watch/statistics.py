@@ -1,6 +1,6 @@
 """Values that tell people and machines how a run stands."""
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -90,6 +90,10 @@ class Health(msgspec.Struct, frozen=True):
     cause: str | None
     loop_lag_ms_max: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON."""
+        return _fields(self)
+
 
 class PartitionStatistics(msgspec.Struct, frozen=True):
     """Offsets of one source partition: handed out below ``front``, committed below ``offset_least``.
@@ -167,3 +171,23 @@ class Statistics(msgspec.Struct, frozen=True):
     """How far a run to the ends of its sources is; None: it is none."""
     is_compiled: bool = False
     """Whether the hot modules run compiled; interpreted a record costs about twice the processor time."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON: dictionaries, lists, text, numbers and None. The key of a ``HotKey`` is text."""
+        return _fields(self)
+
+
+def _fields(given: msgspec.Struct) -> dict[str, Any]:
+    return {name: _plain(getattr(given, name)) for name in given.__struct_fields__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return _fields(value)
+    if hasattr(value, "_asdict"):  # of a NamedTuple
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value

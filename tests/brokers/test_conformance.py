@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from keylanes import App, OutputRefused, Settings
+from keylanes import Record as KeylanesRecord
 from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.partitioner import partition_of_key
 from keylanes.brokers.protocol import (
     Appender,
     Batch,
@@ -518,6 +521,45 @@ async def an_appender_goes_on_after_a_refusal(world: World) -> None:
         await appender.append([Outgoing(topic, 0, b"k", OVERSIZE)])
     await appender.append(numbered(topic, 1, first=1))
     assert values(await world.read(at(topic))) == [b"0", b"1"]
+
+
+@case
+async def a_refused_append_says_what_was_written(world: World) -> None:
+    """All in front of the culprits, and nothing else; so whoever sent them can send the others apart."""
+    topic = await world.topic(max_message_bytes="2000")
+    records = [*numbered(topic, 30), Outgoing(topic, 0, b"k", OVERSIZE), *numbered(topic, 5, first=30)]
+    with pytest.raises(TransactionRefused) as refused:
+        await (await world.broker()).appender().append(records)
+    assert 30 in refused.value.culprits
+    assert values(await world.read(at(topic))) == [b"%d" % number for number in range(min(refused.value.culprits))]
+
+
+@case
+async def what_an_application_sends_side_by_side_keeps_its_order(world: World) -> None:
+    """In each partition, with calls that wait for room, that are refused and that leave; what has left is not sent."""
+    topic, called, all_called = await world.topic(partitions=3), list[int](), asyncio.Event()
+    app = App(world.unique("app"), broker=await world.broker(), settings=Settings(send_bytes_max=5_000))
+
+    async def send(number: int) -> None:
+        called.append(number)
+        if len(called) == 300:
+            all_called.set()
+        key, bad = b"%d" % (number % 7), number % 50 == 3
+        await app.send(topic, object() if bad else number, key=key)
+
+    tasks = {number: asyncio.create_task(send(number)) for number in range(300)}
+    await all_called.wait()
+    for number in called[-100::2]:
+        tasks[number].cancel()
+    outcomes = await asyncio.gather(*tasks.values(), return_exceptions=True)
+    refused = [number for number, outcome in zip(tasks, outcomes, strict=True) if isinstance(outcome, OutputRefused)]
+    assert set(refused) == set(range(3, 300, 50)) - set(called[-100::2])
+    await app.send_many(topic, (KeylanesRecord(number, key=b"%d" % (number % 7)) for number in range(300, 400)))
+    await app.close()
+    kept = [number for number in called if outcomes[number] is None] + list(range(300, 400))
+    for partition in range(3):
+        here = [n for n in kept if partition_of_key(b"%d" % (n % 7), 3) == partition]
+        assert values(await world.read(at(topic, partition))) == [b"%d" % number for number in here]
 
 
 @case

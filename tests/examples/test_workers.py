@@ -58,17 +58,18 @@ def orders(first: int, count: int) -> list[Sent]:
 
 
 class Service:
-    """uvicorn with two workers, in a folder of its own."""
+    """uvicorn with workers, in a folder of its own."""
 
-    def __init__(self, folder: Path, bootstrap: str, **more: str) -> None:
+    def __init__(self, folder: Path, bootstrap: str, *, name: str = "service", workers: int = 2, **more: str) -> None:
         self.folder, self.said = folder, folder / "said"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        command = [sys.executable, "-P", "-m", "uvicorn", "service:service", "--workers", "2"]
+        command = [sys.executable, "-P", "-m", "uvicorn", f"{name}:service", "--workers", str(workers)]
         command += ["--app-dir", str(EXAMPLES), "--port", str(self.port), "--no-access-log"]
         command += ["--timeout-worker-healthcheck", "10"]  # seconds; a busy machine
-        env = {**os.environ, **WORKERS, "BROKER": f"kafka://{bootstrap}", **more}
+        address = f"kafka://{bootstrap}"
+        env = {**os.environ, **WORKERS, "BROKER": address, "KEYLANES_BROKER": address, **more}
         with self.said.open("wb") as said:
             self.parent = subprocess.Popen(
                 command, cwd=folder, env=env, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
@@ -82,12 +83,12 @@ class Service:
         """The process ids of all workers so far."""
         return [int(pid) for pid in re.findall(r"Started server process \[(\d+)\]", self.log())]
 
-    async def get(self, path: str) -> tuple[int, Any]:
+    async def get(self, path: str, method: str = "GET") -> tuple[int, Any]:
         """Status and answer of a request on a connection of its own; 0: there was no answer."""
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-            writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            writer.write(f"{method} {path} HTTP/1.0\r\n\r\n".encode())
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         except OSError:
             return 0, None
@@ -145,9 +146,11 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(folder: Path, server: SharedKafka, **more: str) -> AsyncIterator[Service]:
+async def serving(
+    folder: Path, server: SharedKafka, *, name: str = "service", workers: int = 2, **more: str
+) -> AsyncIterator[Service]:
     """The service, while it is looked at."""
-    service = Service(folder, server.bootstrap, **more)
+    service = Service(folder, server.bootstrap, name=name, workers=workers, **more)
     try:
         yield service
     except BaseException as error:

@@ -1,10 +1,12 @@
 """``app.send`` on a real Kafka: acknowledged, once, and honest about a lost session."""
 
 import asyncio
+import json
+import time
 
 import pytest
 
-from keylanes import App, SendUnknown, Settings
+from keylanes import App, OutputRefused, SendUnknown, Settings
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.partitioner import partition_of_key
 from keylanes.brokers.protocol import TopicPartition, TopicSpec
@@ -27,6 +29,18 @@ def through(kafka_server: SharedKafka, name: str) -> App:
     async def handle(value: int) -> None: ...
 
     return app
+
+
+async def read(broker: KafkaBroker, place: TopicPartition) -> list[int]:
+    """The values of a partition."""
+    reader, found = await broker.reader({place: 0}), list[int]()
+    end = await high(broker, place)
+    async with asyncio.timeout(30):
+        while reader.position(place) < end:
+            for batch in await reader.fetch([place], records_max=1_000, wait_ms=100):
+                found += [json.loads(record.value or b"") for record in batch.records]
+    await reader.close()
+    return found
 
 
 async def high(broker: KafkaBroker, place: TopicPartition) -> int:
@@ -82,3 +96,37 @@ async def test_a_running_application_is_fed(kafka: Ground, broker: KafkaBroker) 
     ends = [await high(broker, TopicPartition(kafka.source, partition)) for partition in range(3)]
     keys = [partition_of_key(b"k%d" % number, 3) for number in range(20)]
     assert ends == [keys.count(partition) for partition in range(3)]
+
+
+async def test_what_is_behind_an_unknown_outcome_is_sent_then(
+    broker: KafkaBroker, proxy: Proxy, kafka_server: SharedKafka, name: str, place: TopicPartition
+) -> None:
+    """In the order of the calls, in few requests; what was held comes late."""
+    app = through(kafka_server, name)
+    await app.send(name, 0, key="a")
+    proxy.arm(PRODUCE, Fault.HOLD_REQUEST)
+    held = asyncio.create_task(app.send(name, -1, key="b"))
+    await proxy.caught()
+    requests = proxy.seen[PRODUCE]
+    behind = asyncio.gather(*(app.send(name, number, key=b"k%d" % number) for number in range(1, 2_000)))
+    with pytest.raises(SendUnknown):
+        await held
+    await behind
+    assert proxy.seen[PRODUCE] - requests <= 3
+    proxy.release()
+    await proxy.answered()
+    await app.close()
+    assert await read(broker, place) == [*range(2_000), -1]
+
+
+async def test_a_time_that_is_refused_is_that_of_one_call(broker: KafkaBroker, name: str) -> None:
+    """Kafka refuses the whole batch; the others are written, in their order."""
+    await broker.create([TopicSpec(name, 1, {"message.timestamp.after.max.ms": "60000"})])
+    app, late = App(f"sender-{name}", broker=broker), int(time.time() * 1000) + 3_600_000
+    calls = [app.send(name, number, timestamp=late if number in (5, 200) else None) for number in range(300)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [number for number, outcome in enumerate(outcomes) if outcome is not None]
+    assert refused == [5, 200]
+    assert all(isinstance(outcomes[number], OutputRefused) for number in refused)
+    await app.close()
+    assert await read(broker, TopicPartition(name, 0)) == [number for number in range(300) if number not in (5, 200)]

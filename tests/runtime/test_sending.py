@@ -1,22 +1,39 @@
 """Records sent outside of handlers: with the topic's codec and partitioner, acknowledged, and nobody's outputs."""
 
 import asyncio
+import json
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.msgpack import decode
 
-from keylanes import App, Context, KeylanesError, MsgpackCodec, OutputRefused, Record, SendUnknown, State, StoreError
+from keylanes import (
+    App,
+    Context,
+    JsonCodec,
+    KeylanesError,
+    MsgpackCodec,
+    OutputRefused,
+    Record,
+    SendUnknown,
+    Settings,
+    State,
+    StoreError,
+)
 from keylanes.brokers.embedded import EmbeddedAppender, EmbeddedBroker
 from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
 from keylanes.brokers.protocol import Appender, BrokerError, Outgoing, TopicPartition, TopicSpec
-from keylanes.brokers.simulated.broker import SimulatedBroker
-from keylanes.brokers.simulated.network import Kind
+from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnection
+from keylanes.brokers.simulated.network import Fault, Kind
 from keylanes.group.heard import PARTITIONS
 from keylanes.offsets.provenance import HEADER
 from keylanes.runtime.sending import Sending
+from keylanes.state.topics import TopicStore
 
 from ..stage.ground import Ground
 from ..stage.virtual import virtual
@@ -164,7 +181,6 @@ async def test_a_connection_that_is_opened_while_the_run_ends_is_closed(tmp_path
     await owner.create([TopicSpec("orders", 2, {})])
     app = shop()
     sending = Sending("shop", app.handlers, app.settings, {}, lambda _: (sender, True))
-    sending.keep()
     sent = asyncio.create_task(sending.send(Record(1, topic="orders", key="a")))
     await asyncio.sleep(0)  # it is being opened
     await sending.close()
@@ -226,3 +242,158 @@ async def test_what_writes_to_the_users_own_broker_is_closed(tmp_path: Path) -> 
         with pytest.raises(BrokerError, match="the appender was closed"):
             await appender.append([Outgoing("orders", 0, b"k", b"\x01")])
     await broker.close()
+
+
+def produced(cluster: SimulatedBroker, patch: pytest.MonkeyPatch) -> Counter[Kind]:
+    """Counts the requests from here on."""
+    seen, whole = Counter[Kind](), cluster.network.send
+
+    def send(client: str, kind: Kind, *rest: Any) -> Any:
+        seen[kind] += 1
+        return whole(client, kind, *rest)
+
+    patch.setattr(cluster.network, "send", send)
+    return seen
+
+
+def numbers(cluster: SimulatedBroker, partition: int) -> list[int]:
+    """What was written to a partition of the orders."""
+    return [decode(record.value or b"") for record in cluster.committed("orders") if record.partition == partition]
+
+
+@virtual
+async def test_an_unknown_outcome_is_that_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those behind it wait for that, go together then, and stay in order; those beside it do not wait."""
+    cluster = SimulatedBroker(3)
+    cluster.create_topic("orders", 2)
+    app = shop(cluster.connect("sender"))
+    await app.send("orders", 0, partition=0)
+    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    held = asyncio.create_task(app.send("orders", 1, partition=0))
+    await cluster.network.caught()
+    seen = produced(cluster, monkeypatch)
+    behind = asyncio.gather(*(app.send("orders", number, partition=0) for number in range(2, 40)))
+    await asyncio.gather(*(app.send("orders", number, partition=1) for number in range(3)))
+    assert not held.done()
+    assert numbers(cluster, 0) == [0]
+    with pytest.raises(SendUnknown):
+        await held
+    assert not behind.done()
+    await behind
+    assert seen[Kind.PRODUCE] == 2, "one for each partition"
+    cluster.network.release()
+    await asyncio.sleep(1)
+    written = numbers(cluster, 0)
+    assert written.pop() == 1, "it comes late"
+    assert sorted(written) == [0, *range(2, 40)]
+    assert sorted(numbers(cluster, 1)) == [0, 1, 2]
+
+
+@virtual
+async def test_one_record_that_is_refused_is_refused_alone() -> None:
+    """A broker refuses whole batches: the others are sent apart, in the order of their calls."""
+    cluster = SimulatedBroker(3)
+    cluster.create_topic("orders", 1)
+    app = shop(cluster.connect("sender"))
+    await app.send("orders", "first")
+    cluster.state.configure("orders", {"max.message.bytes": "300"})
+    records = [Record("x" * 400 if number in (17, 30) else number) for number in range(40)]
+    with pytest.raises(OutputRefused, match="refuses the record"):
+        await app.send_many("orders", records)
+    assert [decode(r.value or b"") for r in cluster.committed("orders")] == [
+        "first",
+        *(number for number in range(40) if number not in (17, 30)),
+    ]
+
+
+@virtual
+async def test_a_connection_is_kept_until_it_is_closed_or_was_idle() -> None:
+    """For five minutes. What is under way when it is closed ends before; what comes then goes over the next one."""
+    cluster, made = SimulatedBroker(3), list[SimulatedConnection]()
+    cluster.create_topic("orders", 1)
+    app = shop()
+
+    def make(client_id: str) -> tuple[SimulatedConnection, bool]:
+        made.append(cluster.connect(client_id))
+        return made[-1], True
+
+    sending = Sending("shop", app.handlers, app.settings, {}, make)
+    order = Record(1, topic="orders", key="k")
+    for pause_s, count in ((0, 1), (290, 1), (290, 1), (310, 2)):
+        await asyncio.sleep(pause_s)
+        await asyncio.gather(sending.send(order), sending.send(order))
+        assert len(made) == count
+    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    sent = [asyncio.create_task(sending.send(order))]
+    await cluster.network.caught()
+    closing = [asyncio.create_task(sending.close()) for _ in range(2)]
+    await asyncio.sleep(1)
+    sent.append(asyncio.create_task(sending.send(Record(2, topic="orders", key="k"))))
+    await asyncio.sleep(1)
+    assert len(cluster.committed("orders")) == 8, "what comes meanwhile waits for the end of the one before"
+    cluster.network.release()
+    await asyncio.gather(*sent, *closing)
+    assert numbers(cluster, 0)[8:] == [1, 2]
+    assert len(made) == 3
+    for old in made[:2]:
+        with pytest.raises(BrokerError, match="closed"):
+            await old.describe(["orders"])
+    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    sent = [asyncio.create_task(sending.send(order)) for _ in range(2)]
+    await cluster.network.caught()
+    sent.append(asyncio.create_task(sending.send(order)))
+    await asyncio.sleep(1)
+    await sending.close(1_000)
+    ended = await asyncio.gather(*sent, return_exceptions=True)
+    assert {type(error) for error in ended} == {SendUnknown, KeylanesError}
+    assert "was not sent: the application was closed" in str(ended[-1])
+    assert len(cluster.committed("orders")) == 10
+
+
+@virtual
+async def test_many_records_are_taken_as_there_is_room() -> None:
+    """No more of the iterator is taken; each record is tried, and the first error is raised."""
+    cluster, taken = SimulatedBroker(3), list[int]()
+    cluster.create_topic("orders", 1)
+    app = App("shop", broker=cluster.connect("sender"), settings=Settings(send_bytes_max=3_000))
+    encoded = list[int]()
+
+    class Noting(JsonCodec):
+        def encode(self, value: Any) -> bytes:
+            encoded.append(value)
+            return super().encode(value)
+
+    @app.handler("orders", codec=Noting())
+    async def handle(value: int) -> None: ...
+
+    def records() -> Iterator[Any]:
+        for number in range(1_000):
+            taken.append(number)
+            yield Record(object() if number in (3, 5) else number, key="k")
+        yield 17
+
+    await app.send("orders", -1)
+    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    sending = asyncio.create_task(app.send_many("orders", records()))
+    await cluster.network.caught()
+    await asyncio.sleep(1)
+    assert len(taken) < 300
+    assert 5 < len(encoded) <= 3_000 // 256 + 4, "a record counts 256 bytes beside its own; one was first, two failed"
+    cluster.network.release()
+    with pytest.raises(OutputRefused, match="object can't be encoded"):
+        await sending
+    written = [json.loads(record.value or b"") for record in cluster.committed("orders")]
+    assert written == [-1, *(number for number in range(1_000) if number not in (3, 5))]
+    wrong: Any
+    for wrong, says in ((17, "seen int as record 1"), (Record(1, topic="totals"), "names the topic 'totals'")):
+        with pytest.raises(OutputRefused, match=says):
+            await app.send_many("orders", [wrong])
+
+
+def test_a_loop_that_ends_leaves_nothing_open(ground: Ground) -> None:
+    """Without a close: the folder is free then, and another loop sends again."""
+    create(ground)
+    app, folder = shop(ground.address), Path(ground.address.removeprefix("embedded:"))
+    for _ in range(2):
+        asyncio.run(app.send("orders", 1, key="a"))
+        TopicStore.open(folder).close()

@@ -65,7 +65,7 @@ class Unelectable(Passing):
 
     def appender(self) -> Any:
         """One that refuses elections."""
-        appender = Passing(self.real.appender())
+        appender: Any = Passing(self.real.appender())
         real = appender.append
 
         async def append(records: Sequence[Outgoing]) -> Any:

@@ -1,0 +1,3 @@
+"""What an ASGI server needs to run an application inside a service."""
+
+from .lifespans import lifespan as lifespan
