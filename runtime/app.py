@@ -17,7 +17,7 @@ from .block import Block
 from .compiled import IS_COMPILED
 from .connect import SCHEMES, connect
 from .declared_start import StartFrom, start_of
-from .handlers.context import Output
+from .handlers.context import Record
 from .handlers.functions import codes_of
 from .handlers.handler import (
     PARALLELISING_FACTOR,
@@ -348,10 +348,10 @@ class App:
         or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError when there is no broker.
         """
         check_topic_name(topic, "send: topic")
-        output = Output(value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp)
+        output = Record(value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp)
         await self._call(self._sending.send(output))
 
-    async def send_many(self, topic: str, records: Iterable[Output]) -> None:
+    async def send_many(self, topic: str, records: Iterable[Record]) -> None:
         """Write records, as ``Record(value, key=…)``, in their order; returns when each of them has its outcome. Takes
         no more of an iterator than has room. Raises the first error, as ``send`` does; all others are tried, too.
         """

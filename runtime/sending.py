@@ -359,18 +359,22 @@ class _Way:
                 await asyncio.wait(self._tasks, timeout=left_s)
         finally:
             try:
-                await self._let_go(max(0, int((until_s - self._loop.time()) * 1000)))
+                await self._let_go(until_s)
             finally:
                 self._ended.set()
 
-    async def _let_go(self, limit_ms: int) -> None:
+    async def _let_go(self, until_s: float) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        ending = asyncio.gather(*self._tasks, return_exceptions=True)
+        await closed_within(self._left_ms(until_s), ending, "ending what is sent")
         unsent = KeylanesError("the record was not sent: the application was closed. Send it again where it is wanted")
         for queue in (*self._waiting.values(), *self._flows.values()):
             _fail(queue, unsent, None)
-        await closed_within(limit_ms, self._connection.aclose(), "closing what sends")
+        await closed_within(self._left_ms(until_s), self._connection.aclose(), "closing what sends")
+
+    def _left_ms(self, until_s: float) -> int:
+        return max(0, int((until_s - self._loop.time()) * 1000))
 
     async def _learn(self, topic: str) -> None:
         known = self._known
