@@ -29,7 +29,7 @@ from ..stage.hanging import (
 from ..stage.waiting import reached
 from ..tiers.marks import tier
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(400), tier("proof", "hung-broker")]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 HANGS_S, STARTS, MEMBERS, LATE_S_MAX = 30.0, 2, 4, 20.0
 SESSION_MS = 9_000
@@ -72,6 +72,7 @@ async def hang(cluster: KafkaCluster, node: KafkaNode, folder: Path) -> tuple[fl
     return began, ended
 
 
+@tier("proof", "hung-broker")
 async def test_commits_go_on_while_a_broker_hangs(cluster: KafkaCluster, tmp_path: Path) -> None:
     """The worst stop is that of the fail-over, commits go on while it hangs, fresh starts beside it succeed, and
     nothing is lost, doubled or out of order.
@@ -111,6 +112,7 @@ async def node_of(cluster: KafkaCluster, case: str, name: str) -> KafkaNode:
     return cluster.nodes[states.most_common(1)[0][0] - 1]
 
 
+@tier("proof", "hung-leaders")
 @pytest.mark.parametrize("case", ["control", "offsets", "transactions"])
 async def test_a_group_goes_on_while_a_broker_hangs(cluster: KafkaCluster, tmp_path: Path, case: str) -> None:
     """Whatever it led: somebody commits within the session of brokers and 3 s, and no record is late by 20 s."""

@@ -372,12 +372,12 @@ async def test_log_ins_are_renewed_before_they_end(place: Place, caplog: pytest.
 
 @tier("proof", "sessions")
 async def test_tokens_are_renewed_before_they_end(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """Of tokens that count for 10 s, for 5 minutes."""
+    """Of tokens that count for 10 s."""
 
     async def ask() -> str:
         return token_for("shop", 10)
 
-    await check_renewed(place, by_token(place, ask), 300, caplog)
+    await check_renewed(place, by_token(place, ask), 200, caplog)
 
 
 def test_a_token_that_is_refused_ends_it_at_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:

@@ -97,6 +97,7 @@ PARTS: Final = (
     ),
     of_tests("demo-scaling", "the main job scales up and down under load", ("demo", "group"), 4, on_sources=True),
     of_tests("hung-broker", "commits go on while a broker hangs", ("brokers",), 2.5),
+    of_tests("hung-leaders", "a group goes on, whatever the broker that hangs led", ("brokers", "runtime"), 5),
     of_tests("honest-simulation", "the simulated broker shows what a real Kafka shows", ("brokers",), 2),
     of_tests("planted-traps", "the tests on a real Kafka find planted defects", ("brokers",), 2),
     of_tests(
@@ -115,7 +116,7 @@ PARTS: Final = (
         "bad-input-logs", "what does not belong in our logs is refused on a real Kafka", ("offsets", "runtime"), 3
     ),
     of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 2.5),
-    of_tests("sessions", "log-ins are renewed before they end", ("brokers",), 5.5),
+    of_tests("sessions", "log-ins are renewed before they end", ("brokers",), 4.5),
     of_tests("quotas", "throttled brokers are slow, and most of a quota is used", ("brokers", "runtime"), 5.5),
     of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 5.5),
     of_tests(
