@@ -16,7 +16,7 @@ from keylanes import IS_COMPILED
 from .stage.notes import NOTES, note
 from .tiers.brokers import KEEPER, OPEN, SECURED, Keeper, SharedKafka, shared
 from .tiers.marks import CHECK, TIERS, tier_of
-from .tiers.parts import PARTS
+from .tiers.parts import MINUTES_MAX, PARTS
 from .tiers.rooms import ROOMS, concerns
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{item.nodeid} is of {part!r}, which is no part of the proof: see tiers/parts.py")
         if not is_chosen(config, item):
             continue
+        if part and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(MINUTES_MAX * 60))  # as long as its part
         chosen.append(item)
         if IS_COMPILED and item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.skip(reason="it changes the source, which does not run here"))
