@@ -49,7 +49,7 @@ def of_deposed(led: str, version: int) -> Part:
     words = ("-P", "-m", "tests.on_kafka.deposed", "--led", led, "--version", str(version), "--runs", "1")
     proves = f"nothing is doubled or lost when a deposed leader of {led} answers, transaction.version {version}"
     rooms = ("brokers", "group", "offsets", "runtime")
-    return Part(f"deposed-{led}-{version}", proves, rooms, 5.5, words, on_sources=True)
+    return Part(f"deposed-{led}-{version}", proves, rooms, 4.5, words, on_sources=True)
 
 
 def of_python(version: str) -> Part:
@@ -65,60 +65,60 @@ PARTS: Final = (
     of_deposed("transactions", 1),
     of_deposed("offsets", 1),
     of_tests(
-        "chaos", "each record counts once while processes, brokers and connections fail", ON_BROKERS, 4, on_sources=True
+        "chaos", "each record counts once while processes, brokers and connections fail", ON_BROKERS, 3, on_sources=True
     ),
     of_tests(
         "chaos-planted",
         "an audit names what planted defects break on a real broker",
         ("runtime", "spark"),
-        3,
+        1.5,
         on_sources=True,
     ),
     of_tests(
         "cluster-chaos",
         "no fault of a node, a leader or the network stops progress for long",
         ON_BROKERS,
-        3.5,
+        4,
         on_sources=True,
     ),
     of_tests(
         "group-chaos",
         "eight members of one partition fail in turn while ranges move",
         (*ON_BROKERS, "group"),
-        3,
+        3.5,
         on_sources=True,
     ),
     of_tests(
         "demo-kills",
         "the main job is right when its processes fail and ranges move",
         ("demo", "group"),
-        4.5,
+        3.5,
         on_sources=True,
     ),
     of_tests("demo-scaling", "the main job scales up and down under load", ("demo", "group"), 4, on_sources=True),
-    of_tests("hung-broker", "commits go on while a broker hangs", ("brokers",), 2.5),
+    of_tests("hung-broker", "commits go on while a broker hangs", ("brokers",), 2),
     of_tests("hung-leaders", "a group goes on, whatever the broker that hangs led", ("brokers", "runtime"), 5),
     of_tests("honest-simulation", "the simulated broker shows what a real Kafka shows", ("brokers",), 2),
-    of_tests("planted-traps", "the tests on a real Kafka find planted defects", ("brokers",), 2),
+    of_tests("planted-traps", "the tests on a real Kafka find planted defects", ("brokers",), 1),
     of_tests(
-        "moving-leaders", "an audit is right while leaders move and a broker hangs", ("spark",), 2.5, on_sources=True
+        "moving-leaders", "an audit is right while leaders move and a broker hangs", ("spark",), 2, on_sources=True
     ),
     of_tests(
-        "brokers", "keylanes goes on with late, full, restarted and forgetful brokers", ("brokers", "devkafka"), 6
+        "brokers", "keylanes goes on with late, full, restarted and forgetful brokers", ("brokers", "devkafka"), 2.5
     ),
     of_tests(
         "starting-brokers",
         "a broker starts, keeps its data and ends with its program; who uses it waits while it is away",
         ("brokers", "cli", "devkafka", "runtime"),
-        4,
+        4.5,
     ),
     of_tests(
-        "bad-input-logs", "what does not belong in our logs is refused on a real Kafka", ("offsets", "runtime"), 3
+        "bad-input-logs", "what does not belong in our logs is refused on a real Kafka", ("offsets", "runtime"), 4
     ),
     of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 2.5),
     of_tests("sessions", "log-ins are renewed before they end", ("brokers",), 4.5),
     of_tests("quotas", "throttled brokers are slow, and most of a quota is used", ("brokers", "runtime"), 5.5),
-    of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 5.5),
+    of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 4),
     of_tests(
         "group-model",
         "all worlds of small groups are right, and planted defects are found",
