@@ -98,7 +98,7 @@ async def test_the_quota_is_used(
 ) -> None:
     """Alone, and shared by three: most of it, for a minute; nobody is expelled, and nothing is warned of."""
     ground = Ground(f"kafka://{limited.bootstrap}")
-    ground.create(ground.source, 4)
+    await asyncio.to_thread(ground.create, ground.source, 4)
     await asyncio.to_thread(fill, ground, 4_000, BYTES if moved == "consumer_byte_rate" else 6)
     none = dict.fromkeys(("producer_byte_rate", "consumer_byte_rate", "request_percentage"), 1e9)
     await asyncio.to_thread(limit, limited.bootstrap, "user", None, {**none, **quotas})
