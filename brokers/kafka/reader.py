@@ -32,7 +32,6 @@ from ..protocol import (
     Watermarks,
 )
 from ..rights import Right
-from ..throttling import BYTES_FIRST
 from . import inside
 from .identities import TopicIdentities
 from .link import LinkSettings, started
@@ -103,7 +102,7 @@ class KafkaReader:
 
     async def _start(self, consumer: Any) -> None:
         await consumer.start()
-        inside.set_fetch_bytes(consumer, min(self._fetch_bytes_max, BYTES_FIRST))
+        self._answered(consumer, False)
         inside.tell_at_once(consumer, partial(self._answered, consumer))
 
     def _answered(self, consumer: Any, has_news: bool) -> None:  # called by a hook
