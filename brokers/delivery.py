@@ -13,13 +13,26 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from .asking import Deadline
 from .filling import by_partition
-from .protocol import BrokerError, BrokerTimeout, NotAuthorized, Outgoing, TopicPartition, TransactionRefused
+from .protocol import (
+    BrokerError,
+    BrokerTimeout,
+    NotAuthorized,
+    Outgoing,
+    TopicPartition,
+    TransactionRefused,
+    TransactionThrottled,
+)
+from .throttling import Allowance
 
 T = TypeVar("T")
 
 BATCH_BYTES_MAX: Final = 1_000_000
 REQUEST_BYTES_MAX: Final = 8_000_000
 SEQUENCES: Final = 1 << 31
+SHARES_MAX: Final = 4
+"""A batch may take a quarter of what its request may, also where less is left."""
+OPEN_LIMITS: Final = 2
+"""A transaction may stay open for twice as long as an answer shall throttle."""
 LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
 
 
@@ -64,11 +77,14 @@ class Answer(NamedTuple):
 
 
 class Batch(NamedTuple, Generic[T]):
-    """Records of one partition as they are sent: how many they are, in what form, and how many bytes they take."""
+    """Records of one partition as they are sent: how many they are, in what form, and how many bytes they take.
+    ``unpacked``: how many before compression.
+    """
 
     records: int
     payload: T
     size: int
+    unpacked: int
 
 
 class TopicNumbers:
@@ -96,11 +112,15 @@ class BatchRequests(Protocol[T]):
     """The requests of one producer id at one epoch, over connections of its own.
 
     Each is sent once, so that an answer is one to *this* request. What may be asked twice is asked again within the
-    deadline; what raises BrokerError was not sent.
+    deadline; what raises BrokerError was not sent. ``allowance``: of all that this process writes; ``produce`` counts
+    what it sends.
     """
 
     @property
     def limits(self) -> TopicNumbers: ...
+
+    @property
+    def allowance(self) -> Allowance: ...
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """From now; without ``timeout_ms``, so long as a client waits for an answer."""
@@ -171,26 +191,36 @@ class Session(Generic[T]):
         return groups
 
     async def deliver(
-        self, records: Sequence[Outgoing], groups: Mapping[TopicPartition, Sequence[int]], deadline: Deadline
+        self,
+        records: Sequence[Outgoing],
+        groups: Mapping[TopicPartition, Sequence[int]],
+        deadline: Deadline,
+        *,
+        in_parts: bool = False,
     ) -> dict[TopicPartition, int]:
-        """Write all; one batch of a partition is under way at a time. Raises Refused, FencedAnswer, BrokerError.
+        """Write all; one batch of a partition is under way at a time. Raises Refused, FencedAnswer, BrokerError; and
+        TransactionThrottled where they may be sent ``in_parts``.
 
         Returns by partition the offset behind the last record, as far as the broker says.
         """
+        loop, allowance = asyncio.get_running_loop(), self.requests.allowance
         ends: dict[TopicPartition, int] = {}
         limits = await self.requests.limits.of({partition.topic for partition in groups})
         queues: dict[TopicPartition, _Queue[T]] = {partition: _Queue(indexes) for partition, indexes in groups.items()}
         while queues:
             batches: dict[TopicPartition, Batch[T]] = {}
-            size = 0
+            size, room = 0, allowance.request_max(loop.time())
+            least = room // SHARES_MAX
             for partition, queue in queues.items():
                 if queue.batch is None:
-                    self._encode(records, partition, queue, limits.get(partition.topic, BATCH_BYTES_MAX))
+                    limit = min(limits.get(partition.topic, BATCH_BYTES_MAX), max(room, least))
+                    self._encode(records, partition, queue, limit)
                     await asyncio.sleep(0)  # a batch may take some ms to compress
                 assert queue.batch is not None
                 batches[partition] = queue.batch
                 size += queue.batch.size
-                if size >= REQUEST_BYTES_MAX:
+                room -= queue.batch.unpacked
+                if size >= REQUEST_BYTES_MAX or room <= 0:
                     break
             answers = await self.requests.produce(batches, deadline)
             again = self._judge(answers, queues)
@@ -205,10 +235,19 @@ class Session(Generic[T]):
                 queue.batch = None
                 if queue.next == len(queue.indexes):
                     del queues[partition]
+            if in_parts and allowance.rate is not None:
+                self._check_rest(records, queues.values())
             if again:
                 await deadline.pause(next(iter(again.values())))
                 await self.requests.missing(again, deadline)
         return ends
+
+    def _check_rest(self, records: Sequence[Outgoing], queues: Iterable[_Queue[T]]) -> None:
+        """Raises TransactionThrottled where what is left would keep the transaction open for long."""
+        rest = sum(_size(records[index]) for queue in queues for index in queue.indexes[queue.next :])
+        if self.requests.allowance.is_too_much(rest // OPEN_LIMITS):
+            size = sum(map(_size, records))
+            raise TransactionThrottled(f"the broker throttles, and {rest} bytes are left to be sent", size - rest, size)
 
     def _encode(self, records: Sequence[Outgoing], partition: TopicPartition, queue: _Queue[T], limit: int) -> None:
         """The next batch: as many records as fit."""
@@ -250,6 +289,10 @@ class Session(Generic[T]):
     def _refused(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> Refused:
         self.requests.limits.forget()
         return Refused(message, culprits, is_untimely=is_untimely)
+
+
+def _size(record: Outgoing) -> int:
+    return len(record.key or b"") + len(record.value or b"")
 
 
 class PartitionTurns:

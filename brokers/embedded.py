@@ -338,7 +338,7 @@ class EmbeddedProducer:
         self._guard = guard
         self._usable = True
 
-    async def transact(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+    async def transact(self, records: Sequence[Outgoing], *, in_parts: bool = False) -> dict[TopicPartition, int]:  # noqa: ARG002  # nothing throttles
         """See the protocol; it is decided by one write, so it never ends as aborted or unknown but by cancellation."""
         if not self._usable:
             raise BrokerError("this producer is in use, was closed or has failed: make a new one")

@@ -32,6 +32,7 @@ from .protocol import (
     ProducerForgotten,
     TopicPartition,
     TransactionAborted,
+    TransactionThrottled,
     TransactionUnknown,
 )
 
@@ -73,14 +74,14 @@ class TransactionalProducer(Generic[T]):
         self.closed = False
         self._opened: float | None = None  # when the open transaction began, in the loop's time
 
-    async def transact(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+    async def transact(self, records: Sequence[Outgoing], *, in_parts: bool = False) -> dict[TopicPartition, int]:
         """See the protocol."""
         if not self._usable:
             raise BrokerError("this producer is in use, was closed or has failed: make a new one")
         if not records:
             return {}
         self._usable = False
-        ends = await self._write(records)
+        ends = await self._write(records, in_parts=in_parts)
         await self._commit()
         self._usable = True
         return ends
@@ -90,7 +91,7 @@ class TransactionalProducer(Generic[T]):
         self._usable, self.closed = False, True
         await self.requests.close()
 
-    async def _write(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+    async def _write(self, records: Sequence[Outgoing], *, in_parts: bool) -> dict[TopicPartition, int]:
         """Begin a transaction, and write into it. Returns what ``Session.deliver`` does."""
         started = asyncio.get_running_loop().time()
         deadline = self.requests.deadline(f"the transaction of {self._id!r}", self._timeout_ms)
@@ -99,8 +100,8 @@ class TransactionalProducer(Generic[T]):
             groups = await self.session.plan(records, deadline)
             await self._add(groups, deadline)
             self._opened = started
-            return await self.session.deliver(records, groups, deadline)
-        except ProducerForgotten:
+            return await self.session.deliver(records, groups, deadline, in_parts=in_parts)
+        except (ProducerForgotten, TransactionThrottled):
             raise
         except Refused as error:
             raise error.as_refusal() from error

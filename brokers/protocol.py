@@ -177,6 +177,16 @@ class TransactionAborted(BrokerError):
     """The transaction was aborted for sure; sending the same again with a new producer may succeed."""
 
 
+class TransactionThrottled(TransactionAborted):
+    """The same, because the broker throttles and the transaction would stay open for long: it is to be sent in parts.
+    ``written``: so many bytes of it were written, of ``size``.
+    """
+
+    def __init__(self, message: str, written: int, size: int) -> None:
+        super().__init__(message)
+        self.written, self.size = written, size
+
+
 class TransactionRefused(BrokerError):
     """The transaction was aborted for sure because the broker refused ``culprits``; the same would be refused again.
 
@@ -236,8 +246,9 @@ class Reader(Protocol):
 class Producer(Protocol):
     """One transactional id's producer. After any error it is of no use any more: close it and make a new one."""
 
-    async def transact(self, records: Sequence[Outgoing]) -> Mapping[TopicPartition, int]:
-        """Write all records in one transaction; one call at a time.
+    async def transact(self, records: Sequence[Outgoing], *, in_parts: bool = False) -> Mapping[TopicPartition, int]:
+        """Write all records in one transaction; one call at a time. ``in_parts``: they may as well be sent in parts, so
+        TransactionThrottled is raised, too.
 
         Returns for each partition the offset behind the last record that it wrote there. A control record may follow,
         so a reader that has read the transaction stands there or farther on. A partition is left out where the adapter

@@ -12,7 +12,9 @@ from typing import Final
 WINDOW_S: Final = 11.0
 """quota.window.num samples of quota.window.size.seconds each, as Kafka has them by default."""
 BYTES_FIRST: Final = 64 * 1024
-"""So much goes at once as long as nothing is known."""
+"""A request takes so much as long as nothing is known."""
+BYTES_LEAST: Final = 16 * 1024
+"""A request may always take so much: a broker that throttles keeps the next one waiting."""
 QUIET_S: Final = 60.0
 """Throttling is over when nothing was throttled for so long."""
 LIMIT_MS: Final = 2_500
@@ -26,28 +28,22 @@ class Throttling:
 
     def __init__(self, limit_ms: int = LIMIT_MS) -> None:
         self.limit_ms, self.total_ms = limit_ms, 0
+        self.writing = Allowance(limit_ms)
+        """Of the requests that write, in bytes before compression."""
         self._last_s: float | None = None
-        self._longest_ms = 0
 
-    def heard(self, throttle_ms: int, now_s: float, *, of_write: bool) -> bool | None:
+    def heard(self, throttle_ms: int, now_s: float) -> bool | None:
         """An answer said for how long its connection is throttled: True when that begins, False when it is over; None:
         neither.
         """
         if throttle_ms > 0:
             begins, self._last_s = self._last_s is None, now_s
             self.total_ms += throttle_ms
-            if of_write:
-                self._longest_ms = max(self._longest_ms, throttle_ms)
             return True if begins else None
         if self._last_s is None or now_s < self._last_s + QUIET_S:
             return None
         self._last_s = None
         return False
-
-    def take_longest_ms(self) -> int:
-        """The longest that what was written since the last call was throttled."""
-        longest_ms, self._longest_ms = self._longest_ms, 0
-        return longest_ms
 
 
 class Allowance:
@@ -58,6 +54,8 @@ class Allowance:
 
     def __init__(self, limit_ms: int) -> None:
         self._limit_s = limit_ms / 1000
+        self.total = 0
+        """All that went."""
         self._moved: deque[tuple[float, int]] = deque()
         self._sum = 0
         self.rate: float | None = None
@@ -68,6 +66,7 @@ class Allowance:
         """So many bytes went, and were throttled for so long."""
         self._look(now_s)
         self._moved.append((now_s, size))
+        self.total += size
         self._sum += size
         self._level -= size
         if throttled_s > 0:
@@ -75,12 +74,40 @@ class Allowance:
                 self._level = 0.0
             self.rate, self._throttled_s = self._sum / (WINDOW_S + throttled_s), now_s
 
-    def bytes_max(self, now_s: float) -> int:
-        """So many may go now."""
+    def request_max(self, now_s: float) -> int:
+        """So many may go in one request; the next one goes behind its answer."""
         self._look(now_s)
         if self.rate is None:
             return int(max(BYTES_FIRST, self._sum * self._limit_s / WINDOW_S))
+        return int(max(BYTES_LEAST, self.rate * (WINDOW_S + self._limit_s) - self._sum))
+
+    def level(self, now_s: float) -> int | None:
+        """So many may go now, in any number of requests; None: no quota is known."""
+        self._look(now_s)
+        if self.rate is None:
+            return None
         return int(max(0, min(self._level, self.rate * (WINDOW_S + self._limit_s) - self._sum)))
+
+    def wait_s(self, size: int, now_s: float) -> float:
+        """For how long so many bytes wait for their turn: until they are there at the quota's rate, and would not be
+        throttled for longer than the limit.
+        """
+        self._look(now_s)
+        if self.rate is None:
+            return 0.0
+        needed = min(size, self.rate * self._limit_s / 2)
+        wait_s = max(0.0, (needed - self._level) / self.rate)
+        beyond = self._sum + needed - self.rate * (WINDOW_S + self._limit_s)
+        for moved_s, moved in self._moved:
+            if beyond <= 0:
+                break
+            beyond -= moved
+            wait_s = max(wait_s, moved_s + WINDOW_S - now_s)
+        return wait_s
+
+    def is_too_much(self, size: int) -> bool:
+        """Whether so many bytes would be throttled for longer than the limit, by a quota that is known."""
+        return self.rate is not None and size > self.rate * self._limit_s
 
     def _look(self, now_s: float) -> None:
         while self._moved and self._moved[0][0] <= now_s - WINDOW_S:

@@ -23,7 +23,6 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import CloseReason
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.produce import ProduceRequest
 
 from ..asking import first_of
 from ..leaders import Leaders
@@ -298,7 +297,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             connection.mute(throttle_ms / 1000)
         if isinstance(request, FetchRequest):
             self.fetching.moved(_fetched_bytes(reply), throttle_ms / 1000, self._now_s())
-        match self._throttling.heard(throttle_ms, self._now_s(), of_write=isinstance(request, ProduceRequest)):
+        match self._throttling.heard(throttle_ms, self._now_s()):
             case True:
                 logger.info("broker %s throttles this process, now for %d ms: a quota is used up", node, throttle_ms)
             case False:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..asking import Deadline
 from ..delivery import REQUEST_BYTES_MAX, Answer, Batch
 from ..protocol import TopicPartition
+from ..throttling import Allowance
 
 Batches = Mapping[TopicPartition, Batch[bytes]]
 Answers = Mapping[TopicPartition, Answer]
@@ -23,10 +24,12 @@ class _Asked:
 
 
 class ProduceQueue:
-    """``send`` sends batches of different partitions in one request. No partition is asked for twice at a time."""
+    """``send`` sends batches of different partitions in one request, of so many bytes as the ``allowance`` says. No
+    partition is asked for twice at a time.
+    """
 
-    def __init__(self, send: Callable[[Batches, Deadline], Awaitable[Answers]]) -> None:
-        self._send = send
+    def __init__(self, send: Callable[[Batches, Deadline], Awaitable[Answers]], allowance: Allowance) -> None:
+        self._send, self._allowance = send, allowance
         self._asked: list[_Asked] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -67,9 +70,11 @@ class ProduceQueue:
     def _taken(self) -> list[_Asked]:
         """The first ones, as many as fit into a request."""
         number = size = 0
+        room = self._allowance.request_max(asyncio.get_running_loop().time())
         for one in self._asked:
             size += sum(batch.size for batch in one.batches.values())
-            if number and size > REQUEST_BYTES_MAX:
+            room -= sum(batch.unpacked for batch in one.batches.values())
+            if number and (size > REQUEST_BYTES_MAX or room < 0):
                 break
             number += 1
         taken, self._asked = self._asked[:number], self._asked[number:]

@@ -106,7 +106,9 @@ class KafkaReader:
         inside.tell_at_once(consumer, partial(self._answered, consumer))
 
     def _answered(self, consumer: Any, has_news: bool) -> None:  # called by a hook
-        allowed = inside.client_of(consumer).fetching.bytes_max(asyncio.get_running_loop().time())
+        fetching, now_s = inside.client_of(consumer).fetching, asyncio.get_running_loop().time()
+        level = fetching.level(now_s)
+        allowed = fetching.request_max(now_s) if level is None else level
         inside.set_fetch_bytes(consumer, max(1, min(self._fetch_bytes_max, allowed)))
         if has_news:
             self._wake()

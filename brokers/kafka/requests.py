@@ -86,6 +86,7 @@ class KafkaRequests:
         self.link, self.limits, self.codec = link, limits, codec
         self.producer_id, self.epoch, self.coordinator = initialised
         self.transactional_id = transactional_id
+        self.allowance = link.settings.throttling.writing
         self._queues: dict[Node, ProduceQueue] = {}
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
@@ -116,8 +117,9 @@ class KafkaRequests:
             batch_size=limit,
         )
         count = fill(builder.append, records, indexes, first)
+        unpacked = builder.size()
         data = builder.build()
-        return Batch(count, data, len(data))
+        return Batch(count, data, len(data), unpacked)
 
     async def produce(
         self, batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline
@@ -134,7 +136,7 @@ class KafkaRequests:
 
     def _queue(self, node: Node) -> ProduceQueue:
         if node not in self._queues:
-            self._queues[node] = ProduceQueue(partial(self._produce_at, node))
+            self._queues[node] = ProduceQueue(partial(self._produce_at, node), self.allowance)
         return self._queues[node]
 
     async def _produce_at(
@@ -157,6 +159,8 @@ class KafkaRequests:
             return dict.fromkeys(batches, Answer(Verdict.NOT_SENT, str(error)))
         except ReplyLost as error:
             return dict.fromkeys(batches, Answer(Verdict.LOST, str(error)))
+        sent, throttled_s = sum(batch.unpacked for batch in batches.values()), reply.throttle_time_ms / 1000
+        self.allowance.moved(sent, throttled_s, asyncio.get_running_loop().time())
         answers = dict.fromkeys(batches, Answer(Verdict.LOST, f"broker {node} did not answer for it"))
         for topic, partitions in reply.topics:
             for partition, code, offset, *_ in partitions:

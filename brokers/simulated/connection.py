@@ -25,7 +25,6 @@ from ..protocol import (
     Watermarks,
 )
 from ..rights import Lacking, Right
-from ..throttling import Throttling
 from .cluster import Cluster
 from .link import ConnectionSevered, KnownNodes, Link, unknown
 from .network import Kind
@@ -48,8 +47,8 @@ class SimulatedConnection:
     def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.client_name = client_name
         self._cluster = cluster
-        self.throttling = Throttling()
         self._nodes = KnownNodes()
+        self.throttling = self._nodes.throttling
         self._link = Link(cluster, client_name, self._nodes)
         self._links: dict[Link, None] = {}  # of what was made here
         self._limits = TopicNumbers(self._message_limits)

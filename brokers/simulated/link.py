@@ -9,10 +9,12 @@ from ..asking import Deadline
 from ..leaders import Leaders
 from ..protocol import BrokerError, BrokerTimeout, TopicPartition, UnknownTopic
 from ..silence import SilentNodes
+from ..throttling import Throttling
 from .cluster import Cluster
 from .network import Kind, Unanswered
 from .node import Led, Metadata, Node
 from .nodes import NotLeader
+from .quota import Quota
 
 T = TypeVar("T")
 
@@ -25,11 +27,27 @@ class ConnectionSevered(BrokerTimeout):
 
 
 class KnownNodes:
-    """Leaders and silent nodes, as all connections of one process know them."""
+    """Leaders, silent nodes, and how brokers throttle, as all connections of one process know them."""
 
     def __init__(self) -> None:
         self.leaders = Leaders[int]()
         self.silent = SilentNodes[int]()
+        self.throttling = Throttling()
+        self._muted_until_s = 0.0
+
+    def wrote(self, size: int, quota: Quota | None) -> None:
+        """So many bytes were written: the answer says for how long they are throttled."""
+        now_s = asyncio.get_running_loop().time()
+        throttled_s = 0.0 if quota is None else quota.throttled_s(size, now_s)
+        self._muted_until_s = max(self._muted_until_s, now_s + throttled_s)
+        self.throttling.heard(int(throttled_s * 1000), now_s)
+        self.throttling.writing.moved(size, throttled_s, now_s)
+
+    async def unmuted(self, deadline: Deadline) -> None:
+        """Wait until nothing throttles."""
+        if (muted_s := self._muted_until_s - asyncio.get_running_loop().time()) > 0:
+            deadline.extend(muted_s)
+            await asyncio.sleep(muted_s)
 
 
 class ProducerEpoch(NamedTuple):

@@ -20,6 +20,7 @@ from ..asking import NotSent
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
 from ..rights import Operation, Right
 from .nodes import NoAnswer
+from .quota import Quota
 
 EPOCH_MS = 1_700_000_000_000  # what a record is stamped with is this plus the loop's time
 BROKEN = "the connection broke before an answer came"
@@ -139,6 +140,8 @@ class Network:
     def __init__(self, rng: random.Random, latency: Latency, faults: Faults) -> None:
         self.latency, self.faults = latency, faults
         self.met: Counter[str] = Counter()
+        self.quota: Quota | None = None
+        """Of all that is written."""
         self._random = rng
         self._context = contextvars.Context()
         self._under_way: dict[Request, None] = {}

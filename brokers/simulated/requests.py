@@ -70,6 +70,7 @@ class SimulatedRequests:
 
     def __init__(self, link: Link, limits: TopicNumbers, producer: str, initialised: ProducerEpoch | None) -> None:
         self.link, self.limits, self.producer, self.initialised = link, limits, producer, initialised
+        self.allowance = link.known.throttling.writing
         self._network = link.cluster.network
 
     @property
@@ -103,7 +104,7 @@ class SimulatedRequests:
     ) -> Batch[Numbered]:
         """See ``BatchRequests``."""
         count, size = fitting(records, indexes, first, limit)
-        return Batch(count, ([records[index] for index in indexes[first : first + count]], sequence), size)
+        return Batch(count, ([records[index] for index in indexes[first : first + count]], sequence), size, size)
 
     async def produce(
         self, batches: Mapping[TopicPartition, Batch[Numbered]], deadline: Deadline
@@ -113,7 +114,9 @@ class SimulatedRequests:
         by_leader: dict[int | None, dict[TopicPartition, Batch[Numbered]]] = {}
         for place, batch in batches.items():
             by_leader.setdefault(leaders.leader(place), {})[place] = batch
+        await self.link.known.unmuted(deadline)
         parts = await asyncio.gather(*(self._produce_at(node, part, deadline) for node, part in by_leader.items()))
+        self.link.known.wrote(sum(batch.unpacked for batch in batches.values()), self._network.quota)
         answers = {place: answer for part in parts for place, answer in part.items()}
         leaders.forget([place for place, answer in answers.items() if answer.verdict is not Verdict.DONE])
         if self.initialised is None:
@@ -146,7 +149,8 @@ class SimulatedRequests:
     # --- to the coordinator of the transactional id ------------------------------------------------------------------
 
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
-        """See ``TransactionRequests``."""
+        """See ``TransactionRequests``. Not while it is throttled: the transaction would wait, opened."""
+        await self.link.known.unmuted(deadline)
         added = tuple(partitions)
         answer, _ = await self._ask(
             Kind.ADD_PARTITIONS,

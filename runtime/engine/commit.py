@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
-from ...brokers.throttling import BYTES_FIRST
 from ..logs.office import Standing
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take
@@ -18,7 +17,7 @@ from ..stores.keeper import Keeper
 from ..watch.steps import Step
 from .partition_run import PartitionRun
 from .reshaping import HOLD_BACK_MS, Reshaping, share_buffer
-from .slots import STRETCHES_MIN, Slots
+from .slots import STRETCH_BYTES_MIN, STRETCHES_MIN, Slots
 from .transaction import Transactions
 
 
@@ -109,8 +108,8 @@ class CommitCycle:
         below = [*below[turn:], *below[:turn]]
         below.sort(key=lambda one: not self.reshape.has_idle(one[0]))
         now = asyncio.get_running_loop().time()
-        bytes_max = min(self.settings.generation_bytes_max, self.transactions.allowance.bytes_max(now))
-        self.slots.stretch_bytes_max = max(BYTES_FIRST, bytes_max) // STRETCHES_MIN
+        bytes_max = self.transactions.bytes_max(now)
+        self.slots.stretch_bytes_max = max(STRETCH_BYTES_MIN, bytes_max // STRETCHES_MIN)
         generation = take(below, records_max=self.settings.generation_records_max, bytes_max=bytes_max)
         generation.opening += opening
         generation.add([], heirs)

@@ -22,9 +22,9 @@ from ...brokers.protocol import (
     TopicPartition,
     TransactionAborted,
     TransactionRefused,
+    TransactionThrottled,
     TransactionUnknown,
 )
-from ...brokers.throttling import Allowance
 from ...brokers.waiting import bounded, closed_within, fatal_of, given_up, refusal_in
 from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken
 from ...keyrange.ranges import KeyRange
@@ -83,8 +83,9 @@ class Transactions:
         self.tiles = 0
         self.event_bytes = 0
         self.last_commit_s: float | None = None
-        self.allowance = Allowance(standing.identity.broker.throttling.limit_ms)
-        """How much may be sent at once, for quotas of the cluster."""
+        self._allowance = standing.identity.broker.throttling.writing
+        self._weight = 1.0
+        """So many bytes were written for each byte of the last generation."""
         self._refusals = 0
         """In a row."""
         self._producer: Producer | None = producer
@@ -101,13 +102,20 @@ class Transactions:
         deadline = loop.time() + self.settings.broker_retry_ms / 1000
         waiting = [generation]
         while waiting:
-            part, began = waiting.pop(0), loop.time()
+            part = waiting.pop(0)
+            size = int(part.size * self._weight)
+            if part.is_divisible and self._allowance.is_too_much(size):
+                waiting = [*part.halves(), *waiting]
+                continue
+            if wait_s := self._allowance.wait_s(size, loop.time()):
+                await asyncio.sleep(wait_s)
+            began = loop.time()
             failure = self._too_large(part) or await self._transact(part, deadline)
             if failure is None:
                 deadline = loop.time() + self.settings.broker_retry_ms / 1000
             elif isinstance(failure, TransactionRefused):
                 waiting = [*self._take_apart(part, failure), *waiting]
-            elif isinstance(failure, TransactionUnknown | BrokerTimeout):
+            elif isinstance(failure, TransactionThrottled | TransactionUnknown | BrokerTimeout):
                 waiting = [*part.halves(), *waiting]
             else:
                 waiting = [part, *waiting]
@@ -115,6 +123,12 @@ class Transactions:
             if failure is not None and began >= deadline:
                 what = f"no transaction could be committed within {self.settings.broker_retry_ms} ms"
                 raise given_up(what, failure) from failure
+
+    def bytes_max(self, now_s: float) -> int:
+        """So large may a generation be now, for a quota of the cluster too."""
+        level = self._allowance.level(now_s)
+        most = self.settings.generation_bytes_max
+        return most if level is None else min(most, int(level / self._weight))
 
     async def close(self) -> None:
         """Let go of the producer; what is open is aborted."""
@@ -145,19 +159,24 @@ class Transactions:
         positions: Mapping[TopicPartition, int] = {}
         released = [change for change in generation.structure if isinstance(change, Released)]
         self.keeper.part_with(_points(released))
+        before = self._allowance.total
         async with standing.sending:
             self._on_step("transact")
             try:
-                positions = await bounded(self._producer.transact(records), limit, "a transaction")
+                writing = self._producer.transact(records, in_parts=generation.is_divisible)
+                positions = await bounded(writing, limit, "a transaction")
             except BrokerError as error:
                 failure = error
                 standing.unknown()
             else:
                 self._on_step("committed")
                 standing.fold(transaction, events)
+        if failure is None or isinstance(failure, TransactionThrottled):
+            written = self._allowance.total - before if failure is None else failure.size
+            self._weight = written / generation.size if written and generation.size else 1.0
         if failure is not None:
             has_expired = isinstance(failure, ProducerForgotten)  # or another one has the id: the control log says so
-            if not (has_expired or self._say_refusal(failure)):
+            if not (has_expired or isinstance(failure, TransactionThrottled) or self._say_refusal(failure)):
                 logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
             await self.close()
             is_known = isinstance(failure, TransactionAborted | TransactionRefused | ProducerFenced)
@@ -178,7 +197,7 @@ class Transactions:
 
     def _too_large(self, generation: Generation) -> TransactionRefused | None:
         """The refusal of outputs that a quota does not let pass within a session, in which beats would wait, too."""
-        if (rate := self.allowance.rate) is None:
+        if (rate := self._allowance.rate) is None:
             return None
         limit = int(rate * self.settings.session_timeout_ms / 1000)
         sizes = [len(output.key or b"") + len(output.value or b"") for output in generation.outputs()]
@@ -230,8 +249,6 @@ class Transactions:
             self.keeper.release(place, within)
         size, self.last_commit_s = generation.size, asyncio.get_running_loop().time()
         self.slots.committed(size)
-        throttled_s = self.standing.identity.broker.throttling.take_longest_ms() / 1000
-        self.allowance.moved(size, throttled_s, self.last_commit_s)
         self.commits += 1
         self.snapshots.committed(has_snapshot=has_snapshot)
         self._on_step("applied")

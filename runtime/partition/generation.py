@@ -192,15 +192,22 @@ class Generation:
         return [*opening, *commits, *changes]
 
     def halves(self) -> list["Generation"]:
-        """Two generations with half the shares each; the opening rides with the first, structure with the last. One
-        share stays whole.
+        """Two generations with half the shares each, or half the records of one share; the opening rides with the
+        first, structure with the last. What is not divisible stays whole.
         """
-        if len(self.shares) < 2:
+        if not self.is_divisible:
             return [self]
         self.spread()
-        middle = len(self.shares) // 2
-        first = Generation(self.shares[:middle], opening=self.opening)
-        return [first, Generation(self.shares[middle:], self.structure, self.heirs)]
+        shares = self.shares if len(self.shares) > 1 else _pieces(self.shares[0], (len(self.shares[0].done) + 1) // 2)
+        middle = len(shares) // 2
+        first = Generation(shares[:middle], opening=self.opening)
+        return [first, Generation(shares[middle:], self.structure, self.heirs)]
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether it has halves: more than one share, or a share of which more than one record sent something."""
+        sent = sum(len(share.done) for share in self.shares)
+        return len(self.shares) > 1 or sent + sum(len(one.outputs) for _, many in self.stretches for one in many) > 1
 
     def isolate(self, culprits: Iterable[int]) -> list["Generation"]:
         """The workers whose outputs (by index over all outputs) were refused run one record per transaction.
@@ -219,7 +226,7 @@ class Generation:
         innocent = [share for s, share in enumerate(self.shares) if s not in guilty]
         parts = [Generation(innocent, opening=self.opening)]
         for s in sorted(guilty):
-            parts += [Generation([piece]) for piece in _one_by_one(self.shares[s])]
+            parts += [Generation([piece]) for piece in _pieces(self.shares[s], 1)]
         parts[-1].structure, parts[-1].heirs = self.structure, self.heirs
         return [part for part in parts if part]
 
@@ -292,13 +299,14 @@ def committed(generation: Generation) -> None:
         heir.edge = max(heir.edge, offset)
 
 
-def _one_by_one(share: Share) -> list[Share]:
+def _pieces(share: Share, records: int) -> list[Share]:
+    """The same in shares of at most so many records that sent something."""
     pieces: list[Share] = []
     start = share.offset_from
-    for i, done in enumerate(share.done):
-        last = i + 1 == len(share.done)
-        end = share.offset_to if last else share.done[i + 1].record.offset
-        piece = Share(share.dispatch, share.worker, share.number, share.first, share.end, start, end, [done])
+    for i in range(0, len(share.done), records):
+        done, behind = share.done[i : i + records], share.done[i + records :]
+        end = behind[0].record.offset if behind else share.offset_to
+        piece = Share(share.dispatch, share.worker, share.number, share.first, share.end, start, end, done)
         if not i:  # they lie below all that is done
             piece.layers, piece.layers_size = share.layers, share.layers_size
         pieces.append(piece)

@@ -9,6 +9,7 @@ from keylanes.brokers.asking import Deadline
 from keylanes.brokers.delivery import REQUEST_BYTES_MAX, Answer, Batch, Verdict
 from keylanes.brokers.kafka.produce_queue import ProduceQueue
 from keylanes.brokers.protocol import BrokerError, TopicPartition
+from keylanes.brokers.throttling import BYTES_FIRST, LIMIT_MS, Allowance
 
 from ..stage.virtual import virtual
 from ..tiers.marks import tier
@@ -16,6 +17,15 @@ from ..tiers.marks import tier
 pytestmark = tier("check")
 
 HALF = REQUEST_BYTES_MAX // 2
+ALONE = BYTES_FIRST + 1
+"""More than goes at once as long as nothing is known."""
+
+
+def free() -> Allowance:
+    """Of which much went unthrottled, later than all that happens here."""
+    allowance = Allowance(LIMIT_MS)
+    allowance.moved(1 << 40, 0.0, 1e9)
+    return allowance
 
 
 @virtual
@@ -32,10 +42,10 @@ async def test_what_comes_while_a_request_is_under_way_goes_together() -> None:
             raise BrokerError("the connection was closed")
         return {place: Answer(Verdict.DONE, end=place.partition) for place in batches}
 
-    queue = ProduceQueue(send)
+    queue = ProduceQueue(send, free())
 
     def ask(partition: int, size: int) -> "asyncio.Task[Mapping[TopicPartition, Answer]]":
-        batches = {TopicPartition("t", partition): Batch(1, b"", size)}
+        batches = {TopicPartition("t", partition): Batch(1, b"", size, size)}
         return asyncio.create_task(queue.answers(batches, Deadline(1_000, "producing", iter(()))))
 
     asked = [ask(0, 10)]
@@ -57,17 +67,22 @@ async def test_what_comes_while_a_request_is_under_way_goes_together() -> None:
     assert await asked[0], "it goes on behind an error"
 
 
-@pytest.mark.parametrize("size", [1, REQUEST_BYTES_MAX + 1])
+@pytest.mark.parametrize(
+    ("size", "unpacked", "allowance"),
+    [(1, 1, free()), (REQUEST_BYTES_MAX + 1, 1, free()), (1, ALONE, Allowance(LIMIT_MS))],
+)
 @virtual
-async def test_a_batch_that_is_alone_is_sent_whatever_it_takes(size: int) -> None:
-    """At least one goes."""
+async def test_a_batch_that_is_alone_is_sent_whatever_it_takes(size: int, unpacked: int, allowance: Allowance) -> None:
+    """At least one goes; a second one that is larger than a request may be goes behind its answer."""
+    sent: list[int] = []
 
     async def send(batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline) -> dict[TopicPartition, Answer]:
         assert deadline.left > 0
+        sent.append(len(batches))
         return dict.fromkeys(batches, Answer(Verdict.DONE))
 
-    place = TopicPartition("t", 0)
+    queue, deadline = ProduceQueue(send, allowance), Deadline(1_000, "producing", iter(()))
+    batches = [{TopicPartition("t", partition): Batch(1, b"", size, unpacked)} for partition in range(2)]
     async with asyncio.timeout(1):
-        assert await ProduceQueue(send).answers(
-            {place: Batch(1, b"", size)}, Deadline(1_000, "producing", iter(()))
-        ) == {place: Answer(Verdict.DONE)}
+        await asyncio.gather(*(queue.answers(batch, deadline) for batch in batches))
+    assert sent == ([2] if max(size, unpacked) == 1 else [1, 1])

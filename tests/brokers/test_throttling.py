@@ -1,28 +1,27 @@
 """What may go at once, against a broker that counts as Kafka does."""
 
-from collections import deque
+import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.brokers.throttling import BYTES_FIRST, LIMIT_MS, QUIET_S, WINDOW_S, Allowance, Throttling
+from keylanes.brokers.protocol import Outgoing, TransactionThrottled
+from keylanes.brokers.simulated.quota import Quota
+from keylanes.brokers.throttling import (
+    BYTES_FIRST,
+    LIMIT_MS,
+    QUIET_S,
+    WINDOW_S,
+    Allowance,
+    Throttling,
+)
+
+from ..stage.virtual import virtual
+from .clusters import cluster_of, producer_of
 
 LASTS_S, STEP_S = 120.0, 0.1
-
-
-class Quota:
-    """Bytes a second over a window, for all who share it."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._moved: deque[tuple[float, int]] = deque()
-
-    def throttle_s(self, size: int, now_s: float) -> float:
-        """So many bytes come: for how long the broker throttles."""
-        self._moved.append((now_s, size))
-        while self._moved[0][0] <= now_s - WINDOW_S:
-            self._moved.popleft()
-        return max(0.0, sum(moved for _, moved in self._moved) / self._rate - WINDOW_S)
+RATE = 20_000
 
 
 @given(
@@ -32,16 +31,18 @@ class Quota:
 )
 def test_a_quota_is_used_and_no_answer_throttles_for_long(quota: float, members: int, record: int) -> None:
     """Who has always more to send than may go, in steps of a record, moves most of the quota; no answer throttles for
-    much longer than the limit, from the first byte on.
+    much longer than the limit, from the first byte on. As long as no quota is known, each request is bounded.
     """
     broker, allowances = Quota(quota), [Allowance(LIMIT_MS) for _ in range(members)]
     muted_s, moved, now_s = [0.0] * members, 0, 0.0
     while now_s < LASTS_S:
         for member, allowance in enumerate(allowances):
-            if now_s < muted_s[member] or (allowed := allowance.bytes_max(now_s)) == 0:
+            level = allowance.level(now_s)
+            allowed = allowance.request_max(now_s) if level is None else level
+            if now_s < muted_s[member] or allowed == 0:
                 continue
             size = (allowed // record + 1) * record
-            throttle_s = broker.throttle_s(size, now_s)
+            throttle_s = broker.throttled_s(size, now_s)
             assert throttle_s <= LIMIT_MS / 1000 * 4 / 3
             allowance.moved(size, throttle_s, now_s)
             muted_s[member] = now_s + throttle_s
@@ -53,7 +54,8 @@ def test_a_quota_is_used_and_no_answer_throttles_for_long(quota: float, members:
 def test_without_a_quota_what_may_go_grows() -> None:
     """Hundreds of megabytes a second are allowed within seconds."""
     allowance, now_s = Allowance(LIMIT_MS), 0.0
-    while (allowed := allowance.bytes_max(now_s)) < 10_000_000:
+    while (allowed := allowance.request_max(now_s)) < 10_000_000:
+        assert allowance.level(now_s) is None
         allowance.moved(allowed, 0.0, now_s)
         now_s += STEP_S
         assert now_s < 5.0
@@ -63,7 +65,27 @@ def test_throttling_is_told_when_it_begins_and_when_it_is_over() -> None:
     """Once each, however many answers say so."""
     throttling = Throttling()
     times_ms = [(0, 0.0), (5, 1.0), (7, 2.0), (0, 3.0), (0, 2.0 + QUIET_S), (0, 3.0 + QUIET_S), (1, 99.0)]
-    said = [throttling.heard(ms, now_s, of_write=True) for ms, now_s in times_ms]
+    said = [throttling.heard(ms, now_s) for ms, now_s in times_ms]
     assert said == [None, True, None, None, False, None, True]
     assert throttling.total_ms == 13
-    assert (throttling.take_longest_ms(), throttling.take_longest_ms()) == (7, 0)
+
+
+@virtual
+async def test_a_transaction_ends_early_where_a_quota_is_met() -> None:
+    """What may be sent in parts is given up when its request is throttled, with the share that was written; what may
+    not goes on. Requests are small at first.
+    """
+    cluster = cluster_of()
+    connection, loop = cluster.connect("one"), asyncio.get_running_loop()
+    cluster.network.quota = Quota(RATE)
+    records = [Outgoing("a", 0, None, bytes(1_000)) for _ in range(600)]
+    producer, began_s = await producer_of(connection), loop.time()
+    with pytest.raises(TransactionThrottled) as caught:
+        await producer.transact(records, in_parts=True)
+    written = caught.value.written
+    assert caught.value.size == 600_000
+    assert RATE * WINDOW_S <= written <= RATE * WINDOW_S + BYTES_FIRST
+    assert loop.time() < began_s + 1.0
+    await (await producer_of(connection, timeout_ms=60_000)).transact(records)
+    assert len(cluster.committed("a")) == 600
+    assert loop.time() >= began_s + (written + 600_000) / RATE - WINDOW_S - LIMIT_MS / 1000

@@ -135,14 +135,16 @@ def lose_an_output(late: str, nth: int = 20) -> None:
     transact = TransactionalProducer.transact
     calls = 0
 
-    async def lossy(self: TransactionalProducer[Any], records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+    async def lossy(
+        self: TransactionalProducer[Any], records: Sequence[Outgoing], *, in_parts: bool = False
+    ) -> dict[TopicPartition, int]:
         nonlocal calls
         found = next((i for i, record in enumerate(records) if record.topic == late), None)
         calls += found is not None
         if calls == nth and found is not None:
             records = [*records[:found], *records[found + 1 :]]
             calls += 1
-        return await transact(self, records)
+        return await transact(self, records, in_parts=in_parts)
 
     TransactionalProducer.transact = lossy  # type: ignore[method-assign]  # a defect changes the class
 
@@ -151,9 +153,11 @@ def forget_changes(key: bytes = b"k3") -> None:
     """A defect: the changes of a key's state are not written to the changelog."""
     transact = TransactionalProducer.transact
 
-    async def forgetful(self: TransactionalProducer[Any], records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+    async def forgetful(
+        self: TransactionalProducer[Any], records: Sequence[Outgoing], *, in_parts: bool = False
+    ) -> dict[TopicPartition, int]:
         kept = [r for r in records if not (".changelog." in r.topic and r.key is not None and r.key.endswith(key))]
-        return await transact(self, kept)
+        return await transact(self, kept, in_parts=in_parts)
 
     TransactionalProducer.transact = forgetful  # type: ignore[method-assign]  # a defect changes the class
 

@@ -82,10 +82,13 @@ def produce_not_awaited(patch: Planting) -> None:
     deliver = Session.deliver
     under_way: set[asyncio.Task[Any]] = set()
 
-    async def begin(self: Session[Any], records: Any, groups: Any, deadline: Any) -> dict[Any, int]:
+    async def begin(
+        self: Session[Any], records: Any, groups: Any, deadline: Any, *, in_parts: bool = False
+    ) -> dict[Any, int]:
+        writing = deliver(self, records, groups, deadline, in_parts=in_parts)
         if not self._in_transactions:
-            return await deliver(self, records, groups, deadline)
-        task = asyncio.get_running_loop().create_task(deliver(self, records, groups, deadline))
+            return await writing
+        task = asyncio.get_running_loop().create_task(writing)
         under_way.add(task)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(0)
@@ -148,9 +151,9 @@ def sent_again_unread(patch: Planting, kinds: tuple[type[BrokerError], ...]) -> 
     replace, transact = Transactions._replace_producer, TransactionalProducer.transact
     last: dict[str, BrokerError] = {}
 
-    async def noted(self: TransactionalProducer[Any], records: Any) -> Any:
+    async def noted(self: TransactionalProducer[Any], records: Any, *, in_parts: bool = False) -> Any:
         try:
-            return await transact(self, records)
+            return await transact(self, records, in_parts=in_parts)
         except BrokerError as error:
             last[self._id] = error
             raise
@@ -420,10 +423,10 @@ PLANTS = [
             Generation,
             "halves",
             (
-                "Generation(self.shares[:middle], opening=self.opening)",
-                "Generation(self.shares[:middle], self.structure, self.heirs, opening=self.opening)",
+                "Generation(shares[:middle], opening=self.opening)",
+                "Generation(shares[:middle], self.structure, self.heirs, opening=self.opening)",
             ),
-            ("Generation(self.shares[middle:], self.structure, self.heirs)", "Generation(self.shares[middle:])"),
+            ("Generation(shares[middle:], self.structure, self.heirs)", "Generation(shares[middle:])"),
         ),
         (test_generation.test_what_changes_ranges_rides_with_the_last_half,),
         finding=r"\[half.structure for half in halves\]|assert \[\[.+\] == \[\[\]",

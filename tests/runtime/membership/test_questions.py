@@ -179,12 +179,12 @@ class LateProducer(Passing):
         super().__init__(producer)
         self.connection = connection
 
-    async def transact(self, records: Any) -> Any:
+    async def transact(self, records: Any, *, in_parts: bool = False) -> Any:
         """See the protocol."""
         if self.connection.aborts:
             self.connection.aborts -= 1
             raise BrokerError("aborted on demand")
-        done = await self.real.transact(records)
+        done = await self.real.transact(records, in_parts=in_parts)
         if self.connection.is_late:
             await self.connection.goes_on.wait()
         return done

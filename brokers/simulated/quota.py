@@ -1,0 +1,22 @@
+"""A quota of what is written, as Kafka counts it: bytes a second, over a window."""
+
+from collections import deque
+
+from ..throttling import WINDOW_S
+
+
+class Quota:
+    """Of all who share it. ``rate``: in bytes a second."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._moved: deque[tuple[float, int]] = deque()
+        self._sum = 0
+
+    def throttled_s(self, size: int, now_s: float) -> float:
+        """So many bytes come: for how long the broker throttles."""
+        self._moved.append((now_s, size))
+        self._sum += size
+        while self._moved[0][0] <= now_s - WINDOW_S:
+            self._sum -= self._moved.popleft()[1]
+        return max(0.0, self._sum / self.rate - WINDOW_S)

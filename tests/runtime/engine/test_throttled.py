@@ -1,0 +1,52 @@
+"""What is done when a broker begins to throttle: it is sent in parts, each of which is soon over."""
+
+import asyncio
+import logging
+from collections import Counter
+
+import pytest
+
+from keylanes.brokers.simulated.quota import Quota
+from keylanes.brokers.throttling import LIMIT_MS
+
+from ...stage.engine import OUT, SOURCE, application, started
+from ...stage.virtual import virtual
+from ...tiers.marks import tier
+
+pytestmark = tier("check")
+
+RATE, BYTES, RECORDS = 20_000, 1_000, 800
+
+
+@pytest.mark.parametrize("keys", [1, 20])
+@virtual
+async def test_what_a_quota_would_keep_open_for_long_is_sent_in_parts(
+    keys: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also what one worker did. Each record is sent once and in order, most of the quota is used, and nothing is warned
+    of.
+    """
+    app = application(commit_interval_ms=5_000)
+
+    @app.handler(SOURCE, to=OUT, parallelising_factor=4)
+    async def grow(value: bytes) -> bytes:
+        return value + bytes(BYTES - len(value))
+
+    engine = await started(app)
+    engine.cluster.network.quota = Quota(RATE)
+    for number in range(RECORDS):
+        engine.send(b"k%d" % (number % keys), b"%03d" % number)
+    began_s = asyncio.get_running_loop().time()
+    with caplog.at_level(logging.WARNING):
+        await engine.level()
+    lasted_s = asyncio.get_running_loop().time() - began_s
+    rows = engine.cluster.rows(engine.cluster.places(OUT)[0])
+    found = [int((row.value or b"")[:3]) for row in rows]
+    assert sorted(found) == list(range(RECORDS))
+    assert all(of_key == sorted(of_key) for of_key in ([n for n in found if n % keys == key] for key in range(keys)))
+    sizes = Counter(row.transaction for row in rows)
+    assert max(sizes.values()) * BYTES <= RATE * LIMIT_MS / 1000, sizes
+    written = engine.connection.throttling.writing.total
+    assert 0.8 * RATE * lasted_s <= written <= 2 * RECORDS * BYTES
+    assert not caplog.records
+    await engine.stop()
