@@ -31,8 +31,10 @@ REQUEST_BYTES_MAX: Final = 8_000_000
 SEQUENCES: Final = 1 << 31
 SHARES_MAX: Final = 4
 """A batch may take a quarter of what its request may, also where less is left."""
-OPEN_LIMITS: Final = 2
-"""A transaction may stay open for twice as long as an answer shall throttle."""
+RESTS_MIN: Final = 2
+"""What is left of a transaction takes half as long as an answer may throttle: it is open for both, and its time-out may
+be twice as long as an answer throttles.
+"""
 LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
 
 
@@ -244,10 +246,10 @@ class Session(Generic[T]):
 
     def _check_rest(self, records: Sequence[Outgoing], queues: Iterable[_Queue[T]]) -> None:
         """Raises TransactionThrottled where what is left would keep the transaction open for long."""
-        rest = sum(_size(records[index]) for queue in queues for index in queue.indexes[queue.next :])
-        if self.requests.allowance.is_too_much(rest // OPEN_LIMITS):
-            size = sum(map(_size, records))
-            raise TransactionThrottled(f"the broker throttles, and {rest} bytes are left to be sent", size - rest, size)
+        left = (records[index] for queue in queues for index in queue.indexes[queue.next :])
+        rest = sum(len(record.key or b"") + len(record.value or b"") for record in left)
+        if self.requests.allowance.is_too_much(rest * RESTS_MIN):
+            raise TransactionThrottled(f"the broker throttles, and {rest} bytes are left to be sent")
 
     def _encode(self, records: Sequence[Outgoing], partition: TopicPartition, queue: _Queue[T], limit: int) -> None:
         """The next batch: as many records as fit."""
@@ -289,10 +291,6 @@ class Session(Generic[T]):
     def _refused(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> Refused:
         self.requests.limits.forget()
         return Refused(message, culprits, is_untimely=is_untimely)
-
-
-def _size(record: Outgoing) -> int:
-    return len(record.key or b"") + len(record.value or b"")
 
 
 class PartitionTurns:

@@ -178,13 +178,7 @@ class TransactionAborted(BrokerError):
 
 
 class TransactionThrottled(TransactionAborted):
-    """The same, because the broker throttles and the transaction would stay open for long: it is to be sent in parts.
-    ``written``: so many bytes of it were written, of ``size``.
-    """
-
-    def __init__(self, message: str, written: int, size: int) -> None:
-        super().__init__(message)
-        self.written, self.size = written, size
+    """The same, because the broker throttles and it would stay open for long: it is to be sent in parts."""
 
 
 class TransactionRefused(BrokerError):

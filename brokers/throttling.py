@@ -13,6 +13,8 @@ WINDOW_S: Final = 11.0
 """quota.window.num samples of quota.window.size.seconds each, as Kafka has them by default."""
 BYTES_FIRST: Final = 64 * 1024
 """A request takes so much as long as nothing is known."""
+BYTES_OPEN: Final = 4 * BYTES_FIRST
+"""So much goes in requests one after the other, of which the last ones are left out when a quota is met."""
 BYTES_LEAST: Final = 16 * 1024
 """A request may always take so much: a broker that throttles keeps the next one waiting."""
 QUIET_S: Final = 60.0
@@ -81,11 +83,13 @@ class Allowance:
             return int(max(BYTES_FIRST, self._sum * self._limit_s / WINDOW_S))
         return int(max(BYTES_LEAST, self.rate * (WINDOW_S + self._limit_s) - self._sum))
 
-    def level(self, now_s: float) -> int | None:
-        """So many may go now, in any number of requests; None: no quota is known."""
+    def bytes_max(self, now_s: float) -> int:
+        """So many may go now, in any number of requests. As long as no quota is known these pass in half a window, by
+        the least that there may be.
+        """
         self._look(now_s)
         if self.rate is None:
-            return None
+            return max(BYTES_OPEN, self._sum // 2)
         return int(max(0, min(self._level, self.rate * (WINDOW_S + self._limit_s) - self._sum)))
 
     def wait_s(self, size: int, now_s: float) -> float:

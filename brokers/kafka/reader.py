@@ -107,8 +107,7 @@ class KafkaReader:
 
     def _answered(self, consumer: Any, has_news: bool) -> None:  # called by a hook
         fetching, now_s = inside.client_of(consumer).fetching, asyncio.get_running_loop().time()
-        level = fetching.level(now_s)
-        allowed = fetching.request_max(now_s) if level is None else level
+        allowed = min(fetching.request_max(now_s), fetching.bytes_max(now_s))
         inside.set_fetch_bytes(consumer, max(1, min(self._fetch_bytes_max, allowed)))
         if has_news:
             self._wake()

@@ -6,16 +6,17 @@ from ..throttling import WINDOW_S
 
 
 class Quota:
-    """Of all who share it. ``rate``: in bytes a second."""
+    """Of all who share it. ``rate``: in bytes a second; ``moved``: bytes in all."""
 
     def __init__(self, rate: float) -> None:
-        self.rate = rate
+        self.rate, self.moved = rate, 0
         self._moved: deque[tuple[float, int]] = deque()
         self._sum = 0
 
     def throttled_s(self, size: int, now_s: float) -> float:
         """So many bytes come: for how long the broker throttles."""
         self._moved.append((now_s, size))
+        self.moved += size
         self._sum += size
         while self._moved[0][0] <= now_s - WINDOW_S:
             self._sum -= self._moved.popleft()[1]

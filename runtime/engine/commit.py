@@ -43,6 +43,8 @@ class CommitCycle:
         slots.on_held = self._has_come_to_its_end
         self._wake = asyncio.Event()
         self._began_s = 0.0
+        self._is_more_done = False
+        """More may be done than the last generation could take, and nothing throttles."""
 
     # --- the cycle -------------------------------------------------------------------------------------------------
 
@@ -51,18 +53,19 @@ class CommitCycle:
 
         An interval begins where a commit begins, not where it ends: so what is run again after a crash is what was done
         in an interval, the lead and one transaction, and not in the transaction before, too. One that takes longer than
-        an interval is followed by the next at once.
+        an interval is followed by the next at once, and so is one that could not take all that was done.
         """
         loop = asyncio.get_running_loop()
         interval, lead = self.settings.commit_interval_ms / 1000, self.settings.commit_lead_ms / 1000
         self._began_s = loop.time()
         while True:
-            wait = HOLD_BACK_MS / 1000 if self.reshape.has_idle() else interval - lead
-            await self._pause(max(self._began_s + wait - loop.time(), 0.0))
             lines = None
-            if not (self.reshape.has_idle() or self.reshape.is_fresh(loop.time())):
-                lines = self._lines()
-                await self._pause(lead)
+            if not self._is_more_done:
+                wait = HOLD_BACK_MS / 1000 if self.reshape.has_idle() else interval - lead
+                await self._pause(max(self._began_s + wait - loop.time(), 0.0))
+                if not (self.reshape.has_idle() or self.reshape.is_fresh(loop.time())):
+                    lines = self._lines()
+                    await self._pause(lead)
             await self._hold_back()
             self._began_s = loop.time()
             await self.commit(lines)
@@ -109,8 +112,10 @@ class CommitCycle:
         below.sort(key=lambda one: not self.reshape.has_idle(one[0]))
         now = asyncio.get_running_loop().time()
         bytes_max = self.transactions.bytes_max(now)
-        self.slots.stretch_bytes_max = max(STRETCH_BYTES_MIN, bytes_max // STRETCHES_MIN)
+        most = self.settings.generation_bytes_max // STRETCHES_MIN
+        self.slots.stretch_bytes_max = min(most, max(STRETCH_BYTES_MIN, bytes_max))
         generation = take(below, records_max=self.settings.generation_records_max, bytes_max=bytes_max)
+        self._is_more_done = generation.is_full and not self.transactions.is_throttled
         generation.opening += opening
         generation.add([], heirs)
         self.reshape.change(generation, now)

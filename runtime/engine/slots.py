@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ...brokers.protocol import Batch
+from ...brokers.throttling import BYTES_OPEN
 from ...brokers.waiting import abandon
 from ...errors import HandlerFailed
 from ...state.overlay import Cell
@@ -46,7 +47,7 @@ STRETCH_S: Final = 0.002
 """So does one that runs a batch straight, after as many records or so much of the processor's time."""
 
 STRETCHES_MIN: Final = 4
-"""A generation that is full has about so many stretches at least: it takes each as a whole."""
+"""A generation of the largest size has about so many stretches at least: it takes each as a whole."""
 STRETCH_BYTES_MIN: Final = 16 * 1024
 """Below that a stretch is not made smaller, however little a quota lets pass."""
 LOOK_EVERY_RECORDS: Final = 64
@@ -74,7 +75,7 @@ class Slots(Lanes):
         """Workers that have something to do and wait for the loop: it has no time for more."""
         self.held_bytes = 0
         """So many of ``done_bytes`` are there only because records are not to be begun."""
-        self.stretch_bytes_max = settings.generation_bytes_max // STRETCHES_MIN
+        self.stretch_bytes_max = BYTES_OPEN
         self._room = asyncio.Event()
         """A commit made room, or nothing is waited for any more."""
 

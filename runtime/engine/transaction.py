@@ -85,7 +85,11 @@ class Transactions:
         self.last_commit_s: float | None = None
         self._allowance = standing.identity.broker.throttling.writing
         self._weight = 1.0
-        """So many bytes were written for each byte of the last generation."""
+        """So many bytes were written for each byte of the last generation, at most 1: of a key's states only the last
+        one is written.
+        """
+        self._written = 0
+        """All that was written before the last transaction."""
         self._refusals = 0
         """In a row."""
         self._producer: Producer | None = producer
@@ -103,12 +107,12 @@ class Transactions:
         waiting = [generation]
         while waiting:
             part = waiting.pop(0)
-            size = int(part.size * self._weight)
-            if part.is_divisible and self._allowance.is_too_much(size):
-                waiting = [*part.halves(), *waiting]
-                continue
-            if wait_s := self._allowance.wait_s(size, loop.time()):
-                await asyncio.sleep(wait_s)
+            if self.is_throttled:
+                size = int(part.size * self._weight)
+                if self._allowance.is_too_much(size) and part.is_divisible:
+                    waiting = [*part.halves(), *waiting]
+                    continue
+                await asyncio.sleep(self._allowance.wait_s(size, loop.time()))
             began = loop.time()
             failure = self._too_large(part) or await self._transact(part, deadline)
             if failure is None:
@@ -126,9 +130,12 @@ class Transactions:
 
     def bytes_max(self, now_s: float) -> int:
         """So large may a generation be now, for a quota of the cluster too."""
-        level = self._allowance.level(now_s)
-        most = self.settings.generation_bytes_max
-        return most if level is None else min(most, int(level / self._weight))
+        return min(self.settings.generation_bytes_max, int(self._allowance.bytes_max(now_s) / self._weight))
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether generations are as large as a quota allows, and no larger."""
+        return self._allowance.rate is not None
 
     async def close(self) -> None:
         """Let go of the producer; what is open is aborted."""
@@ -159,7 +166,7 @@ class Transactions:
         positions: Mapping[TopicPartition, int] = {}
         released = [change for change in generation.structure if isinstance(change, Released)]
         self.keeper.part_with(_points(released))
-        before = self._allowance.total
+        self._written = self._allowance.total
         async with standing.sending:
             self._on_step("transact")
             try:
@@ -171,9 +178,6 @@ class Transactions:
             else:
                 self._on_step("committed")
                 standing.fold(transaction, events)
-        if failure is None or isinstance(failure, TransactionThrottled):
-            written = self._allowance.total - before if failure is None else failure.size
-            self._weight = written / generation.size if written and generation.size else 1.0
         if failure is not None:
             has_expired = isinstance(failure, ProducerForgotten)  # or another one has the id: the control log says so
             if not (has_expired or isinstance(failure, TransactionThrottled) or self._say_refusal(failure)):
@@ -249,6 +253,7 @@ class Transactions:
             self.keeper.release(place, within)
         size, self.last_commit_s = generation.size, asyncio.get_running_loop().time()
         self.slots.committed(size)
+        self._weight = min(1.0, (self._allowance.total - self._written + 1) / (size + 1))
         self.commits += 1
         self.snapshots.committed(has_snapshot=has_snapshot)
         self._on_step("applied")

@@ -99,6 +99,8 @@ class Generation:
     stretches: list[tuple[PartitionDispatch, list[Stretch]]] = field(default_factory=list)
     """What the shares' records changed of the state without being kept themselves."""
     opening: list[Change] = field(default_factory=list)
+    is_full: bool = False
+    """Its limits ended it: more may be done than it took."""
 
     def __bool__(self) -> bool:
         return bool(self.shares or self.structure or self.opening)
@@ -206,8 +208,10 @@ class Generation:
     @property
     def is_divisible(self) -> bool:
         """Whether it has halves: more than one share, or a share of which more than one record sent something."""
+        if len(self.shares) > 1:
+            return True
         sent = sum(len(share.done) for share in self.shares)
-        return len(self.shares) > 1 or sent + sum(len(one.outputs) for _, many in self.stretches for one in many) > 1
+        return sent + sum(len(one.outputs) for _, many in self.stretches for one in many) > 1
 
     def isolate(self, culprits: Iterable[int]) -> list["Generation"]:
         """The workers whose outputs (by index over all outputs) were refused run one record per transaction.
@@ -265,6 +269,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
             generation.stretches.append((dispatch, stretches))
             _tally(dispatch, shares, stretches)
         generation.shares += shares
+    generation.is_full = records >= records_max or size >= bytes_max
     return generation
 
 

@@ -85,3 +85,22 @@ async def test_nothing_waits_for_more_than_an_interval_the_lead_and_one_transact
     assert len(waited) > records / 2
     limit_s = (interval_ms + lead_ms) / 1000 + transaction_s
     assert limit_s - transaction_s < max(waited) <= limit_s + every_s
+
+
+@virtual
+async def test_what_a_full_generation_left_is_committed_at_once() -> None:
+    """Nothing waits for the next interval because many were done in this one."""
+    app = application(commit_interval_ms=1_000, generation_records_max=10)
+
+    @app.handler(SOURCE, to=OUT, parallelising_factor=WORKERS)
+    async def work(value: int) -> int:
+        await asyncio.sleep(WORK_S)
+        return value
+
+    engine = await started(app)
+    began_s = asyncio.get_running_loop().time()
+    for value in range(200):
+        engine.send(b"k%d" % value, b"%d" % value)
+    await engine.level()
+    assert engine.member.work.cycle.transactions.commits >= 20
+    assert asyncio.get_running_loop().time() < began_s + 3 * INTERVAL_S
