@@ -254,11 +254,12 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         try:
             while not answer.done():
                 until_s = max(until_s, connection.muted_until_s + self._attempt_s)
-                await asyncio.wait([answer], timeout=until_s - self._now_s())
-                if not answer.done() and self._now_s() >= max(until_s, connection.muted_until_s + self._attempt_s):
-                    if received == (now := inside.received(connection)):
-                        self.lost(node_id, is_handed_on=is_handed_on)
-                        raise aiokafka.errors.RequestTimedOutError
+                if (left_s := until_s - self._now_s()) > 0:
+                    await asyncio.wait([answer], timeout=left_s)
+                elif received == (now := inside.received(connection)):
+                    self.lost(node_id, is_handed_on=is_handed_on)
+                    raise aiokafka.errors.RequestTimedOutError
+                else:
                     received, until_s = now, self._now_s() + self._attempt_s
         finally:
             connection.limits -= limits

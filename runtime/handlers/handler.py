@@ -333,7 +333,7 @@ def _check_values(where: str, taken: Any, returned: Any, codec: Codec) -> None:
     wanted, _ = without_none(taken)
     if typing.get_origin(wanted) is list:
         (item,) = typing.get_args(wanted)
-        name = getattr(item, "__name__", str(item))
+        name = item.__name__ if isinstance(item, type) and typing.get_origin(item) is None else str(item)
         raise SettingsError(
             f"{where}: a handler gets one record at a time; seen {taken!r}, which may mean two things: for records one "
             f"by one write {name}, for one record whose value is an array write tuple[{name}, ...]"

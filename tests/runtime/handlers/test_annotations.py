@@ -92,12 +92,14 @@ def test_bytes_and_text_stay_as_they_are_under_every_name(kind: Any) -> None:
         assert shape_of(spelling) == shape_of(kind)
 
 
-def test_a_list_of_values_is_refused() -> None:
+@pytest.mark.parametrize(("item", "named"), [(Row, "Row"), (list[int], r"list\[int\]"), (Row | None, r".*Row \| None")])
+def test_a_list_of_values_is_refused(item: Any, named: str) -> None:
     """It may mean a batch, which there is not, or one array; both forms are named."""
 
-    def handle(rows: list[Row]) -> None: ...
+    def handle(rows: Any) -> None: ...
 
-    both = r"one record at a time.*one by one write Row, for one record .* array write tuple\[Row, \.\.\.\]"
+    handle.__annotations__["rows"] = list[item]
+    both = rf"one record at a time.*one by one write {named}, for one record .* array write tuple\[{named}, \.\.\.\]"
     with pytest.raises(SettingsError, match=both):
         declare(handle, "orders")
 
