@@ -15,8 +15,8 @@ FRESH_S = 0.5
 """A partition is worked on if its newest note is younger."""
 CALM_S = 2.0
 """For so long nothing may change hands before a group is steady."""
-SHARES_DIFFER_MAX = 2
-"""Partitions. Members of keylanes whose shares differ by no more than that are level."""
+SHARES_DIFFER_MAX = 4
+"""Partitions, of 20. Members of keylanes whose loads lie within a tenth of the mean are level."""
 STEADY_SECONDS_MAX = 120.0
 LOOK_S = 0.05
 
