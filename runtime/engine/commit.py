@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
+from ...brokers.throttling import BYTES_LEAST
 from ..logs.office import Standing
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take
@@ -17,7 +18,7 @@ from ..stores.keeper import Keeper
 from ..watch.steps import Step
 from .partition_run import PartitionRun
 from .reshaping import HOLD_BACK_MS, Reshaping, share_buffer
-from .slots import STRETCH_BYTES_MIN, STRETCHES_MIN, Slots
+from .slots import STRETCHES_MIN, Slots
 from .transaction import Transactions
 
 
@@ -113,7 +114,7 @@ class CommitCycle:
         now = asyncio.get_running_loop().time()
         bytes_max = self.transactions.bytes_max(now)
         most = self.settings.generation_bytes_max // STRETCHES_MIN
-        self.slots.stretch_bytes_max = min(most, max(STRETCH_BYTES_MIN, bytes_max))
+        self.slots.stretch_bytes_max = min(most, max(BYTES_LEAST, bytes_max))
         generation = take(below, records_max=self.settings.generation_records_max, bytes_max=bytes_max)
         self._is_more_done = generation.is_full and not self.transactions.is_throttled
         generation.opening += opening

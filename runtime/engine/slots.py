@@ -48,8 +48,6 @@ STRETCH_S: Final = 0.002
 
 STRETCHES_MIN: Final = 4
 """A generation of the largest size has about so many stretches at least: it takes each as a whole."""
-STRETCH_BYTES_MIN: Final = 16 * 1024
-"""Below that a stretch is not made smaller, however little a quota lets pass."""
 LOOK_EVERY_RECORDS: Final = 64
 """How often it looks at that time."""
 

@@ -309,8 +309,8 @@ def _pieces(share: Share, records: int) -> list[Share]:
     pieces: list[Share] = []
     start = share.offset_from
     for i in range(0, len(share.done), records):
-        done, behind = share.done[i : i + records], share.done[i + records :]
-        end = behind[0].record.offset if behind else share.offset_to
+        done, last = share.done[i : i + records], i + records >= len(share.done)
+        end = share.offset_to if last else share.done[i + records].record.offset
         piece = Share(share.dispatch, share.worker, share.number, share.first, share.end, start, end, done)
         if not i:  # they lie below all that is done
             piece.layers, piece.layers_size = share.layers, share.layers_size
