@@ -29,11 +29,11 @@ T = TypeVar("T")
 BATCH_BYTES_MAX: Final = 1_000_000
 REQUEST_BYTES_MAX: Final = 8_000_000
 SEQUENCES: Final = 1 << 31
-SHARES_MAX: Final = 4
-"""A batch may take a quarter of what its request may, also where less is left."""
-RESTS_MIN: Final = 2
-"""What is left of a transaction takes half as long as an answer may throttle: it is open for both, and its time-out may
-be twice as long as an answer throttles.
+BATCH_SHARE: Final = 0.25
+"""Of the bytes of a request: a batch may take so much, also where less is left of them."""
+REST_FACTOR: Final = 2
+"""Of a transaction that meets a quota, half of what may go at once may be left: it goes in one request behind the
+throttling, and is throttled in its turn.
 """
 LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
 
@@ -209,10 +209,11 @@ class Session(Generic[T]):
         ends: dict[TopicPartition, int] = {}
         limits = await self.requests.limits.of({partition.topic for partition in groups})
         queues: dict[TopicPartition, _Queue[T]] = {partition: _Queue(indexes) for partition, indexes in groups.items()}
+        rest = 0
         while queues:
             batches: dict[TopicPartition, Batch[T]] = {}
-            size, room = 0, allowance.request_max(loop.time())
-            least = room // SHARES_MAX
+            size, room = 0, max(allowance.request_max(loop.time()), rest * REST_FACTOR)
+            least = int(room * BATCH_SHARE)
             for partition, queue in queues.items():
                 if queue.batch is None:
                     limit = min(limits.get(partition.topic, BATCH_BYTES_MAX), max(room, least))
@@ -238,18 +239,19 @@ class Session(Generic[T]):
                 if queue.next == len(queue.indexes):
                     del queues[partition]
             if in_parts and allowance.rate is not None:
-                self._check_rest(records, queues.values())
+                rest = self._checked_rest(records, queues.values())
             if again:
                 await deadline.pause(next(iter(again.values())))
                 await self.requests.missing(again, deadline)
         return ends
 
-    def _check_rest(self, records: Sequence[Outgoing], queues: Iterable[_Queue[T]]) -> None:
-        """Raises TransactionThrottled where what is left would keep the transaction open for long."""
+    def _checked_rest(self, records: Sequence[Outgoing], queues: Iterable[_Queue[T]]) -> int:
+        """How many bytes are left; raises TransactionThrottled where they would keep the transaction open for long."""
         left = (records[index] for queue in queues for index in queue.indexes[queue.next :])
         rest = sum(len(record.key or b"") + len(record.value or b"") for record in left)
-        if self.requests.allowance.is_too_much(rest * RESTS_MIN):
+        if self.requests.allowance.is_too_much(rest * REST_FACTOR):
             raise TransactionThrottled(f"the broker throttles, and {rest} bytes are left to be sent")
+        return rest
 
     def _encode(self, records: Sequence[Outgoing], partition: TopicPartition, queue: _Queue[T], limit: int) -> None:
         """The next batch: as many records as fit."""

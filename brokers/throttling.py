@@ -16,7 +16,9 @@ BYTES_FIRST: Final = 64 * 1024
 BYTES_OPEN: Final = 4 * BYTES_FIRST
 """So much goes in requests one after the other, of which the last ones are left out when a quota is met."""
 BYTES_LEAST: Final = 16 * 1024
-"""A request may always take so much: a broker that throttles keeps the next one waiting."""
+"""A request may always take so much: a broker that throttles keeps the next one waiting. So much passes in a window, too,
+where others use up the quota of a user: how much it is can't be told from the little that was moved.
+"""
 QUIET_S: Final = 60.0
 """Throttling is over when nothing was throttled for so long."""
 LIMIT_MS: Final = 2_500
@@ -74,7 +76,7 @@ class Allowance:
         if throttled_s > 0:
             if self.rate is None:
                 self._level = 0.0
-            self.rate, self._throttled_s = self._sum / (WINDOW_S + throttled_s), now_s
+            self.rate, self._throttled_s = max(self._sum, BYTES_LEAST) / (WINDOW_S + throttled_s), now_s
 
     def request_max(self, now_s: float) -> int:
         """So many may go in one request; the next one goes behind its answer."""
@@ -99,7 +101,7 @@ class Allowance:
         self._look(now_s)
         if self.rate is None:
             return 0.0
-        needed = min(size, self.rate * self._limit_s / 2)
+        needed = min(size, self._burst(self.rate))
         wait_s = max(0.0, (needed - self._level) / self.rate)
         beyond = self._sum + needed - self.rate * (WINDOW_S + self._limit_s)
         for moved_s, moved in self._moved:
@@ -110,14 +112,18 @@ class Allowance:
         return wait_s
 
     def is_too_much(self, size: int) -> bool:
-        """Whether so many bytes would be throttled for longer than the limit, by a quota that is known."""
-        return self.rate is not None and size > self.rate * self._limit_s
+        """Whether so many bytes never go at once, by a quota that is known."""
+        return self.rate is not None and size > self._burst(self.rate)
+
+    def _burst(self, rate: float) -> float:
+        """So much gathers of what a quota lets pass while nothing is sent: half of what it throttles for the limit."""
+        return rate * self._limit_s / 2
 
     def _look(self, now_s: float) -> None:
         while self._moved and self._moved[0][0] <= now_s - WINDOW_S:
             self._sum -= self._moved.popleft()[1]
         if self.rate is not None:
-            self._level = min(self._level + self.rate * (now_s - self._filled_s), self.rate * self._limit_s / 2)
+            self._level = min(self._level + self.rate * (now_s - self._filled_s), self._burst(self.rate))
             if now_s > self._throttled_s + WINDOW_S:
                 self.rate = None
         self._filled_s = now_s

@@ -54,6 +54,8 @@ logger.life.name = kafka.server.BrokerServer
 logger.life.level = info
 logger.start.name = kafka.server.KafkaRaftServer
 logger.start.level = info
+logger.refused.name = org.apache.kafka.common.network.Selector
+logger.refused.level = info
 """
 
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from ..brokers.partitioner import Partitioner, checked
+from ..brokers.partitioner import Partitioner
 from ..brokers.protocol import Broker, Headers
 from ..errors import EXIT_ABORTED, HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from .block import Block
 from .compiled import IS_COMPILED
 from .connect import SCHEMES, connect
+from .declared_partitioners import partitioners_of
 from .declared_start import StartFrom, start_of
 from .handlers.context import Record
 from .handlers.functions import codes_of
@@ -57,6 +58,9 @@ OnFatal = Callable[[BaseException], None]
 
 BROKER_VARIABLE = "KEYLANES_BROKER"
 
+AT_WORK = ("starting", "running", "stopping")
+"""The states of a run that has not ended."""
+
 
 class App:
     """A named application on a broker.
@@ -91,7 +95,7 @@ class App:
         self.settings = settings or Settings()
         self.on_fatal = on_fatal
         self.handlers: dict[str, Handler] = {}
-        self.partitioners = _checked(partitioners)
+        self.partitioners = partitioners_of(partitioners)
         if isinstance(self.broker, str):
             connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._sending = self._new_sending()
@@ -242,7 +246,7 @@ class App:
     def _begin(self, on_step: Callable[[Step], None]) -> Rejoining:
         self._check_handlers()
         check_loop(asyncio.get_running_loop())
-        if self._state in ("starting", "running", "stopping"):
+        if self._state in AT_WORK:
             raise SettingsError(f"application {self.name!r} runs already in this process")
         runs = Rejoining(
             lambda: self._make_member(on_step), lambda member: self._adopt(member, _as_it_is), self.settings
@@ -288,8 +292,15 @@ class App:
                 f"broker's address is {SCHEMES}: give App(broker=…), or set {BROKER_VARIABLE}"
             )
         if isinstance(self.broker, str):
-            return connect(self.broker, self.settings, self.name, role), True
+            return connect(self.broker, self.settings, self.name, role, self._broker_in_use()), True
         return self.broker, False
+
+    def _broker_in_use(self) -> Broker | None:
+        """What the run, or else ``send``, has in use on this loop."""
+        runs = self._runs
+        if runs is not None and self._state in AT_WORK and runs.loop is asyncio.get_running_loop():
+            return runs.member.broker
+        return self._sending.broker
 
     def _make_member(self, on_step: Callable[[Step], None]) -> Member:
         broker, is_ours = self._make_broker()
@@ -375,7 +386,7 @@ class App:
         stalled = member is not None and member.stall.is_stalled
         failure = None if member is None or state == "starting" else member.cause
         cause = str(failure) if failure else ("records wait and nothing moves" if stalled else None)
-        is_good = state in ("starting", "running", "stopping") and not stalled
+        is_good = state in AT_WORK and not stalled
         return Health(state, is_good, cause, self._lag_ms())
 
     def statistics(self) -> Statistics:
@@ -477,19 +488,6 @@ class App:
         self._member, self._call = member, call or _as_it_is
         if call is not _as_it_is:  # a test has begun or ended, and its broker with it
             self._sending = self._new_sending()
-
-
-def _checked(partitioners: Mapping[str, Partitioner] | None) -> dict[str, Partitioner]:
-    if partitioners is not None and not isinstance(partitioners, Mapping):
-        raise SettingsError(
-            f"partitioners is a mapping from topics to partitioners; seen {partitioners!r}. Name the topics that are "
-            'written by it: App(…, partitioners={"orders": "crc32"})'
-        )
-    given = dict(partitioners or {})
-    for topic, partitioner in given.items():
-        check_topic_name(topic, "partitioners")
-        checked(partitioner, topic)
-    return given
 
 
 async def _as_it_is(work: Coroutine[Any, Any, None]) -> None:

@@ -10,9 +10,9 @@ THROTTLED_SHARE = 4
 SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"
 
 
-def connect(address: str, settings: Settings, app: str, role: str = "") -> Broker:
+def connect(address: str, settings: Settings, app: str, role: str = "", beside: Broker | None = None) -> Broker:
     """The adapter for an address, not yet opened; raises SettingsError for one that names no broker. ``role``: what of
-    the application connects, unless it is a member.
+    the application connects, unless it is a member. ``beside``: what it has in use on this loop.
     """
     if address.startswith("kafka://"):
         servers = address.removeprefix("kafka://").rstrip("/")
@@ -31,6 +31,7 @@ def connect(address: str, settings: Settings, app: str, role: str = "") -> Broke
             fetch_bytes_max=settings.fetch_bytes_max,
             compression_type=settings.compression_type,
             throttled_ms_max=settings.session_timeout_ms // THROTTLED_SHARE,
+            beside=beside if isinstance(beside, KafkaBroker) else None,
         )
     if address.startswith("embedded:"):
         folder = address.removeprefix("embedded:")

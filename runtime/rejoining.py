@@ -25,6 +25,7 @@ class Rejoining:
 
     def __init__(self, make: Callable[[], Member], adopt: Callable[[Member], None], settings: Settings) -> None:
         self.make, self.adopt, self.settings = make, adopt, settings
+        self.loop = asyncio.get_running_loop()
         self._stop, self._next = asyncio.Event(), asyncio.Event()
         self.is_coming_back = False
         """It was expelled, and is about to ask to join again."""

@@ -142,6 +142,12 @@ class Sending:
         if way is not None:
             await way.close(self.settings.close_timeout_ms if limit_ms is None else limit_ms)
 
+    @property
+    def broker(self) -> Broker | None:
+        """What is in use on this loop."""
+        way = self._ways.get(asyncio.get_running_loop())
+        return way.broker if way is not None and way.is_usable else None
+
     def _way(self) -> "_Way":
         loop = asyncio.get_running_loop()
         way = self._ways.get(loop)
@@ -161,11 +167,11 @@ class _Way:
 
     def __init__(self, sending: Sending, before: "_Way | None") -> None:
         self._sending, self._settings, self._before = sending, sending.settings, before
-        self._broker, self._is_ours = sending.make("send")
+        self.broker, self._is_ours = sending.make("send")
         stateful = [topic for topic, handler in sending.handlers.items() if handler.stores]
         reserved = reserved_topics(sending.app, stateful)
-        self._known = Destinations(self._broker, sending.settings, reserved, sending.placed)
-        self._appender = self._broker.appender()
+        self._known = Destinations(self.broker, sending.settings, reserved, sending.placed)
+        self._appender = self.broker.appender()
         self._loop = asyncio.get_running_loop()
         self._connection = self._connected()
         self._opening: asyncio.Task[None] | None = None
@@ -337,12 +343,12 @@ class _Way:
         ``asyncio.run`` does: so nothing stays open behind a program that does not close the application.
         """
         try:
-            await bounded(self._broker.open(), self._settings.call_limit_ms, "connecting to send")
+            await bounded(self.broker.open(), self._settings.call_limit_ms, "connecting to send")
             yield
         except BrokerError as error:
             raise fatal_of(error) from error
         finally:
-            closed = self._broker if self._is_ours else self._appender
+            closed = self.broker if self._is_ours else self._appender
             await closed_within(
                 self._settings.close_timeout_ms, closed.close(), "closing what sends", excused=BrokerError
             )

@@ -43,6 +43,7 @@ from .link import (
     LinkSettings,
     describe_code,
 )
+from .log_ins import LogIns
 from .offsets import LATEST, ConfirmedWatermarks, ask_leaders, offsets_of
 from .reader import KafkaReader
 from .requests import CODECS, KafkaRequests
@@ -58,9 +59,10 @@ class KafkaBroker:
     """A Kafka cluster, reached through ``bootstrap`` (``host:port[,host:port…]``). Constructed without I/O.
 
     ``request_timeout_ms`` bounds one attempt at a request, ``default_api_timeout_ms`` a call with all its attempts.
-    ``app``: the application that uses it; rights on its own topics are told by the beginning of their names. Raises
-    SettingsError for an address without a port, and for an unencrypted connection to another machine that ``security``
-    does not allow.
+    ``app``: the application that uses it; rights on its own topics are told by the beginning of their names.
+    ``beside``: one of the same user, in use on the same loop: when one of them is refused a log-in, no other tries it.
+    Raises SettingsError for an address without a port, and for an unencrypted connection to another machine that
+    ``security`` does not allow.
     """
 
     is_alone: bool = False
@@ -78,6 +80,7 @@ class KafkaBroker:
         fetch_bytes_max: int = 16 * 1024 * 1024,
         compression_type: str | None = "lz4",
         throttled_ms_max: int = LIMIT_MS,
+        beside: "KafkaBroker | None" = None,
     ) -> None:
         security = security or Security()
         if compression_type not in CODECS:
@@ -92,6 +95,7 @@ class KafkaBroker:
             close_timeout_ms,
             app,
             throttling=Throttling(throttled_ms_max),
+            log_ins_beside=None if beside is None else beside.log_ins,
         )
         self.throttling = self._settings.throttling
         self._fetch_bytes_max = fetch_bytes_max
@@ -101,6 +105,11 @@ class KafkaBroker:
         self._limits = TopicNumbers(partial(self._numbers, "max.message.bytes"))
         self._confirmed = ConfirmedWatermarks(self._link, TopicNumbers(partial(self._numbers, "min.insync.replicas")))
         self._made: list[Made] = []
+
+    @property
+    def log_ins(self) -> LogIns:
+        """The order in which its clients log in."""
+        return self._settings.log_ins
 
     async def open(self) -> None:
         """Connect; raises BrokerTimeout."""

@@ -133,17 +133,16 @@ class LinkSettings:
     silent: SilentNodes[Node] = field(default_factory=SilentNodes)
     leaders: Leaders[Node] = field(default_factory=Leaders)
     throttling: Throttling = field(default_factory=Throttling)
-
-    @functools.cached_property
-    def tokens(self) -> Tokens | None:
-        """Where all clients with these settings have their tokens from."""
-        provider = self.security.sasl_oauth_token_provider
-        return None if provider is None else Tokens(provider, time.time)
+    log_ins_beside: LogIns | None = None
+    """Of other clients of the same user, on the same loop: all of them log in by one order."""
 
     @functools.cached_property
     def log_ins(self) -> LogIns:
-        """The order of the log-ins of all clients with these settings."""
-        return LogIns(self.tokens)
+        """The order of the log-ins of all clients with these settings, and of those beside them."""
+        if self.log_ins_beside is not None:
+            return self.log_ins_beside
+        provider = self.security.sasl_oauth_token_provider
+        return LogIns(None if provider is None else Tokens(provider, time.time))
 
     def refused(self, *rights: Right) -> NotAuthorized:
         """The error for an answer that says that these are missing."""
@@ -185,7 +184,7 @@ class LinkSettings:
             "sasl_mechanism": security.sasl_mechanism,
             "sasl_plain_username": security.sasl_plain_username,
             "sasl_plain_password": _revealed(security.sasl_plain_password),
-            "sasl_oauth_token_provider": self.tokens,
+            "sasl_oauth_token_provider": self.log_ins.tokens,
         }
 
 

@@ -20,7 +20,7 @@ class LogIns:
 
     def __init__(self, tokens: Tokens | None) -> None:
         self.refusal: AuthenticationRefused | None = None
-        self._tokens = tokens
+        self.tokens = tokens
         self._has_succeeded = False
         self._is_anew = False
         """The token was asked for behind a refusal, and none has logged in with it."""
@@ -38,12 +38,12 @@ class LogIns:
             try:
                 yield
             except LOG_IN_REFUSED as error:
-                if self._tokens is None or was_anew:
+                if self.tokens is None or was_anew:
                     raise
                 if not self._is_anew:  # others may have shown the same one
                     logger.warning("a token is refused, and another one asked for: %s", error)
                     self._is_anew = True
-                    self._tokens.forget()
+                    self.tokens.forget()
                 raise NoToken(f"the token was refused: {error}") from None
             self._has_succeeded = True
             self._is_anew = self._is_anew and not was_anew

@@ -81,9 +81,16 @@ class Gate:
     def __init__(self, port: int) -> None:
         self.port_behind = port
         self.came = 0
+        self.passed_from: list[int] = []
+        """The ports from which it passed on what came."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._serve, daemon=True).start()
+
+    def log_ins_refused(self, cluster: SharedKafka) -> int:
+        """How many of those who came failed to log in, as the broker's log has it."""
+        failed = re.findall(r"Failed authentication with .*:(\d+)-", (cluster.folder / "broker.log").read_text("utf-8"))
+        return sum(int(port) in self.passed_from for port in failed)
 
     def close(self) -> None:
         """Let nobody through any more."""
@@ -97,6 +104,7 @@ class Gate:
                 return
             self.came += 1
             broker = socket.create_connection(("127.0.0.1", self.port_behind))
+            self.passed_from.append(broker.getsockname()[1])
             for one, other in ((client, broker), (broker, client)):
                 threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
 
@@ -212,6 +220,23 @@ def test_a_wrong_password_ends_it_at_once(
     assert "answers again" not in said
     assert gate.came == 1
     check_silent(caplog, ended, place.cluster)
+
+
+@pytest.mark.parametrize("sends_first", [True, False])
+async def test_who_sends_while_it_runs_does_not_log_in_once_more(
+    place: Place, gate: Gate, guarded: SharedKafka, sends_first: bool
+) -> None:
+    """A service sends, too, over a connection of its own: the refusal of either holds for both."""
+    app = place.app(security_of(place.given, sasl_plain_password=WRONG), gate.address)
+    sending = asyncio.create_task(app.send(place.source, 1, key=b"k"))
+    if sends_first:
+        await asyncio.sleep(0)  # it begins
+    with pytest.raises(AccessRefused):
+        await app.__aenter__()
+    with pytest.raises(AccessRefused):
+        await sending
+    assert gate.came == 2
+    assert gate.log_ins_refused(guarded) == 1
 
 
 def test_two_addresses_are_one_log_in_each_at_most(
