@@ -16,8 +16,8 @@ BYTES_FIRST: Final = 64 * 1024
 BYTES_OPEN: Final = 4 * BYTES_FIRST
 """So much goes in requests one after the other, of which the last ones are left out when a quota is met."""
 BYTES_LEAST: Final = 16 * 1024
-"""A request may always take so much: a broker that throttles keeps the next one waiting. So much passes in a window, too,
-where others use up the quota of a user: how much it is can't be told from the little that was moved.
+"""A request may always take so much: a broker that throttles keeps the next one waiting. So much may pass in a window,
+too, where others use up the quota of a user: how much that is can't be told from the little that was moved.
 """
 QUIET_S: Final = 60.0
 """Throttling is over when nothing was throttled for so long."""
