@@ -1,12 +1,13 @@
 """What is known of the topics that are written to, and how it is looked up."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
 from ...brokers.partitioner import PartitionOfKey
 from ...brokers.protocol import Broker, NotAuthorized, TopicDescription, TopicSpec
-from ...brokers.rights import OUTPUT_OPERATIONS, Right
+from ...brokers.rights import OUTPUT_OPERATIONS, Operation, Right
 from ...brokers.waiting import Patience, until_answered
 from ...errors import OutputRefused, SettingsError
 from ..handlers.handler import check_topic_name
@@ -58,17 +59,27 @@ class Destinations:
 
     async def _described(self, topic: str, partitions: int) -> dict[str, TopicDescription]:
         """What the broker says of a topic. One that is missing is made first, where that is allowed."""
-        found = await describe_output(self.broker, topic)
-        if topic not in found and self.settings.create_topics:
-            await self.broker.create([TopicSpec(topic, partitions, {})])
+        if not self.settings.create_topics:
+            return await describe_output(self.broker, topic)
+        with naming_all(topic, "CREATE"):
             found = await self.broker.describe([topic])
+            if topic not in found:
+                await self.broker.create([TopicSpec(topic, partitions, {})])
+                found = await self.broker.describe([topic])
         return found
 
 
 async def describe_output(broker: Broker, topic: str) -> dict[str, TopicDescription]:
     """What a broker says of a topic that is to be written to; raises NotAuthorized with all that this needs."""
-    try:
+    with naming_all(topic):
         return await broker.describe([topic])
+
+
+@contextmanager
+def naming_all(topic: str, *more: Operation) -> Iterator[None]:
+    """A NotAuthorized names all that an output to a topic needs, and ``more``."""
+    try:
+        yield
     except NotAuthorized as error:
-        needed = [Right("topic", topic, operation) for operation in OUTPUT_OPERATIONS]
+        needed = [Right("topic", topic, operation) for operation in (*OUTPUT_OPERATIONS, *more)]
         raise NotAuthorized(needed, error.principal) from error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes import App
+from keylanes import App, Context
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import NotAuthorized, Outgoing
 from keylanes.devkafka.asking import Acl
@@ -17,6 +17,7 @@ from keylanes.offsets.events import SnapshotTaken
 from ..stage.guarded import Ended, Place, acls_named, run, security_of
 from ..stage.waiting import reached
 from ..tiers.brokers import SharedKafka
+from ..tiers.names import fresh
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
@@ -115,6 +116,25 @@ def test_rights_of_a_group_and_of_what_is_sent_are_named(place: Place, caplog: p
     asyncio.run(place.app().send("elsewhere", 1))
     assert place.read("elsewhere") == [b"1"]
     access.remove(group)
+
+
+def test_rights_on_a_topic_that_nobody_declared_are_named_at_once(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is made by the first record that goes there."""
+    place.fill([b"1"])
+    access, topic = place.cluster.access, fresh("undeclared")
+    access.allow(*place.rights())
+    app = App(place.name, broker=f"kafka://{place.cluster.bootstrap}", settings=place.app().settings)
+
+    @app.handler(place.source)
+    async def look(value: bytes, ctx: Context) -> None:
+        ctx.send(topic, value)
+
+    check_named(run(app, caplog), *place.acls("topic", topic, ["write", "describe_configs", "create"]))
+    access.allow(*place.acls("topic", topic, ["write", "describe_configs", "create"]))
+    assert run(app, caplog).code == 0
+    assert place.read(topic) == [b"1"]
 
 
 async def test_who_may_write_nowhere_is_told_of_the_topic(place: Place) -> None:
