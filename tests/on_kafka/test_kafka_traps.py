@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from keylanes.brokers.delivery import SEQUENCES
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import (
     Batch,
@@ -384,6 +385,18 @@ async def test_a_lost_append_is_written_once_and_in_order(
     await appender.append(numbers(place, 1))
     proxy.arm(PRODUCE, fault)
     await asyncio.gather(appender.append(numbers(place, 2, 3)), appender.append(numbers(place, 4)))
+    assert await visible(broker, place) == [1, 2, 3, 4]
+
+
+async def test_sequence_numbers_begin_anew_behind_the_last_one(
+    broker: KafkaBroker, place: TopicPartition, name: str
+) -> None:
+    """After 2**31 - 1 comes 0, within a batch, too: Kafka counts the records of a producer in a partition so."""
+    producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    producer.session.sequences[place] = SEQUENCES - 2
+    await producer.transact(numbers(place, 1, 2, 3))
+    await producer.transact(numbers(place, 4))
+    assert producer.session.sequences[place] == 2
     assert await visible(broker, place) == [1, 2, 3, 4]
 
 
