@@ -424,6 +424,23 @@ async def test_what_is_owned_is_not_followed_until_it_is_released(world: Beside)
 
 
 @beside()
+async def test_what_comes_to_be_owned_piece_by_piece_is_written_by_its_owner_alone(world: Beside) -> None:
+    """From each moment on, and for good: a copy that is asked for stays asked for while ranges of it are granted."""
+    await world.fill(200)
+    world.ask(1)
+    await world.wait_ready(1)
+    for owned in (QUARTERS[:1], QUARTERS[:2]):
+        world.learner.owns(PLACE, owned[-1:])
+        of_owner = {key for key in world.truth[0] if any(q.contains(int.from_bytes(key[:4], "big")) for q in owned)}
+        world.copy().write([(key, b"the owner's") for key in of_owner])
+        for _ in range(2):
+            await world.commit([(number, b"of before") for number in range(200)])
+            await asyncio.sleep(1.0)
+            assert {key for key, value in world.entries().items() if value == b"the owner's"} == of_owner
+            world.learner.follow(world.asked.values())
+
+
+@beside()
 async def test_restore_of_a_followed_band_reads_the_tail(world: Beside) -> None:
     """It goes on from the marker, also where the copy was not ready."""
     await world.fill(400)
