@@ -25,6 +25,7 @@ SOURCE, OUT = "source", "out"
 PARTITIONS, KEYS, PER_SECOND = 4, 50, 200
 LOOK_S = 0.05
 LIMIT_S = 120.0
+ACTIVATION = "Performing controller activation"
 
 
 def counting(
@@ -66,6 +67,17 @@ def leaders_of(cluster: KafkaCluster, topic: str) -> list[int]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
     return [partitions[number].leader for number in sorted(partitions)]
+
+
+def is_controller(node: KafkaNode, cluster: KafkaCluster) -> bool:
+    """Whether a node is the active controller, as the logs of the nodes have it."""
+    came = [(line[:23], one.number) for one in cluster.nodes for line in lines_of(one) if ACTIVATION in line]
+    return max(came)[1] == node.number
+
+
+def lines_of(node: KafkaNode) -> list[str]:
+    """What a node has logged."""
+    return (node.folder / "broker.log").read_text(encoding="utf-8").splitlines()
 
 
 class Lateness:
