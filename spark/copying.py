@@ -39,7 +39,7 @@ ENDED: Final = "ended"
 STATEMENTS: Final = {
     "copy-asked": "a copy is asked of a member that takes part, of what it does not own, under a number of its own",
     "copy-first": "in a topic with stores a release for another member is asked for behind a copy that this one has",
-    "copy-once": "while a member learns a range, no other one learns it, and nobody is asked to release it for another",
+    "copy-once": "while a move takes a range to who learns it, no other one learns it, nor is it released for another",
     "copy-ended": "a copy that is ended was asked for, and is not over",
 }
 
@@ -273,15 +273,18 @@ class _Fold:
                 yield "its move is of other points"
 
     def _once(self, source: Source, first: int, end: int, target: int, shown: Example, what: str) -> None:
-        """Whether another member learns points: none whose move was withdrawn, and no more those that it owns."""
+        """Whether another member learns points: none whose move was withdrawn, and no more those that are not any more
+        with whom its move takes them from.
+        """
         for copy in self._there.values():
-            is_learner = copy.asked.role == LEARNER and copy.asked.move in self.planned
-            if not is_learner or copy.source != source or copy.asked.incarnation == target:
+            move = self.planned.get(copy.asked.move) if copy.asked.role == LEARNER else None
+            if move is None or copy.source != source or copy.asked.incarnation == target:
                 continue
             for low, high in copy.pieces(first, end):
-                if not self._is_own(copy, low, high):
-                    problem = f"{what}, and incarnation {copy.asked.incarnation} learns it under move {copy.asked.move}"
-                    self._object("copy-once", {**shown, "first": low, "end": high}, problem)
+                for a, b, claim in self._owners[source].pieces(low, high):
+                    if claim.incarnation == move.origin:
+                        problem = f"{what}, and incarnation {copy.asked.incarnation} learns it under move {move.move}"
+                        self._object("copy-once", {**shown, "first": a, "end": b}, problem)
 
     def _is_own(self, copy: CopyLife, first: int, end: int) -> bool:
         """Whether its member owns all of these points."""
