@@ -111,8 +111,9 @@ class Copied:
         self.gone.add(incarnation)
         self.copies = {move: copy for move, copy in self.copies.items() if copy.incarnation != incarnation}
 
-    def release(self, event: ReleaseAsked, move: PlannedMove) -> None:
-        """For its target, which has a copy, and no other learner is at it."""
+    def release(self, event: ReleaseAsked, planned: Mapping[int, PlannedMove]) -> None:
+        """For its target, which has a copy, and no other learner is at it whose move takes it from its owner."""
+        move = planned[event.move]
         if move.origin == move.target:
             return
         place, within = TopicPartition(event.topic, event.partition), KeyRange(event.first, event.end)
@@ -123,7 +124,7 @@ class Copied:
                 assert any(_covers(copy, place, point) for copy in own), f"{event}: {move.target} has no copy"
         for copy in self.copies.values():
             is_learning = copy.role == LEARNER and copy.move not in self.withdrawn
-            if is_learning and copy.incarnation != move.target:
+            if is_learning and copy.incarnation != move.target and planned[copy.move].origin == event.incarnation:
                 met = _is_of(copy, place) and any(within.overlaps(KeyRange(b.first, b.end)) for b in copy.bands)
                 assert not met, f"{event} for {move.target}, and {copy} learns it"
         self.reached["released to who has a copy"] += 1

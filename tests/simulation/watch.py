@@ -178,7 +178,7 @@ class Watch:
             case ReleaseAsked():
                 self.asks.ask(event, self._cells(event))
                 if self.stateful:
-                    self.copied.release(event, self.asks.planned[event.move])
+                    self.copied.release(event, self.asks.planned)
             case ReleaseWithdrawn():
                 self.asks.withdraw(event, len(self.control))
                 self.copied.withdrawn.add(event.move)
