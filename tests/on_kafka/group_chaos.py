@@ -33,8 +33,6 @@ class GroupFigures(Judged, kw_only=True):
     elections: int = 0
     expelled: dict[str, int] = msgspec.field(default_factory=dict)
     """Members, by cause."""
-    late: int = 0
-    """Processes that were killed and came back only when their session was over."""
     moves: dict[str, int] = msgspec.field(default_factory=dict)
     """Ranges that went from one member to another, by cause."""
 
@@ -57,9 +55,9 @@ def judge(world: GroupWorld, figures: GroupFigures) -> None:
     for one, gap in zip(world.befallen, gaps, strict=True):
         one.stopped_s = gap
     figures.stops = [(one.fault.told(), one.stopped_s) for one in world.befallen]
-    figures.late = sum(one.may_be_late and "silent" in causes_within(control, one) for one in world.befallen)
     figures.moves = world.judged(figures, group=True)["group"]["moves"]
-    if wrong := [what for one in world.befallen for what in unfounded(control, one)]:
+    wrong = [what for one in world.befallen for what in unfounded(control, one)]
+    if wrong := wrong + between(control, world.befallen):
         raise ChaosError(f"in the control log: {'; '.join(wrong)}")
 
 
@@ -74,16 +72,24 @@ def _within(control: list[Row], one: Befallen) -> list[object]:
     return [decode(row.value) for row in control if one.began <= row.timestamp / 1000 <= one.ended]
 
 
-def causes_within(control: list[Row], one: Befallen) -> list[str]:
-    """Why members were expelled while a fault lasted."""
-    return sorted(event.cause for event in _within(control, one) if isinstance(event, MemberExpelled))
+def between(control: list[Row], befallen: list[Befallen]) -> list[str]:
+    """Who was expelled while there was no fault, other than by leaving."""
+    wrong, first = [], control[0].timestamp
+    for row in control:
+        event, at = decode(row.value), row.timestamp / 1000
+        if not isinstance(event, MemberExpelled) or event.cause == "left":
+            continue
+        if not any(one.began <= at <= one.ended for one in befallen):
+            seconds = (row.timestamp - first) / 1000
+            wrong.append(f"incarnation {event.incarnation}: {event.cause}, between faults, {seconds:.1f} s on")
+    return wrong
 
 
 def unfounded(control: list[Row], one: Befallen) -> list[str]:
     """What the control log shows of a fault that it does not account for."""
     within, wrong = _within(control, one), []
     expelled = [event for event in within if isinstance(event, MemberExpelled)]
-    causes = causes_within(control, one)
+    causes = sorted(event.cause for event in expelled)
     if causes != sorted(one.fault.causes) and not (one.may_be_late and causes == ["silent"]):
         told = ", ".join(f"incarnation {event.incarnation}: {event.cause}" for event in expelled) or "nobody"
         wrong.append(f"{one.fault.told()}: expelled: {told}; it should be {', '.join(one.fault.causes) or 'nobody'}")

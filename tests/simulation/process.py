@@ -81,8 +81,10 @@ class Process:
         self._at_once: Counter[str] = Counter()
         self._last: dict[Lane, int] = {}
         self.ended_s = math.inf
+        self.heard = 0
+        """Up to where it had read the control log when its holding was last told that there is more."""
         self.read = (0, 0)
-        """Up to where it had read the control log at the last commit but one, and at the last."""
+        """The same at the last commit but one, and at the last."""
         self.steadiness = Steadiness(self.loop.time, self._bands, self.settings.commit_interval_ms / 1000)
         self.members: list[Member] = []
         """One for each time that it asked to take part."""
@@ -119,8 +121,13 @@ class Process:
         self._running.clear()
         self._last.clear()
         self.steadiness.forget()
-        self.read = (0, 0)
+        self.heard, self.read = 0, (0, 0)
+        member.group.following.listeners.append(self._hears_more)
         self.members.append(member)
+
+    def _hears_more(self) -> None:
+        logs = self.member.logs
+        self.heard = logs.positions[logs.control]
 
     @property
     def member(self) -> Member:
@@ -235,8 +242,7 @@ class Process:
         self._reach(step)
         self._check_memory()
         if step == "take":
-            logs = self.member.logs
-            self.read = (self.read[1], logs.positions[logs.control])
+            self.read = (self.read[1], self.heard)
         if self.disk_s or self.was_stopped or self.member.state != "running":
             self.steadiness.forget()
         elif wrong := self.steadiness.hears(step):
