@@ -113,9 +113,12 @@ class Budget:
         self._free_s = 0.0
         """When all that was spent is paid."""
 
-    def spend(self, size: int, bytes_per_s: int, now_s: float) -> float:
-        """So much was read; for how many seconds nothing more shall be."""
+    def spend(self, size: int, bytes_per_s: int, now_s: float) -> None:
+        """So much was read."""
         self._free_s = max(self._free_s, now_s - BURST_S) + size / bytes_per_s
+
+    def wait_s(self, now_s: float) -> float:
+        """For so many seconds nothing more shall be read."""
         return max(0.0, self._free_s - now_s)
 
 

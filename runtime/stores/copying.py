@@ -129,8 +129,11 @@ class Host(Protocol):
     def roles(self, place: Place) -> dict[str, Steps[bool]]:
         """What the points of a place are copied for."""
 
-    def has_read(self, one: Pass, read: int, written: Mapping[str, int]) -> float:
-        """A pass has read so much, and written so much by role; for how many seconds nothing more shall be read."""
+    def has_read(self, one: Pass, read: int, written: Mapping[str, int]) -> None:
+        """A pass has read so much, and written so much by role."""
+
+    def wait_s(self, one: Pass) -> float:
+        """For so many seconds a pass shall read nothing more, at the pace that is allowed."""
 
     def is_level(self, one: Pass) -> None:
         """A pass has read to the watermark that was asked for at ``asked``."""
@@ -170,10 +173,11 @@ class Reading:
         try:
             while await self._has_planned():
                 fetches.assign({one.source: one.position for one in self.passes if one.plan is not None})
-                if fetches.positions:
-                    await self._take(fetches)
+                wait_s = max(map(host.wait_s, self.passes)) if fetches.positions else LOOK_MS / 1000
+                if wait_s > 0:
+                    await asyncio.sleep(min(wait_s, LOOK_MS / 1000))
                 else:
-                    await asyncio.sleep(LOOK_MS / 1000)
+                    await self._take(fetches)
                 await self._look_when_due()
         finally:
             await fetches.close()
@@ -272,7 +276,7 @@ class Reading:
     # --- records -----------------------------------------------------------------------------------------------------
 
     async def _take(self, fetches: Fetches) -> None:
-        """What comes next goes into the copies. At the pace that is allowed, which is waited for behind each batch."""
+        """What comes next goes into the copies. How fast that was counts with the wait behind it."""
         loop = asyncio.get_running_loop()
         by_source = {one.source: one for one in self.passes}
         began_s = loop.time()
@@ -286,16 +290,16 @@ class Reading:
                 one.plan = None
                 continue
             is_behind, before = one.position < one.high, one.position
-            size, wait_s = await self._write(one, one.plan, batch)
-            await asyncio.sleep(wait_s)
+            size = await self._write(one, one.plan, batch)
+            ended_s = max(began_s, loop.time() + self.host.wait_s(one))
             if is_behind:
-                one.pace.add(batch.offset_next - before, size, loop.time() - began_s)
-            began_s = loop.time()
+                one.pace.add(batch.offset_next - before, size, ended_s - began_s)
+            began_s = ended_s
         for one in self.passes:
             one.fetches += 1
 
-    async def _write(self, one: Pass, plan: Plan, batch: Batch) -> tuple[int, float]:
-        """Write what a batch changes, with its markers; how much was read, and the seconds to wait behind it."""
+    async def _write(self, one: Pass, plan: Plan, batch: Batch) -> int:
+        """Write what a batch changes, with its markers; how much was read."""
         host = self.host
         with errors_of(one.source):
             read, written = await host.writes.run(one.place, _write, one.copy, plan, batch, host.roles(one.place))
@@ -304,7 +308,8 @@ class Reading:
         if one.plan is not None and plan.high <= one.position and one.level != one.asked:
             host.is_level(one)
             host.has_looked(one)
-        return read, host.has_read(one, read, written)
+        host.has_read(one, read, written)
+        return read
 
 
 def _write(copy: Copy, plan: Plan, batch: Batch, roles: Mapping[str, Steps[bool]]) -> tuple[int, dict[str, int]]:

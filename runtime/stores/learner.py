@@ -241,16 +241,23 @@ class Learner:
         found = {role: [a.wanted.points for a in self._of(place) if a.wanted.role == role] for role in _ROLES}
         return {role: together(points) for role, points in found.items() if points} or {STANDBY: Steps()}
 
-    def has_read(self, one: Pass, read: int, written: Mapping[str, int]) -> float:
-        """See ``Host``: what one of its copies may be as fast as it goes waits for nothing."""
+    def has_read(self, one: Pass, read: int, written: Mapping[str, int]) -> None:
+        """See ``Host``."""
         for role, size in written.items():
             self._bytes[role] += size
             one.bytes += size
+        if self._is_limited(one):
+            limits = [asked.wanted.bytes_per_s for asked in self._asked.values() if asked.wanted.bytes_per_s]
+            self._budget.spend(read, min(limits), asyncio.get_running_loop().time())
+
+    def wait_s(self, one: Pass) -> float:
+        """See ``Host``."""
+        return self._budget.wait_s(asyncio.get_running_loop().time()) if self._is_limited(one) else 0.0
+
+    def _is_limited(self, one: Pass) -> bool:
+        """Unless one of its copies may be as fast as it goes."""
         own = [asked.wanted.bytes_per_s for asked in self._of(one.place) if _overlap(asked.wanted.points, one.points)]
-        limits = [asked.wanted.bytes_per_s for asked in self._asked.values() if asked.wanted.bytes_per_s]
-        if 0 in own or not limits:
-            return 0.0
-        return self._budget.spend(read, min(limits), asyncio.get_running_loop().time())
+        return bool(own) and 0 not in own
 
     def _of(self, place: Place) -> list[_Asked]:
         return [asked for asked in self._asked.values() if asked.place == place]

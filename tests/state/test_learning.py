@@ -75,10 +75,12 @@ def test_budget_holds_over_any_length_of_time() -> None:
     """Whatever the sizes, and after a pause no more than a moment's worth is free."""
     budget, now_s, spent = Budget(), 0.0, 0
     for size in (100, 5_000, 1, 700) * 20:
-        now_s += budget.spend(size, 1_000, now_s)
+        budget.spend(size, 1_000, now_s)
+        now_s += budget.wait_s(now_s)
         spent += size
     assert now_s == pytest.approx(spent / 1_000)
-    assert budget.spend(1_000, 1_000, now_s + 3_600) == pytest.approx(1.0 - BURST_S)
+    budget.spend(1_000, 1_000, now_s + 3_600)
+    assert budget.wait_s(now_s + 3_600) == pytest.approx(1.0 - BURST_S)
 
 
 def test_points() -> None:
