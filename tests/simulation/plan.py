@@ -215,7 +215,7 @@ def _draw_copies(seed: int) -> dict[str, int]:
     return {
         "standbys": rng.choice((0, 0, 1, 2)),
         "copies_max": rng.choice((1, 2, 8)),
-        "copy_bytes_per_s": rng.choice((200, 5_000, 1 << 24)),
+        "copy_bytes_per_s": rng.choice((1_000, 5_000, 1 << 24)),
         "moves_per_minute": rng.choice((2, 10, 100)),
         "leave_ms": rng.choice((0, 500, 3_000)),
         "return_ms": rng.choice((0, 500, 4_000)),

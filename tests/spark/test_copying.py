@@ -1,11 +1,22 @@
 """Which copies were asked for, and whether they might: honest ones hold, each planted fault is found by name."""
 
-from keylanes.offsets.control_events import CopyAsked, CopyEnded, StoreDeclared
+from msgspec.structs import replace
+
+from keylanes.offsets.control_events import (
+    CopyAsked,
+    CopyEnded,
+    MemberJoined,
+    PlanMade,
+    RangesGranted,
+    StoreDeclared,
+)
+from keylanes.offsets.event_values import NUMBERLESS, PlannedMove
 
 from ..tiers.marks import tier
 from .copy_plants import COPY_PLANTS
 from .group_plants import find, planted
-from .honest_copies import HALF, MOVED, CopyPlanner
+from .honest import SOURCE
+from .honest_copies import DROPPED, HALF, MOVED, THIRD, CopyPlanner, asked
 from .honest_group import SECOND, WHOLE
 from .owned_logs import judged
 
@@ -31,6 +42,26 @@ def test_how_copies_were_over() -> None:
         ("learner", "ended"),
         ("standby", ""),
     ]
+
+
+def test_who_learns_points_for_no_move_any_more_is_no_second_learner() -> None:
+    """A third one has them, not whom the move takes them from: somebody else may learn them."""
+    run = CopyPlanner().run()
+    joined = run.control.pop(find(run.control, MemberJoined, incarnation=THIRD))
+    assert isinstance(joined, MemberJoined)
+    grant = run.control[find(run.control, RangesGranted, incarnation=SECOND, partition=1)]
+    assert isinstance(grant, RangesGranted)
+    move = PlannedMove(91, SOURCE, 1, 0, HALF, THIRD, SECOND, 0, 0.0, 0)
+    at = find(run.control, CopyEnded, move=DROPPED)
+    run.control[at:at] = [
+        replace(joined, term=1),
+        replace(grant, incarnation=THIRD, epoch=3, move=90),
+        PlanMade(1, NUMBERLESS, 9, 9, "request", 0, 0, 1, (move,)),
+        asked(1, 91, SECOND, 1, "learner", [(0, HALF)]),
+    ]
+    found = judged(run)
+    assert found.verdicts()["copy-once"].problems == []
+    assert found.verdicts()["copy-asked"].problems == []
 
 
 def test_what_is_expelled_has_no_copies_any_more() -> None:
