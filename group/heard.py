@@ -144,7 +144,7 @@ class Heard:
         What it asks for may have been done. Who has asked to join by now did so behind it.
         """
         silence = self.silences[partition]
-        silence.hear(append_ms, *self._voices(partition, append_ms, signal))
+        silence.recall(append_ms, *self._voices(partition, append_ms, signal))
         for birth, times in self.asked_ms.items():
             self.asked_ms[birth] = (*times[:partition], silence.now_ms, *times[partition + 1 :])
 

@@ -9,7 +9,9 @@ next record when everybody else is silent.
 A step that is longer than ``gap_ms`` is an outage: of the partition, or of who probes it. Each session begins anew
 behind it. A clock that goes back stands still.
 
-It follows that a reader that lags is never wrong: what it has not read yet has not passed.
+It follows that a reader that lags is never wrong: what it has not read yet has not passed. But who begins to listen,
+and reads first what stood there before, meets some only near its end: they may have come later. So nobody is silent
+until all of that is read.
 """
 
 from collections.abc import Collection
@@ -24,7 +26,7 @@ GAP_INTERVALS: Final = 3
 class Silence:
     """The fold of one partition of the signals; ``hear`` changes it. Times are in ms."""
 
-    __slots__ = ("_awaited", "_begun_ms", "_heard", "_last_ms", "gap_ms", "now_ms", "outages")
+    __slots__ = ("_awaited", "_begun_ms", "_heard", "_is_recalling", "_last_ms", "gap_ms", "now_ms", "outages")
 
     def __init__(self, gap_ms: int) -> None:
         self.gap_ms = gap_ms
@@ -35,12 +37,14 @@ class Silence:
         """When all sessions began anew last."""
         self._last_ms: int | None = None
         self._heard: dict[Voice, int] = {}
+        self._is_recalling = False
         self._awaited: tuple[Voice, int] | None = None
 
     def hear(self, append_ms: int, *voices: Voice) -> None:
         """A record with this timestamp, which shows that these live; none: it only shows that the partition is there.
         Records come in the order of the log.
         """
+        self._is_recalling = False
         step = 0 if self._last_ms is None else max(0, append_ms - self._last_ms)
         self._last_ms = append_ms
         if step > self.gap_ms:
@@ -52,6 +56,11 @@ class Silence:
         for voice in voices:
             self._heard[voice] = self.now_ms
 
+    def recall(self, append_ms: int, *voices: Voice) -> None:
+        """The same, of a record that stood there before: nobody is silent until one is heard behind it."""
+        self.hear(append_ms, *voices)
+        self._is_recalling = True
+
     def wait_for(self, voice: Voice) -> None:
         """Somebody is to be heard from now on: who was not heard yet has been silent since the first call for it. One
         is waited for at a time.
@@ -61,13 +70,15 @@ class Silence:
 
     def begin_anew(self) -> None:
         """The partition was not listened to for some time: each session begins anew."""
-        self._last_ms, self._begun_ms = None, self.now_ms
+        self._last_ms, self._begun_ms, self._is_recalling = None, self.now_ms, False
         self._heard.clear()
 
     def silent_ms(self, voice: Voice) -> int:
         """So long nothing was heard of somebody: since the last record, or since sessions began, or since it is waited
-        for.
+        for. 0 while what stood there before is recalled.
         """
+        if self._is_recalling:
+            return 0
         since_ms = self._begun_ms
         if self._awaited is not None and self._awaited[0] == voice:
             since_ms = max(since_ms, self._awaited[1])

@@ -212,7 +212,9 @@ def test_whoever_is_heard_behind_a_request_lives_beside_it(found: list[Record], 
 
 @given(records(), st.lists(BIRTH, unique=True))
 def test_what_was_said_before_shows_who_lived_and_no_more(found: list[Record], asking: list[str]) -> None:
-    """Silence is what it would be had that been heard. Nothing is asked for by it, and who asks does so behind it."""
+    """Silence is what it would be had that been heard, once something is. Nothing is asked for by it, and who asks does
+    so behind it.
+    """
     heard, whole = folded(Record(of(birth), 0, join_asked(birth)) for birth in asking), folded([])
     for partition in range(COORDINATORS + 1, PARTITIONS):
         heard.begin_anew(partition)
@@ -222,6 +224,12 @@ def test_what_was_said_before_shows_who_lived_and_no_more(found: list[Record], a
         if record.partition != COORDINATORS:
             heard.recall(*record)
             whole.hear(*record)
+    for birth in BIRTHS:
+        assert heard.silent_ms("", birth) == 0, "it may be heard further on"
+    for partition in range(COORDINATORS + 1, PARTITIONS):
+        at_ms = max([record.at_ms for record in found if record.partition == partition], default=0)
+        for one in (heard, whole):
+            one.hear(partition, at_ms, Beat(0, "of another", 0, 0, 0, 0, ()))
     for birth in BIRTHS:
         assert heard.silent_ms("", birth) == whole.silent_ms("", birth)
         assert heard.lives("", birth) is whole.lives("", birth)
