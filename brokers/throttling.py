@@ -94,6 +94,11 @@ class Allowance:
             return max(BYTES_OPEN, self._sum // 2)
         return int(max(0, min(self._level, self.rate * (WINDOW_S + self._limit_s) - self._sum)))
 
+    def least_rate(self, now_s: float) -> float:
+        """The quota in bytes a second, as far as it is known; else the least that there may be."""
+        self._look(now_s)
+        return self._sum / WINDOW_S if self.rate is None else self.rate
+
     def wait_s(self, size: int, now_s: float) -> float:
         """For how long so many bytes wait for their turn: until they are there at the quota's rate, and would not be
         throttled for longer than the limit.

@@ -144,8 +144,14 @@ class Stopping:
         slots, budget, loop = self.slots, self.budget, asyncio.get_running_loop()
         budget.drains(loop.time())
         settle_s = SETTLE_SHARE * budget.drain_s
-        await self._until(lambda: slots.is_idle() and not slots.paused, lambda: self.left_s(0.0) - settle_s)
-        # What is still queued is for the next start. Were workers to go on, there would always be more to commit.
+        transactions = work.cycle.transactions
+
+        def has_enough() -> bool:
+            return transactions.is_throttled or (slots.is_idle() and not slots.paused)
+
+        await self._until(has_enough, lambda: self.left_s(0.0) - settle_s)
+        # What is still queued is for the next start. Were workers to go on, there would always be more to commit; by a
+        # quota what is done already takes long.
         slots.stop()
         await self._until(slots.is_idle, lambda: self.left_s(0.0))
         # Before the last commit: a handler that ended behind it would be run again, although it had come to its end.

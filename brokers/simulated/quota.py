@@ -6,10 +6,10 @@ from ..throttling import WINDOW_S
 
 
 class Quota:
-    """Of all who share it. ``rate``: in bytes a second; ``moved``: bytes in all."""
+    """Of all who share it. ``rate``: in bytes a second; ``moved``: bytes in all; ``longest_s``: throttled at once."""
 
     def __init__(self, rate: float) -> None:
-        self.rate, self.moved = rate, 0
+        self.rate, self.moved, self.longest_s = rate, 0, 0.0
         self._moved: deque[tuple[float, int]] = deque()
         self._sum = 0
 
@@ -20,4 +20,6 @@ class Quota:
         self._sum += size
         while self._moved[0][0] <= now_s - WINDOW_S:
             self._sum -= self._moved.popleft()[1]
-        return max(0.0, self._sum / self.rate - WINDOW_S)
+        throttled_s = max(0.0, self._sum / self.rate - WINDOW_S)
+        self.longest_s = max(self.longest_s, throttled_s)
+        return throttled_s

@@ -42,6 +42,7 @@ class CommitCycle:
         self.on_step = on_step
         self.reshape, self.slots = Reshaping(runs, slots, settings), slots
         slots.on_held = self._has_come_to_its_end
+        slots.on_full = self._is_full
         self._wake = asyncio.Event()
         self._began_s = 0.0
         self._is_more_done = False
@@ -86,6 +87,11 @@ class CommitCycle:
             due_s = loop.time() if self.reshape.is_fresh(loop.time()) else self._began_s + HOLD_BACK_MS / 1000
             loop.call_at(due_s, self.wake)
 
+    def _is_full(self) -> None:
+        """There is no room for more that is done: it is committed at once, unless a quota says when."""
+        if not self.transactions.is_throttled:
+            self.wake()
+
     def _lines(self) -> Mapping[PartitionDispatch, int] | None:
         """The fronts, as the lines that the next generation is cut at. None while so few workers are at work that a
         commit stays small with all that is done then: nothing has to wait for a line.
@@ -112,6 +118,7 @@ class CommitCycle:
         below = [*below[turn:], *below[:turn]]
         below.sort(key=lambda one: not self.reshape.has_idle(one[0]))
         now = asyncio.get_running_loop().time()
+        self.transactions.bound_done(now)
         bytes_max = self.transactions.bytes_max(now)
         most = self.settings.generation_bytes_max // STRETCHES_MIN
         self.slots.stretch_bytes_max = min(most, max(BYTES_LEAST, bytes_max))

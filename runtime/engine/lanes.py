@@ -14,6 +14,7 @@ from contextvars import Context as Variables
 from typing import Any
 
 from ...brokers.protocol import Record
+from ...brokers.throttling import BYTES_OPEN
 from ..handlers.context import Context, Output
 from ..handlers.produced import Produced
 from ..partition.worker import Worker
@@ -86,7 +87,10 @@ class Lanes(Stretches, ABC):
         self.paused: list[tuple[PartitionRun, Worker]] = []
         self.is_stopping = False
         """Workers take no next record; see ``stop``."""
-        self._done_bytes_max = settings.done_bytes_max
+        self.on_full: Callable[[], None] = _nothing
+        """Called when there is no room for what records produce: a commit makes some."""
+        self.done_bytes_max = min(settings.done_bytes_max, BYTES_OPEN)
+        """So many bytes of what is done may wait for a commit, see ``Transactions.bound_done``."""
         self._in_lanes = 0
         """Records."""
         self._entering: deque[tuple[PartitionRun, Worker]] = deque()
@@ -100,8 +104,9 @@ class Lanes(Stretches, ABC):
 
     def _next_record(self, run: PartitionRun, worker: Worker) -> Record | None:
         """It runs from here on. None: there is none, or the worker has to wait for room or for its turn."""
-        if self.done_bytes >= self._done_bytes_max:
+        if self.done_bytes >= self.done_bytes_max:
             self.paused.append((run, worker))
+            self.on_full()
         elif self.is_stopping:
             worker.active = False
         elif not run.is_limited or self.turns.may_begin(run, worker):
@@ -211,6 +216,10 @@ def _tell_room(run: PartitionRun, worker: Worker) -> None:
         worker.awaited_bytes = 0
         run.room.set()
         run.catch_up_room.set()
+
+
+def _nothing() -> None:
+    """Nobody hears it."""
 
 
 def _nobody(_: Worker) -> None:

@@ -290,9 +290,9 @@ class Slots(Lanes):
 
     async def _run_straight(self, going: StraightBatch) -> None:
         """Stretches of a batch, between which others run."""
-        settings = self.settings
         while not going.through.done():
-            while self.done_bytes >= settings.done_bytes_max and not self.is_stopping:
+            while self.done_bytes >= self.done_bytes_max and not self.is_stopping:
+                self.on_full()
                 # Queued meanwhile, all that follows would have to be queued behind it, as long as there is much to do.
                 self._room.clear()
                 await self._room.wait()
@@ -342,7 +342,7 @@ class Slots(Lanes):
         """
         run = going.run
         dispatch, calls = run.dispatch, run.calls(self.variables)
-        going.full_at = min(self.settings.done_bytes_max, self.done_bytes + self.stretch_bytes_max)
+        going.full_at = min(self.done_bytes_max, self.done_bytes + self.stretch_bytes_max)
         full_at, is_stateful = going.full_at, run.state is not None
         going.look_at, going.last = going.at + LOOK_EVERY_RECORDS, going.at + STRETCH_RECORDS_MAX
         going.until_s = self._cpu_s() + STRETCH_S

@@ -25,6 +25,7 @@ from ...brokers.protocol import (
     TransactionThrottled,
     TransactionUnknown,
 )
+from ...brokers.throttling import BYTES_OPEN
 from ...brokers.waiting import bounded, closed_within, fatal_of, given_up, refusal_in
 from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken
 from ...keyrange.ranges import KeyRange
@@ -58,6 +59,8 @@ logger = logging.getLogger("keylanes")
 
 RETRY_WAIT_MS = 100
 """The wait before a producer is made again, or an aborted transaction sent again."""
+STOP_SHARE = 0.5
+"""Of the time that a stop has to drain and to close, so much is planned for what a quota makes wait."""
 
 
 class Transactions:
@@ -108,6 +111,7 @@ class Transactions:
         while waiting:
             part = waiting.pop(0)
             if self.is_throttled:
+                self.bound_done(loop.time())
                 size = int(part.size * self._weight)
                 if self._allowance.is_too_much(size) and part.is_divisible:
                     waiting = [*part.halves(), *waiting]
@@ -131,6 +135,13 @@ class Transactions:
     def bytes_max(self, now_s: float) -> int:
         """So large may a generation be now, for a quota of the cluster too."""
         return min(self.settings.generation_bytes_max, int(self._allowance.bytes_max(now_s) / self._weight))
+
+    def bound_done(self, now_s: float) -> None:
+        """Bound what waits for a commit: a stop can still commit it, by the quota that there is, or may be."""
+        stop_s = (self.settings.drain_timeout_ms + self.settings.close_timeout_ms) / 1000 * STOP_SHARE
+        least = 0 if self.is_throttled else BYTES_OPEN
+        most = max(least, int(self._allowance.least_rate(now_s) * stop_s / self._weight))
+        self.slots.done_bytes_max = max(1, min(self.settings.done_bytes_max, most))
 
     @property
     def is_throttled(self) -> bool:
