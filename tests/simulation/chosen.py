@@ -203,17 +203,20 @@ def planned_for(missing: Iterable[str], strikes: Strikes, others: Iterator[Plan]
 
 
 def choose(met_by: Mapping[Case, AbstractSet[str]], wanted: Sequence[str] = MET) -> list[Case]:
-    """As few as meet everything once, each time the one that meets most of what is missing; then as many as there may
-    be that meet it a second time, and so on.
+    """As few as meet everything once: each time, of those that meet what the fewest meet, the one that meets most of
+    what is missing. Then as many as there may be that meet it a second time, and so on.
     """
     chosen = [case for case in met_by if case in ALWAYS]
     times = Counter(what for case in chosen for what in met_by[case])
     for wanted_times in range(1, TIMES_MAX + 1):
         while len(chosen) < CHOSEN_MAX:
+            others = {case: met for case, met in met_by.items() if case not in chosen}
             rare = {what for what in wanted if times[what] < wanted_times}
-            best = max(met_by, key=lambda case: 0 if case in chosen else len(met_by[case] & rare))
-            if best in chosen or not met_by[best] & rare:
+            able = Counter(what for met in others.values() for what in met & rare)
+            if not able:
                 break
+            rarest = min((what for what in wanted if able[what]), key=able.__getitem__)
+            best = max((case for case in others if rarest in others[case]), key=lambda case: len(others[case] & rare))
             chosen.append(best)
             times.update(met_by[best])
     return sorted(chosen, key=[*met_by].index)
