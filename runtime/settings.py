@@ -51,7 +51,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commit_all_workers_max: NotNegative = 16  # with at most so many busy workers a commit takes all that is done
     generation_bytes_max: Positive = 32 * 1024 * 1024  # of one transaction: its outputs and their source records, about
     generation_records_max: Positive = 50_000  # records with outputs in one transaction
-    done_bytes_max: Positive = 64 * 1024 * 1024  # outputs that wait for a commit; beyond this workers pause
+    done_bytes_max: Positive = 64 * 1024 * 1024  # uncommitted outputs; beyond that workers pause; a quota makes it less
     # Reading
     buffer_bytes_max: Positive = 64 * 1024 * 1024  # records queued for workers, all partitions together
     fetch_records_max: Positive = 2_000  # records of one fetch
