@@ -48,10 +48,9 @@ class Rejoining:
         """Wait until one of its runs works on what it was granted first. Raises what ended the task of ``run`` before
         that.
         """
-        loop = asyncio.get_running_loop()
         while True:
             self._next.clear()
-            tasks = [loop.create_task(self.member.started(running)), loop.create_task(self._next.wait())]
+            tasks = [self.loop.create_task(self.member.started(running)), self.loop.create_task(self._next.wait())]
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -63,9 +62,9 @@ class Rejoining:
 
     async def run(self, *, until_level: bool = False) -> None:
         """Until it is stopped, or ends for a cause that coming back would not mend."""
-        loop, back_off_s = asyncio.get_running_loop(), BACK_OFF_S
+        back_off_s = BACK_OFF_S
         while True:
-            began_s = loop.time()
+            began_s = self.loop.time()
             try:
                 await self.member.run(until_level=until_level)
             except Expelled as out:
@@ -74,7 +73,7 @@ class Rejoining:
                 if self._stop.is_set():
                     logger.warning("%s; it was told to stop, and does", out)
                     return
-                if loop.time() - began_s > BACK_OFF_S_MAX:
+                if self.loop.time() - began_s > BACK_OFF_S_MAX:
                     back_off_s = BACK_OFF_S
                 logger.warning("%s; it joins again in %.0f s", out, back_off_s)
             else:
