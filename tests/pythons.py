@@ -22,10 +22,12 @@ VENV_VARIABLE = "CHECK_VENV"
 NEEDS_MORE = ("demo", "devkafka/test_java.py")
 """Than these environments have."""
 OF_TESTS = ("simulation/test_planted.py", "simulation/test_shrink.py", "offsets/test_fencing_model.py")
+OF_SEEDS = "simulation/test_seeds.py::test_sixty_seeds_meet_every_fault_at_every_step"
 """These show that tests find what is wrong, and that rules are right: the same on every Python, and slow."""
 WHOLE = (
     *("--tier=test", "-m", "not (broker or spark)"),
     *(f"--ignore=tests/{left_out}" for left_out in (*NEEDS_MORE, *OF_TESTS)),
+    f"--deselect=tests/{OF_SEEDS}",
 )
 """Also the tests of `test`: nothing else runs them with another Python."""
 CANT_RUN = 77
