@@ -132,8 +132,8 @@ class Host(Protocol):
     def has_read(self, one: Pass, read: int, written: Mapping[str, int]) -> None:
         """A pass has read so much, and written so much by role."""
 
-    def wait_s(self, one: Pass) -> float:
-        """For so many seconds a pass shall read nothing more, at the pace that is allowed."""
+    def wait_s(self, passes: Sequence[Pass]) -> float:
+        """For so many seconds passes shall read nothing more, at the pace that is allowed."""
 
     def is_level(self, one: Pass) -> None:
         """A pass has read to the watermark that was asked for at ``asked``."""
@@ -173,7 +173,7 @@ class Reading:
         try:
             while await self._has_planned():
                 fetches.assign({one.source: one.position for one in self.passes if one.plan is not None})
-                wait_s = max(map(host.wait_s, self.passes)) if fetches.positions else LOOK_MS / 1000
+                wait_s = host.wait_s(self.passes) if fetches.positions else LOOK_MS / 1000
                 if wait_s > 0:
                     await asyncio.sleep(min(wait_s, LOOK_MS / 1000))
                 else:
@@ -291,7 +291,7 @@ class Reading:
                 continue
             is_behind, before = one.position < one.high, one.position
             size = await self._write(one, one.plan, batch)
-            ended_s = max(began_s, loop.time() + self.host.wait_s(one))
+            ended_s = max(began_s, loop.time() + self.host.wait_s((one,)))
             if is_behind:
                 one.pace.add(batch.offset_next - before, size, ended_s - began_s)
             began_s = ended_s

@@ -250,9 +250,10 @@ class Learner:
             limits = [asked.wanted.bytes_per_s for asked in self._asked.values() if asked.wanted.bytes_per_s]
             self._budget.spend(read, min(limits), asyncio.get_running_loop().time())
 
-    def wait_s(self, one: Pass) -> float:
-        """See ``Host``."""
-        return self._budget.wait_s(asyncio.get_running_loop().time()) if self._is_limited(one) else 0.0
+    def wait_s(self, passes: Sequence[Pass]) -> float:
+        """See ``Host``. Who is limited is looked at only where there is something to wait for."""
+        wait_s = self._budget.wait_s(asyncio.get_running_loop().time())
+        return wait_s if wait_s > 0 and any(map(self._is_limited, passes)) else 0.0
 
     def _is_limited(self, one: Pass) -> bool:
         """Unless one of its copies may be as fast as it goes."""

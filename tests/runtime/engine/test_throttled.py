@@ -3,9 +3,11 @@
 import asyncio
 import logging
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from keylanes import App
 from keylanes.brokers.simulated.quota import Quota
 from keylanes.brokers.throttling import BYTES_OPEN, LIMIT_MS
 
@@ -18,6 +20,17 @@ pytestmark = tier("check")
 BYTES, RECORDS = 1_000, 800
 
 
+def growing(**settings: Any) -> App:
+    """An application that makes large values of small ones."""
+    app = application(**settings)
+
+    @app.handler(SOURCE, to=OUT, parallelising_factor=4)
+    async def grow(value: bytes) -> bytes:
+        return value + bytes(BYTES - len(value))
+
+    return app
+
+
 @pytest.mark.parametrize(("rate", "keys"), [(20_000, 1), (20_000, 20), (50_000, 20)])
 @virtual
 async def test_what_a_quota_would_keep_open_for_long_is_sent_in_parts(
@@ -26,13 +39,7 @@ async def test_what_a_quota_would_keep_open_for_long_is_sent_in_parts(
     """Also what one worker did. Each record is sent once and in order, most of the quota is used, and nothing is warned
     of.
     """
-    app = application(commit_interval_ms=5_000)
-
-    @app.handler(SOURCE, to=OUT, parallelising_factor=4)
-    async def grow(value: bytes) -> bytes:
-        return value + bytes(BYTES - len(value))
-
-    engine = await started(app)
+    engine = await started(growing(commit_interval_ms=5_000))
     quota = engine.cluster.network.quota = Quota(rate)
     for number in range(RECORDS):
         engine.send(b"k%d" % (number % keys), b"%03d" % number)
@@ -56,13 +63,7 @@ async def test_what_a_quota_would_keep_open_for_long_is_sent_in_parts(
 @virtual
 async def test_a_stop_commits_all_that_is_done(rate: int, after_s: float) -> None:
     """No more waits for a commit than the quota lets pass while a stop lasts, however fast handlers are."""
-    app = application()
-
-    @app.handler(SOURCE, to=OUT, parallelising_factor=4)
-    async def grow(value: bytes) -> bytes:
-        return value + bytes(BYTES - len(value))
-
-    engine = await started(app)
+    engine = await started(growing())
     engine.cluster.network.quota = Quota(rate)
     for number in range(3 * RECORDS):
         engine.send(b"k%d" % (number % 20), b"%04d" % number)
