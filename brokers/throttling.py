@@ -53,7 +53,7 @@ class Throttling:
 class Allowance:
     """How many bytes may go at once, by what went lately: no more than is throttled for ``limit_ms``.
 
-    While a quota is known they go at its rate. It is forgotten when nothing was throttled for a window.
+    When a quota is met they go at its ``rate``, until nothing was throttled for a window: more may pass by then.
     """
 
     def __init__(self, limit_ms: int) -> None:
@@ -63,8 +63,10 @@ class Allowance:
         self._moved: deque[tuple[float, int]] = deque()
         self._sum = 0
         self.rate: float | None = None
-        """The quota as far as it is known, in bytes a second."""
-        self._level = self._filled_s = self._throttled_s = 0.0
+        """In bytes a second."""
+        self.quota: float | None = None
+        """As it was met last, in bytes a second, until nothing was throttled for ``QUIET_S``."""
+        self._level = self._filled_s = self._throttled_to_s = 0.0
 
     def moved(self, size: int, throttled_s: float, now_s: float) -> None:
         """So many bytes went, and were throttled for so long."""
@@ -76,7 +78,8 @@ class Allowance:
         if throttled_s > 0:
             if self.rate is None:
                 self._level = 0.0
-            self.rate, self._throttled_s = max(self._sum, BYTES_LEAST) / (WINDOW_S + throttled_s), now_s
+            self.rate = self.quota = max(self._sum, BYTES_LEAST) / (WINDOW_S + throttled_s)
+            self._throttled_to_s = now_s + throttled_s
 
     def request_max(self, now_s: float) -> int:
         """So many may go in one request; the next one goes behind its answer."""
@@ -100,15 +103,15 @@ class Allowance:
         return self._sum / WINDOW_S if self.rate is None else self.rate
 
     def wait_s(self, size: int, now_s: float) -> float:
-        """For how long so many bytes wait for their turn: until they are there at the quota's rate, and would not be
-        throttled for longer than the limit.
+        """For how long so many bytes wait for their turn: until as many as ever gather are there at the quota's rate,
+        and all would not be throttled for longer than the limit.
         """
         self._look(now_s)
         if self.rate is None:
             return 0.0
         needed = min(size, self._burst(self.rate))
         wait_s = max(0.0, (needed - self._level) / self.rate)
-        beyond = self._sum + needed - self.rate * (WINDOW_S + self._limit_s)
+        beyond = self._sum + size - self.rate * (WINDOW_S + self._limit_s)
         for moved_s, moved in self._moved:
             if beyond <= 0:
                 break
@@ -116,8 +119,14 @@ class Allowance:
             wait_s = max(wait_s, moved_s + WINDOW_S - now_s)
         return wait_s
 
+    def passes_max(self) -> int | None:
+        """So many bytes pass at once at most, when nothing else did for a window; None where no quota was met. Never
+        less than ``BYTES_OPEN``: others may have used up the quota of a user.
+        """
+        return None if self.quota is None else max(BYTES_OPEN, int(self.quota * (WINDOW_S + self._limit_s)))
+
     def is_too_much(self, size: int) -> bool:
-        """Whether so many bytes never go at once, by a quota that is known."""
+        """Whether so many bytes never gather, by a quota that is known."""
         return self.rate is not None and size > self._burst(self.rate)
 
     def _burst(self, rate: float) -> float:
@@ -129,6 +138,8 @@ class Allowance:
             self._sum -= self._moved.popleft()[1]
         if self.rate is not None:
             self._level = min(self._level + self.rate * (now_s - self._filled_s), self._burst(self.rate))
-            if now_s > self._throttled_s + WINDOW_S:
+            if now_s > self._throttled_to_s + WINDOW_S:
                 self.rate = None
+        if now_s > self._throttled_to_s + QUIET_S:
+            self.quota = None
         self._filled_s = now_s

@@ -211,18 +211,19 @@ class Transactions:
         return None
 
     def _too_large(self, generation: Generation) -> TransactionRefused | None:
-        """The refusal of outputs that a quota does not let pass within a session, in which beats would wait, too."""
-        if (rate := self._allowance.rate) is None:
+        """The refusal of outputs that a quota never lets pass: one by itself, or all of a record that stands alone."""
+        limit = self._allowance.passes_max()
+        if limit is None:
             return None
-        limit = int(rate * self.settings.session_timeout_ms / 1000)
         sizes = [len(output.key or b"") + len(output.value or b"") for output in generation.outputs()]
         culprits = [index for index, size in enumerate(sizes) if size > limit]
+        largest = max(sizes, default=0)
+        if not generation.is_divisible and sum(sizes) > limit:
+            culprits, largest = list(range(len(sizes))), sum(sizes)
         if not culprits:
             return None
         return TransactionRefused(
-            f"an output of {max(sizes)} bytes; the cluster lets about {rate:.0f} bytes a second pass (a quota), which "
-            f"is {limit} within session_timeout_ms",
-            culprits,
+            f"{largest} bytes of outputs, and the cluster lets {limit} bytes pass at once (a quota)", culprits
         )
 
     def _first_writes(self, generation: Generation, transaction: int) -> list[TopicsWritten]:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 BYTES, RECORDS = 1_000, 4_000
 """Of each large value, which can't be compressed; so many."""
 LARGE, TOO_LARGE = b"large!", 700_000
-"""What is made of this does not pass within a session, at 20,000 bytes a second."""
+"""What is made of this never passes at once, at 20,000 bytes a second."""
 SHARE_MIN, LASTS_S = 0.8, 48.0
 
 
@@ -50,8 +50,8 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_throttled_for_what_it_writes(kafka: Ground, caplog: pytest.LogCaptureFixture) -> None:
-    """The broker is not called silent, nothing is aborted, one line says that it throttles, and what would throttle for
-    longer than a session is refused.
+    """The broker is not called silent, nothing is aborted, one line says that it throttles, and what never passes is
+    refused.
     """
     fill(kafka, 300)
     kafka.fill([(b"k", LARGE)])
@@ -60,7 +60,7 @@ def test_throttled_for_what_it_writes(kafka: Ground, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.INFO):
         app.run(until="level")
     (refused,) = complaints(caplog)
-    assert "the broker refuses its output: an output of 700007 bytes; the cluster lets about " in refused
+    assert "the broker refuses its output: 700007 bytes of outputs, and the cluster lets " in refused
     assert refused.endswith(f"it goes to {kafka.dead}")
     assert kafka.values(kafka.dead) == [LARGE]
     assert caplog.text.count(" throttles this process, ") == 1

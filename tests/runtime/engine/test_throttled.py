@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from keylanes import App
+from keylanes import App, DeadLetter
 from keylanes.brokers.simulated.quota import Quota
-from keylanes.brokers.throttling import BYTES_OPEN, LIMIT_MS
+from keylanes.brokers.throttling import BYTES_OPEN, LIMIT_MS, QUIET_S, WINDOW_S
 
-from ...stage.engine import OUT, SOURCE, application, started
+from ...stage.engine import DEAD, OUT, SOURCE, application, started
 from ...stage.virtual import virtual
 from ...tiers.marks import tier
 
 pytestmark = tier("check")
 
 BYTES, RECORDS = 1_000, 800
+PASSES = 20_000 * (WINDOW_S + LIMIT_MS / 1000)
+"""So many bytes pass at once, at the least rate here."""
 
 
 def growing(**settings: Any) -> App:
@@ -71,3 +73,38 @@ async def test_a_stop_commits_all_that_is_done(rate: int, after_s: float) -> Non
     await engine.stop()
     rows = engine.cluster.rows(engine.cluster.places(OUT)[0])
     assert 0.8 * rate * after_s <= len(rows) * BYTES < 3 * RECORDS * BYTES
+
+
+@pytest.mark.parametrize("quiet_s", [0.0, 2 * WINDOW_S, 2 * QUIET_S])
+@pytest.mark.parametrize(("outputs", "size"), [(1, 700_000), (10, 70_000), (1, 250_000), (10, 25_000)])
+@virtual
+async def test_what_never_passes_a_quota_is_refused(
+    outputs: int, size: int, quiet_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a record sends is one transaction: what passes waits for its turn, what never does is a dead letter; also
+    after little was sent for a while. Nothing is aborted, unless throttling was over: then that shows the quota.
+    """
+    app = application()
+
+    @app.handler(SOURCE, to=OUT, parallelising_factor=4, on_failure=DeadLetter(DEAD))
+    async def grow(value: bytes) -> list[bytes]:
+        outputs, size = map(int, value.split(b" outputs of ")) if b" " in value else (1, BYTES)
+        return [value + bytes(size - len(value))] * outputs
+
+    engine = await started(app)
+    engine.cluster.network.quota = Quota(20_000)
+    for number in range(RECORDS):
+        engine.send(b"k%d" % (number % 20), b"%04d" % number)
+    await engine.level()
+    await asyncio.sleep(quiet_s)
+    with caplog.at_level(logging.WARNING):
+        engine.send(b"k0", b"%d outputs of %d" % (outputs, size))
+        engine.send(b"k1", b"last")
+        await engine.level()
+    passes = outputs * size < PASSES
+    sent = [row for row in engine.cluster.rows(engine.cluster.places(OUT)[0]) if len(row.value or b"") > BYTES]
+    assert len(sent) == (outputs if passes else 0)
+    assert len(engine.cluster.rows(engine.cluster.places(DEAD)[0])) == (0 if passes else 1)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) <= (0 if passes else 1) + (1 if quiet_s > QUIET_S else 0)
+    await engine.stop()
