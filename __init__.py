@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         RunningRecord,
         Statistics,
         ToLevel,
+        UnownedPartition,
     )
 
 __version__ = VERSION
@@ -123,6 +124,7 @@ __all__ = [
     "StoreError",
     "StoreView",
     "ToLevel",
+    "UnownedPartition",
 ]
 
 _NAMES = {
@@ -140,7 +142,9 @@ _NAMES = {
     "runtime.settings": "Settings",
     "runtime.stores.view": "StoreEntry StoreView",
     "runtime.testing": "SimulatedApp",
-    "runtime.watch.statistics": "Copying Health HotKey PartitionStatistics Progress RunningRecord Statistics ToLevel",
+    "runtime.watch.statistics": (
+        "Copying Health HotKey PartitionStatistics Progress RunningRecord Statistics ToLevel UnownedPartition"
+    ),
 }
 """The names of each module, as type checkers see them above."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

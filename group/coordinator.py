@@ -33,7 +33,7 @@ from ..offsets.control import Member
 from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, SourceIdentified
 from ..offsets.decide import StoreSpec, Turn, decide_stores, spec_of
 from ..offsets.ledger import Place
-from . import learning, members, moves, plans
+from . import copies, learning, members, moves, plans
 from .cells import Standing
 from .view import Batch, View
 
@@ -56,7 +56,10 @@ Row: TypeAlias = Callable[[View, Turn], Batch]
 
 
 def decide(view: View, turn: Turn) -> Batch:
-    """What is to be written next, numbered by ``turn``; nothing: an empty batch."""
+    """What is to be written next, numbered by ``turn``; nothing: an empty batch. What is known of names stays known to
+    the seat: the state that waits for them is granted in several steps.
+    """
+    view.seat.renamed |= copies.renamed(view)
     for row in ROWS:
         batch = row(view, turn)
         if batch.decisions or batch.answered:

@@ -7,7 +7,7 @@ Points of a topic with stores whose owner is gone, or has released them, go
 
 1. to the member that a move takes them to, if its copy is ready; else to another one whose copy is;
 2. to the name of the owner that is gone, as long as its hold is not over: at once when that name is back, and to nobody
-   before;
+   before. Where all were started again under other names nobody is waited for (``renamed``);
 3. to the most advanced copy that is not ready;
 4. to whom the plan finds best.
 
@@ -159,16 +159,38 @@ def heir(view: View, copies: Sequence[Kept], place: Place, cell: Cell, favoured:
 
 def held_for(view: View, incarnation: int) -> str:
     """The name that points of an owner wait for; "": for none."""
+    return view.control.members[incarnation].joined.instance if left_of_hold_ms(view, incarnation) > 0 else ""
+
+
+def left_of_hold_ms(view: View, incarnation: int) -> int:
+    """So long points of an owner wait for its name; 0 or less: no more."""
     member = view.control.members.get(incarnation)
-    if member is None or not member.joined.instance:
-        return ""
-    name, rules = member.joined.instance, view.rules
+    if member is None or not member.joined.instance or incarnation in view.seat.renamed:
+        return 0
     if member.expelled:
         since_ms = view.seat.gone_ms.get(incarnation, view.seat.began_ms)  # by a predecessor: it has its time anew
-        return name if view.now_ms - since_ms < member.hold_ms else ""
-    since_ms = view.heard.leaving.get(incarnation, 0)
-    left_ms = view.heard.silence_of(name, member.birth).now_ms - since_ms
-    return name if incarnation in view.heard.returns and left_ms < rules.return_ms else ""
+        return member.hold_ms - (view.now_ms - since_ms)
+    if incarnation not in view.heard.returns:
+        return 0
+    now_ms = view.heard.silence_of(member.joined.instance, member.birth).now_ms
+    return view.rules.return_ms - (now_ms - view.heard.leaving.get(incarnation, 0))
+
+
+def renamed(view: View) -> set[int]:
+    """Who is gone and won't be back under its name: nobody who has state is left, and those who are there are named, as
+    many as names are waited for, and have none of these.
+    """
+    gone = {i: name for i, m in view.control.members.items() if m.expelled and (name := held_for(view, i))}
+    there = {member.joined.instance for member in view.staying} - {""}
+    if not gone or len(there) < len({*gone.values()}) or not there.isdisjoint(gone.values()):
+        return set()
+    has_state = any(
+        not view.control.is_expelled(owner.incarnation)
+        for place, owners in view.control.owners.items()
+        if place[0] in view.stateful
+        for _, _, owner in owners.pieces()
+    )
+    return set() if has_state else {*gone}
 
 
 def may_have(view: View, copies: Sequence[Kept], place: Place, cell: Cell, target: int) -> bool:

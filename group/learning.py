@@ -328,9 +328,7 @@ def _unheld(view: View) -> set[Place]:
     """Places where somebody that is gone has something."""
     if not any(member.expelled for member in view.control.members.values()):
         return set()
-    return {
-        place for place in view.control.started if any(cell.standing is not Standing.HELD for cell in view.cells(place))
-    }
+    return view.standings.unheld
 
 
 def awaited(view: View) -> set[str]:

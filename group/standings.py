@@ -25,11 +25,14 @@ class _Entry:
 
 
 class Standings:
-    """Of one coordinator. ``free``: places where something may be granted; ``unread``: where something is unread."""
+    """Of one coordinator. ``free``: places where something may be granted; ``unread``: where something is unread;
+    ``unheld``: where something has no owner that may commit.
+    """
 
     def __init__(self) -> None:
         self.free: set[Place] = set()
         self.unread: set[Place] = set()
+        self.unheld: set[Place] = set()
         self.touching_ms: dict[Place, int] = {}
         """Since when a member holds bands that touch, of different epochs: by a look at them, at the last change."""
         self._entries: dict[Place, _Entry] = {}
@@ -59,6 +62,7 @@ class Standings:
             self._entries.clear()
             self.free.clear()
             self.unread.clear()
+            self.unheld.clear()
         elif len(read) > self._reads:
             for place in self.unread:
                 self._entries.pop(place, None)
@@ -74,8 +78,13 @@ class Standings:
 
     def _enter(self, place: Place, fold: PartitionLedger, found: list[Cell], now_ms: int) -> None:
         self._entries[place] = _Entry(fold, fold.version, found, frozenset(cell.owner for cell in found))
-        for places, standing in ((self.free, Standing.FREE), (self.unread, Standing.UNREAD)):
-            if any(cell.standing is standing for cell in found):
+        standings = {cell.standing for cell in found}
+        for places, is_there in (
+            (self.free, Standing.FREE in standings),
+            (self.unread, Standing.UNREAD in standings),
+            (self.unheld, standings != {Standing.HELD}),
+        ):
+            if is_there:
                 places.add(place)
             else:
                 places.discard(place)

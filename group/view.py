@@ -111,6 +111,8 @@ class Seat:
     """When something was granted last."""
     gone_ms: dict[int, int] = field(default_factory=dict)
     """When each member was seen to be expelled."""
+    renamed: set[int] = field(default_factory=set)
+    """Who is gone and won't be back under its name (copies.py)."""
     budgeted_ms: deque[int] = field(default_factory=deque)
     """When moves with much state that plans want between members began: a copy was asked for, or, where there was one,
     the release.

@@ -102,6 +102,7 @@ class Holding:
         """The edges at which this process released ranges with state that it has not taken up again."""
         self._asked: dict[int, int] = {}
         """Moves that it is asked for, and the newest epoch of what is meant by each: a later grant is not."""
+        self._restoring: list[_Restoring] = []
         self._tasks: set[asyncio.Task[None]] = set()
         """They make state whole, and look whether the sources are there, beside everything else."""
         self._error: BaseException | None = None
@@ -168,6 +169,16 @@ class Holding:
         own, control = self.standing.incarnation, self.standing.ledger.control
         member = control.members.get(own)
         return self.taking_part.leaves and control.is_expelled(own) and (member is None or member.cause == LEFT)
+
+    def edges(self) -> dict[TopicPartition, int]:
+        """The least edge of what is held of each partition, taken up or about to be."""
+        dispatches = [run.dispatch for run in self.runs if run.dispatch.workers]
+        found = {dispatch.place: [worker.edge for worker in dispatch.workers] for dispatch in dispatches}
+        for restoring in self._restoring:
+            for place, epoch, within in restoring.left:
+                pieces = self.standing.ledger.partition(place).parts[epoch].edges.pieces(within.first, within.end)
+                found.setdefault(TopicPartition(*place), []).extend(edge for _, _, edge in pieces)
+        return {source: min(edges) for source, edges in found.items()}
 
     def holds_nothing(self) -> bool:
         """Whether nothing is held here, taken up or being released."""
@@ -260,7 +271,9 @@ class Holding:
         if at_once:
             self._begin(at_once)
         if strange:
-            self._spawn(_Restoring(self, strange).run, "taking up what was granted")
+            restoring = _Restoring(self, strange)
+            self._restoring = [*(one for one in self._restoring if one.left), restoring]
+            self._spawn(restoring.run, "taking up what was granted")
 
     def _is_unchanged(self, granted: _Granted) -> bool:
         """Whether it goes on where this process released it: state changes only with progress, so nobody changed it.

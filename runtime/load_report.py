@@ -101,7 +101,7 @@ class LoadReport:
     def _band_loads(self, run: PartitionRun, costs: CellCosts) -> Iterator[BandLoad]:
         per_interval = self.settings.load_interval_ms / 1000 / costs.seconds
         place, cut = run.dispatch.place, costs.bounds
-        end_offset, _ = self.ends_watch.end_and_lag(run)
+        end_offset = self.ends_watch.end_of(place, run.dispatch.front)
         for first, end, epoch in _bands(run):
             points: list[tuple[int, int]] = []
             busy_us = records = 0

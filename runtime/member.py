@@ -323,7 +323,7 @@ class Member:
         runs, ends = holding.runs, holding.found
         balance = Balance(runs, cycle.reshape, settings, self.cpu_s) if settings.split_hot_ranges else None
         windows = Windows(runs, settings, balance)
-        ends_watch = EndsWatch(broker, settings, runs, self.standing, ends, asyncio.get_running_loop().time())
+        ends_watch = EndsWatch(broker, settings, holding, self.group.unowned, asyncio.get_running_loop().time())
         load_report = LoadReport(windows, ends_watch, self.keeper, self.group, settings)
         self.group.following.listeners.append(load_report.wake)
         return Work(
@@ -375,7 +375,7 @@ class Member:
         return "damage" if self._damage else "it is level with its sources"
 
     def _begin_reading(self, runs: Sequence[PartitionRun]) -> None:
-        self.work.way.begins(runs)
+        self.work.way.begins()
         for run in runs:
             self.work.reader.add(run)
             self._catching_up[run.dispatch.place] = self._spawn(self.work.catch_up.run(run))

@@ -260,8 +260,8 @@ class SimulatedApp:
                 await self._run
             sources = [place for topic in self.handlers for place in self._places(topic)]
             ends = {source: self._cluster.watermarks(source).high for source in sources}
-            edges = self._member.work.ends_watch.edges()
-            if all(edges.get(source, -1) >= end for source, end in ends.items()):
+            held, frontier = self._member.work.holding.edges(), self._member.standing.ledger.frontier
+            if all(min(held.get(source, end), frontier(source)) >= end for source, end in ends.items()):
                 return
             await asyncio.sleep(SETTLE_STEP_S)
         raise TimeoutError(f"not everything was processed within {SETTLE_LIMIT_S:.0f} s of virtual time")

@@ -57,11 +57,12 @@ class Work:
     def statistics(self, slots: Slots, now_s: float) -> Statistics:
         """What has been done since it was made, and where it stands."""
         sent, balance, ends = self.cycle.transactions, self.balance, self.ends_watch
-        partitions = tuple(run.dispatch.statistics(*ends.end_and_lag(run)) for run in self.runs)
+        partitions = ends.partitions()
         return Statistics(
             partitions=partitions,
             records_done=slots.records_done,
             lag=sum(partition.lag for partition in partitions),
+            unowned=ends.unowned(),
             ends_age_s=now_s - ends.seen_s,
             failures=slots.failures.attempts,
             retries=slots.failures.retries,

@@ -29,7 +29,16 @@ keep them. They stand here.
 <!-- Generated from the sources: {COMMAND} -->
 """
 GROUPS: Final = {
-    "Applications": ("App", "Health", "Statistics", "PartitionStatistics", "RunningRecord", "HotKey", "ToLevel")
+    "Applications": (
+        "App",
+        "Health",
+        "Statistics",
+        "PartitionStatistics",
+        "UnownedPartition",
+        "RunningRecord",
+        "HotKey",
+        "ToLevel",
+    )
     + ("Progress", "Copying", "KeyRange", "Broker", "IS_COMPILED"),
     "Handlers": ("Context", "Record", "Retry", "DeadLetter", "Stop"),
     "Values": ("Codec", "JsonCodec", "MsgpackCodec"),

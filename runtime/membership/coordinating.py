@@ -31,6 +31,7 @@ from ...group.learning import parked
 from ...group.members import LEFT, dismissed
 from ...group.plans import Question, answered
 from ...group.rates import Obeyed, Shares
+from ...group.unowned import Unowned, unowned, waiting
 from ...group.view import Batch, Seat, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.control import Member
@@ -90,6 +91,9 @@ class Coordinating:
         """Who leaves and need not wait for others, as it was told last."""
         self._term = self._seated = self._beats = 0
         self._seat, self._shares = Seat(identity.app, identity.birth, 0), Shares(0)
+        self.unowned: list[Unowned] = []
+        """What no member owned when this process decided last."""
+        self._told_waiting: set[int] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._looked_s = self._stands_s = 0.0
@@ -303,10 +307,20 @@ class Coordinating:
                 break
             self.decisions.add(batch.decisions)
         self._begin_needs()
+        self._look_at_unowned()
         is_heard = not self._is_alone and not self.following.is_lost()
         view = self._view()
         if is_heard and (self._shares.is_due(self._shares.next(view)) or dismissed(view) != self.dismissed):
             self.beat()
+
+    def _look_at_unowned(self) -> None:
+        """Say once of each member that is gone that keys wait for its name."""
+        view = self._view()
+        self.unowned, found = unowned(view), waiting(view)
+        for incarnation, one in found.items():
+            if incarnation not in self._told_waiting:
+                logger.warning("%s: %s", self.identity.app, one.line())
+        self._told_waiting = {*found}
 
     async def _read_back(self) -> None:
         """Read to behind what was appended last. Raises LogError when what was acknowledged does not count."""

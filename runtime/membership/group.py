@@ -8,6 +8,7 @@ from ...brokers.protocol import TopicPartition
 from ...brokers.waiting import bounded
 from ...group.heard import COORDINATORS, Heard
 from ...group.rates import Obeyed, limits_of
+from ...group.unowned import Unowned
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.ledger import Place
@@ -129,6 +130,10 @@ class Group:
         """Whether the coordinator says that this process, which asked to leave, need not wait for others."""
         beat, control = self.heard.coordinator, self.standing.ledger.control
         return beat is not None and beat.term == control.term and self.standing.incarnation in beat.dismissed
+
+    def unowned(self) -> Sequence[Unowned]:
+        """What nobody owns, where this process coordinates."""
+        return self.coordinating.unowned if self.coordinating.is_coordinator else ()
 
     def takes_snapshots(self) -> bool:
         """Whether it is this process that does: it coordinates, and does not leave, after which it may be fenced."""

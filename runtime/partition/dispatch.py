@@ -447,14 +447,16 @@ class PartitionDispatch:
                 ready.append(worker)
         return ready
 
-    def statistics(self, end: int, lag: int) -> PartitionStatistics:
-        """Where it stands, for people and machines. ``end``, ``lag``: of the partition, as far as they are known."""
+    def statistics(self, edge: int, end: int) -> PartitionStatistics:
+        """Where it stands, for people and machines. ``edge``: the least of what is held; ``end``: of the partition, as
+        far as it is known.
+        """
         workers = self.workers
         return PartitionStatistics(
             topic=self.topic,
             partition=self.partition,
             front=self.front,
-            offset_least=min((w.edge for w in workers), default=self.front),
+            offset_least=edge,
             workers=len(workers),
             queued_records=sum(len(w.queue) for w in workers),
             queued_bytes=sum(w.queue_bytes for w in workers),
@@ -462,7 +464,7 @@ class PartitionDispatch:
             dropped=self.records_dropped,
             caught_up=self.records_caught_up,
             end=end,
-            lag=lag,
+            lag=end - edge,
         )
 
     def close_windows(self, workers: Sequence[Worker], now: float, seconds: float) -> list[WorkerLoad]:

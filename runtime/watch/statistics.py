@@ -96,27 +96,39 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class PartitionStatistics(msgspec.Struct, frozen=True):
-    """Offsets of one source partition: handed out below ``front``, committed below ``offset_least``.
+    """What this process holds of one source partition, in offsets: handed out below ``front``, committed below
+    ``offset_least``. Key ranges that others hold, or nobody, are not counted (``Statistics.unowned``).
 
     ``end``: the offset that its next record gets, as it was last seen (``Statistics.ends_age_s``). ``lag``: from the
-    least offset that some key range has not committed up to ``end``, as tools for consumer groups count it; released
-    ranges count. It is 0 when everything is committed. It is never less than the records that are left, but may be far
-    more: one key that stays behind holds it up while all others go on, and offsets without a record (transaction
-    markers, what was compacted) count.
+    least offset that some key range has not committed up to ``end``, as tools for consumer groups count it. It is 0
+    when everything is committed. It is never less than the records that are left, but may be far more: one key that
+    stays behind holds it up while all others go on, and offsets without a record (transaction markers, what was
+    compacted) count. ``workers`` is 0 while the state is restored.
     """
 
     topic: str
     partition: int
     front: int
     offset_least: int
-    workers: int
-    queued_records: int
-    queued_bytes: int
-    lagging_workers: int
-    dropped: int
-    caught_up: int
+    workers: int = 0
+    queued_records: int = 0
+    queued_bytes: int = 0
+    lagging_workers: int = 0
+    dropped: int = 0
+    caught_up: int = 0
     end: int = 0
     lag: int = 0
+
+
+class UnownedPartition(msgspec.Struct, frozen=True):
+    """What no process owns of one source partition: its ``share`` of the key ranges, above 0 and at most 1, and its
+    ``lag`` in offsets (``PartitionStatistics``).
+    """
+
+    topic: str
+    partition: int
+    share: float
+    lag: int
 
 
 class Statistics(msgspec.Struct, frozen=True):
@@ -125,7 +137,9 @@ class Statistics(msgspec.Struct, frozen=True):
     ``running``: records that were begun and are not through. Those that wait for their turn (``max_in_flight``,
     ``rate_per_s``) are not among them.
 
-    ``lag`` is the sum over the partitions: see ``PartitionStatistics``. ``failures`` counts attempts that failed,
+    ``lag`` is the sum over the partitions of which this process holds something: see ``PartitionStatistics``.
+    ``unowned``: what nobody owns, from a release to the next grant; of the process that coordinates, () in others. The
+    lag of a partition is the greatest one over all processes, here and there. ``failures`` counts attempts that failed,
     ``retries`` those that are followed by another attempt at the same record, ``dead_letters`` the records that failed
     for good and go to a dead-letter topic; an output that the broker refuses is a failure of its record. What is run
     again after a crash is counted again.
@@ -134,6 +148,7 @@ class Statistics(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionStatistics, ...] = ()
     records_done: int = 0
     lag: int = 0
+    unowned: tuple[UnownedPartition, ...] = ()
     ends_age_s: float | None = None
     """How long ago the broker was asked for the ends that ``lag`` counts to; None: not yet. It is asked each
     ``ends_interval_ms``; while it does not answer, this grows, and ``lag`` counts to the ends that are known.

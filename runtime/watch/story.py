@@ -76,8 +76,9 @@ def places(offsets: Mapping[int, int]) -> str:
 
 
 def level(records: int, seconds: float) -> str:
-    """Everything that the sources held at the start is done."""
-    return f"level with what its sources held at the start: {counted(records, 'record')} done in {seconds:.1f} s"
+    """Everything that the sources held when it took them up is done."""
+    held = "level with what its sources held at the start, of what this process holds"
+    return f"{held}: {counted(records, 'record')} done in {seconds:.1f} s"
 
 
 def leaving(leave_ms: int) -> str:

@@ -11,6 +11,7 @@ A script is text: paragraphs of commands, a line ``----``, and what came of them
     silent a ...                     they beat no more; ``beats a``: again
     leave a [back|done]              it says that it leaves, and that its name will be back, or that it commits no more
     dismissed                        who leaves and need not wait for others
+    unowned                          what has no owner, and what of it waits for names
     copies a 60 [ready]              it says that all its copies have come to 60 of 100, and that they are ready
     quick a ...                      they say at once, and second by second, that all their copies are ready
     rule standbys 1                  a rule of the group is another one from here on
@@ -52,6 +53,7 @@ from keylanes.group.learning import parked
 from keylanes.group.members import dismissed
 from keylanes.group.plans import CHANGE, answered
 from keylanes.group.shown import shown
+from keylanes.group.unowned import unowned, waiting
 from keylanes.group.view import Batch, Begun, Found, Rules, Seat, View
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import even_bounds
@@ -313,6 +315,11 @@ class Group:
     def _do_leave(self, name: str, how: str = "") -> None:
         back_ms = SECOND_MS if how == "back" else 0
         self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, back_ms, is_done=how == "done"))
+
+    def _do_unowned(self) -> None:
+        view = self.view()
+        self.said += [f"{one.place[0]}[{one.place[1]}] {one.share:.0%} from {one.edge}" for one in unowned(view)]
+        self.said += [one.line() for one in waiting(view).values()]
 
     def _do_dismissed(self) -> None:
         self.said.append(" ".join(map(self.name_of, dismissed(self.view()))) or "nobody")

@@ -121,7 +121,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "no name is waited for": (
         "it waits for a name",
-        changed(copies, "held_for", ("view.now_ms - since_ms < member.hold_ms", "False")),
+        changed(copies, "left_of_hold_ms", ("member.hold_ms - (view.now_ms - since_ms)", "0")),
     ),
     "who had it keeps no copy": (
         "keeps no copy",
@@ -141,7 +141,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a hold has no end": (
         "nobody works on",
-        changed(copies, "held_for", ("view.now_ms - since_ms < member.hold_ms", "True")),
+        changed(copies, "left_of_hold_ms", ("member.hold_ms - (view.now_ms - since_ms)", "1")),
     ),
     "who is expelled is taken for fenced": (
         "stands otherwise",

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 from keylanes.group.cells import Standing
 from keylanes.group.members import dismissed
-from keylanes.group.view import Rules
+from keylanes.group.view import Batch, Rules
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.offsets.control import LEARNER, STANDBY
+from keylanes.offsets.control import LEARNER, STANDBY, Member
 from keylanes.offsets.control_events import (
     CopyAsked,
     CopyEnded,
@@ -87,6 +87,8 @@ class World(Group):
         self.paused: set[str] = set()
         self.heard_once: list[tuple[str, Copies]] = []
         self.gone_ms: dict[int, int] = {}
+        self.renamed: set[int] = set()
+        """Who is gone, and whose name nothing need wait for."""
         self.demoted: list[tuple[Place, int, set[int]]] = []
         self.had: dict[At, tuple[int, int]] = {}
         """The epoch and owner of each cell."""
@@ -238,11 +240,28 @@ class World(Group):
             assert not near or grant.incarnation in near, f"somebody has a ready copy of it: {grant}"
             is_back = member is not None and bool(name) and name == member.joined.instance
             if member is not None and member.expelled and member.joined.instance and not near:
-                is_held = self.now_ms - self.gone_ms.get(owner, 0) < member.hold_ms
+                is_held = owner not in self.renamed and self.is_held(member)
                 assert not is_held or is_back, f"it waits for a name: {grant}"
             far = {i: at for i, at in self.positions(place, n).items() if i in staying}
             is_farthest = not far or far.get(grant.incarnation) == max(far.values())
             assert near or is_back or is_farthest, f"the copy of another one has come farther: {grant}"
+
+    def is_held(self, member: Member) -> bool:
+        """Whether what a member had, that is gone, may wait for its name."""
+        return self.now_ms - self.gone_ms.get(member.incarnation, 0) < member.hold_ms
+
+    def _next(self) -> Batch:
+        """Nobody who has state is left, and there are as many other names: those of the past won't be back."""
+        control = self.ledger.control
+        named = [m for i, m in control.members.items() if m.joined.instance and i not in self.renamed]
+        gone = [member for member in named if member.expelled and self.is_held(member)]
+        names = {member.joined.instance for member in gone}
+        there = {control.members[incarnation].joined.instance for incarnation in self.staying()}
+        stateful = {store.topic for store in control.stores.values()}
+        at_work = [how for place in control.started if place[0] in stateful for *_, how in self.at(place)]
+        if len(there - {""}) >= len(names) and not names & there and Standing.HELD not in at_work:
+            self.renamed |= {member.incarnation for member in gone}
+        return super()._next()
 
     def run(self, command: str) -> list[str]:
         said = super().run(command)

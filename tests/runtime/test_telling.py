@@ -124,7 +124,7 @@ async def test_lag_is_what_is_not_committed_below_the_ends() -> None:
     for _ in range(5):
         engine.send(b"k", b"")
     await asyncio.sleep(3)
-    assert member.statistics(0).lag == 5, "of released ranges, too"
+    assert member.statistics(0).lag == 5, "of the half that is held"
     back.set()
 
 

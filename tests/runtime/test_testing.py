@@ -251,6 +251,16 @@ async def test_what_is_asked_of_the_application_is_asked_of_the_simulated_run() 
     assert app.health().state == "idle"
 
 
+async def test_read_waits_for_what_was_released() -> None:
+    """However level all that is held is."""
+    app = flights()
+    async with app.test(seed=3) as broker:
+        for n in range(20):
+            await app.release("flights", 0, KeyRange(0, SPACE_END))
+            await broker.send("flights", Flight(20.0), key=b"%d" % n, partition=0)
+            assert len(await broker.read("late", Late)) == n + 1
+
+
 async def test_a_simulated_handler_may_split_its_own_partition() -> None:
     """What a handler asks of its application is carried out on the loop that it runs on."""
     app = App("own", broker="embedded:never-opened", settings=Settings.of())

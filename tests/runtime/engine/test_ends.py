@@ -177,31 +177,6 @@ def test_without_circles_each_topic_is_pinned_once(seed: int) -> None:
     assert len(asked) == len(set(asked))
 
 
-@virtual
-async def test_a_released_range_is_waited_for() -> None:
-    """Who gave up a range with records is not level before they are done, however level all the rest is."""
-    app = application(commit_interval_ms=20, commit_lead_ms=5)
-
-    @app.handler(SOURCE, parallelising_factor=2)
-    async def look(value: bytes) -> None:
-        return None
-
-    engine = Engine(app)
-    member = await engine.start()
-    lower, _ = WHOLE.split(SPACE_END // 2)
-    back = engine.hold_back()
-    await member.work.requests.release((SOURCE, 0), lower)
-    for n in range(20):
-        engine.send(b"%d" % n, b"")
-    ends = {TopicPartition(SOURCE, 0): 20}
-    await engine.level()
-    assert not member.work.ends_watch.is_level(ends)
-    back.set()
-    await member.work.requests.grant((SOURCE, 0), lower)
-    await engine.level()
-    assert member.work.ends_watch.is_level(ends)
-
-
 @pytest.mark.parametrize("part", [True, False], ids=["a-part", "all"])
 @virtual
 async def test_a_range_that_is_given_up_before_the_level_comes_back_and_is_done(*, part: bool) -> None:

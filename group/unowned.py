@@ -1,0 +1,69 @@
+"""PURE. What nobody owns, and for whom it waits: what a coordinator tells of it.
+
+Points of a partition have no owner from their release to their grant, which takes a moment; as long as nobody can
+handle their topic; and, with state, as long as they wait for the name of a member that is gone (copies.py).
+"""
+
+from collections import defaultdict
+from typing import Final, NamedTuple
+
+from ..keyrange.hashing import SPACE_END
+from ..offsets.ledger import Place
+from .cells import Standing
+from .copies import heir, held_for, kept_of, left_of_hold_ms, spans_of
+from .moves import cut_by
+from .view import View
+
+SHOWN_MAX: Final = 8
+"""Of so many partitions that wait for a name a line tells."""
+
+
+class Unowned(NamedTuple):
+    """Points of a place without an owner. ``share``: of all its points, above 0; ``edge``: the least of theirs."""
+
+    place: Place
+    share: float
+    edge: int
+
+
+class Waiting(NamedTuple):
+    """What waits for a name, for ``left_ms`` more at most: the share of each place."""
+
+    name: str
+    left_ms: int
+    shares: dict[Place, float]
+
+    def line(self) -> str:
+        """The same, for people."""
+        shown = [f"{share:.0%} of {topic}[{p}]" for (topic, p), share in sorted(self.shares.items())[:SHOWN_MAX]]
+        more = f" and some of {len(self.shares) - SHOWN_MAX} more" if len(self.shares) > SHOWN_MAX else ""
+        until = f"wait up to {self.left_ms / 1000:.0f} s for {self.name!r}, which keeps their state"
+        advice = "was group_instance_id changed? With return_ms=0 they wait for nobody"
+        return f"keys have no owner and {until}: {', '.join(shown)}{more}; {advice}"
+
+
+def unowned(view: View) -> list[Unowned]:
+    """All that no member owns of what a living one can handle."""
+    found: list[Unowned] = []
+    handled = view.handled
+    for place in sorted(place for place in view.standings.unheld if place[0] in handled):
+        points = [(cell.first, cell.end) for cell in view.cells(place) if cell.standing is not Standing.HELD]
+        edges = view.ledger.partition(place).edges(view.control.started[place])
+        least = min(edge for first, end in points for _, _, edge in edges.pieces(first, end))
+        found.append(Unowned(place, sum(end - first for first, end in points) / SPACE_END, least))
+    return found
+
+
+def waiting(view: View) -> dict[int, Waiting]:
+    """What waits for names to come back, by the incarnation that had it."""
+    shares: dict[int, dict[Place, float]] = defaultdict(lambda: defaultdict(float))
+    copies = kept_of(view)
+    for place in sorted(view.standings.unheld):
+        own = copies.get(place, [])
+        for cell in cut_by(view.cells(place), spans_of(own)):
+            if cell.standing is not Standing.HELD and heir(view, own, place, cell) is None:
+                shares[cell.owner][place] += (cell.end - cell.first) / SPACE_END
+    return {
+        owner: Waiting(held_for(view, owner), left_of_hold_ms(view, owner), dict(places))
+        for owner, places in shares.items()
+    }
