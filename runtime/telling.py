@@ -111,6 +111,8 @@ class Telling:
             failures=statistics.failures,
             retries=statistics.retries,
             dead_letters=statistics.dead_letters,
+            splits=statistics.splits,
+            merges=statistics.merges,
             lag=statistics.lag,
             ends_age_s=now_s - work.ends_watch.seen_s,
         )

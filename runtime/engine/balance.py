@@ -127,12 +127,12 @@ class Balance:
         for decision in decisions:
             match decision:
                 case Split():
-                    logger.info("%s: a hot range is split at %08x", run.label, decision.at)
+                    logger.debug("%s: a hot range is split at %08x", run.label, decision.at)
                     self._ask(run, SplitWish(run.dispatch, decision.at), self._has_split)
                 case Merge():
                     group = [by_number[number] for number in decision.workers]
                     within = KeyRange(group[0].first, group[-1].end)
-                    logger.info("%s: %d workers of %s have little to do and are merged", run.label, len(group), within)
+                    logger.debug("%s: %d workers of %s have little to do and are merged", run.label, len(group), within)
                     wish = MergeWish(run.dispatch, within)
                     self._ask(run, wish, self._has_merged, partial(_unsettle, group))
                 case Unsplittable():
@@ -160,13 +160,13 @@ class Balance:
             if (refusal := settled.exception()) is None:
                 done()
             else:
-                logger.info("not done: %s", refusal)
+                logger.debug("not done: %s", refusal)
                 refused()
 
         try:
             settled = self.reshape.ask(wish)
         except ValueError as refusal:
-            logger.info("not done: %s", refusal)
+            logger.debug("not done: %s", refusal)
             refused()
             return
         self.calm_looks = 0

@@ -21,6 +21,8 @@ class Figures(NamedTuple):
     failures: int = 0
     retries: int = 0
     dead_letters: int = 0
+    splits: int = 0
+    merges: int = 0
     lag: int = 0
     ends_age_s: float = 0.0
 
@@ -42,10 +44,12 @@ class Interval:
         done = figures.records - before.records
         failures = figures.failures - before.failures
         dead_letters = figures.dead_letters - before.dead_letters
-        if not (done or failures or dead_letters or figures.lag):
+        reshaped = _reshaped(figures.splits - before.splits, figures.merges - before.merges)
+        if not (done or failures or dead_letters or reshaped or figures.lag):
             return None
+        rate = f"{done / max(seconds, 1e-3):,.0f}/s"
         failed = _failed(failures, figures.retries - before.retries, dead_letters)
-        return f"{done:,} records done in {seconds:.0f} s ({done / max(seconds, 1e-3):,.0f}/s), {_lag(figures)}{failed}"
+        return f"{done:,} records done in {seconds:.0f} s ({rate}), {_lag(figures)}{failed}{reshaped}"
 
 
 def starting(version: str, broker: str, *, is_compiled: bool) -> list[str]:
@@ -115,8 +119,9 @@ def cut_short(unclosed: int, close_ms: int) -> str:
 def stopped(how: str, figures: Figures, seconds: float) -> str:
     """The last line. ``how`` it ended."""
     failed = _failed(figures.failures, figures.retries, figures.dead_letters)
+    reshaped = _reshaped(figures.splits, figures.merges)
     done = f"{counted(figures.records, 'record')} done in {seconds:.1f} s, {counted(figures.commits, 'commit')}"
-    return f"stopped {how}: {done}, {_lag(figures)}{failed}"
+    return f"stopped {how}: {done}, {_lag(figures)}{failed}{reshaped}"
 
 
 def stopped_early(how: str) -> str:
@@ -144,3 +149,8 @@ def _failed(failures: int, retries: int, dead_letters: int) -> str:
         return ""
     letters = counted(dead_letters, "dead letter")
     return f"; {counted(failures, 'failed attempt')}, {retries:,} tried again, {letters}"
+
+
+def _reshaped(splits: int, merges: int) -> str:
+    """By themselves, for what ranges cost."""
+    return f"; ranges: {counted(splits, 'split')}, {counted(merges, 'merge')}" if splits or merges else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylanes import App, State
+from keylanes import App, Retry, State
 from keylanes.brokers.protocol import Outgoing
 from keylanes.group.reports import LITTLE
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
@@ -75,6 +75,30 @@ async def test_members_tell_what_their_ranges_cost(group: Group, factor: int, se
     await sending
     await group.done()
     await until(lambda: all(band.busy_us <= LITTLE[0] for band in newest(group).values()), 4 * INTERVAL_S)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@in_group(partitions=2)
+async def test_a_wait_for_the_next_attempt_is_no_load(group: Group, is_async: bool) -> None:
+    """Half of the records fail at once and are tried again a second later; what is told is the time in handlers."""
+    app, tried = application(commit_interval_ms=100), set[bytes]()
+
+    def fails_once(value: bytes) -> None:
+        if value not in tried:
+            tried.add(value)
+            raise TimeoutError
+
+    async def in_a_task(value: bytes) -> None:
+        fails_once(value)
+
+    app.handler(SOURCE, parallelising_factor=4, retry=Retry(backoff_ms=1_000))(in_a_task if is_async else fails_once)
+    engines = await group.sharing("ab", app)
+    for n in range(80):
+        group.cluster.write([Outgoing(SOURCE, n % 2, b"k%d" % (n % 50), b"%d" % n)], ())
+        await asyncio.sleep(4 * INTERVAL_S / 80)
+    assert sum(engine.member.statistics(0.0).retries for engine in engines) > 20
+    assert any(band.backlog for band in newest(group).values()), "records wait meanwhile"
+    assert all(band.busy_us <= LITTLE[0] for told in loads(group) for band in told.bands)
 
 
 @in_group(partitions=2)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from keylanes import Retry
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.codec import decode
@@ -174,6 +176,47 @@ async def test_hot_ranges_are_split_and_merged_back_when_idle(app: Running) -> N
     app.check()
 
 
+@running(lambda key: 0.01, report_interval_ms=10_000)
+async def test_splits_and_merges_are_summed_up(app: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """None has a line of its own; those of an interval stand in the line about it, also while nothing else is done."""
+    caplog.set_level(logging.INFO, "keylanes")
+    app.write(zipf(3_000, 60))
+    await app.level()
+    await app.reached(lambda: bounds_of(app) == list(even_bounds(4)))
+    await asyncio.sleep(10)
+    (run,) = app.member.runs
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert app.balance.splits > 3
+    assert not [line for line in said if run.label in line]
+    sums = re.findall(r" done in 10 s .*; ranges: (\d+) splits?, (\d+) merges?$", "\n".join(said), re.MULTILINE)
+    assert sum(int(splits) for splits, _ in sums) == app.balance.splits
+    assert sum(int(merges) for _, merges in sums) == app.balance.merges
+
+
+@virtual
+async def test_a_wait_for_the_next_attempt_splits_nothing() -> None:
+    """Records wait behind those that are to be tried again, and a worker can't begin them: no range costs anything."""
+    tried: Counter[bytes] = Counter()
+    app = application(balance_interval_ms=500)
+
+    @app.handler(SOURCE, to=OUT, parallelising_factor=4, retry=Retry(attempts=3, backoff_ms=1_000))
+    async def call(value: bytes) -> bytes:
+        tried[value] += 1
+        if tried[value] < 3:
+            raise TimeoutError
+        return value
+
+    engine = Engine(app, seed=7)
+    member = await engine.start()
+    assert member.work.balance is not None
+    for n in range(200):
+        engine.send(b"key %d" % (n % 20), b"%d" % n)
+    await engine.level()
+    assert member.statistics(0.0).retries == 400
+    assert (member.work.balance.splits, member.work.balance.hot_keys) == (0, [])
+    await engine.stop()
+
+
 @running(lambda key: 0.01, 16, buffer_bytes_max=50_000, split_hot_ranges=False)
 async def test_the_bottleneck_is_not_idle_while_others_catch_up(app: Running) -> None:
     """With queues of a few records readers go past the worker that has the most to do, and past others; it always gets
@@ -287,7 +330,7 @@ async def test_nothing_is_split_while_it_drains(app: Running, caplog: pytest.Log
     """A stop with hot ranges and slow handlers takes several looks' time: none of them splits anything, and what was
     asked for before is not done.
     """
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, "keylanes")
     app.write(zipf(4_000, 400, 0.0))
     await app.reached(lambda: app.balance.looks > 0)
     before, said = app.balance.looks, len(split_messages(caplog))

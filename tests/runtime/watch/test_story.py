@@ -43,6 +43,7 @@ def test_an_idle_run_that_is_level_is_silent() -> None:
             Figures(records=60, failures=312, retries=302, dead_letters=10),
             "60 records done in 60 s (1/s), 0 behind; 312 failed attempts, 302 tried again, 10 dead letters",
         ),
+        (Figures(splits=1_000, merges=1), "0 records done in 60 s (0/s), 0 behind; ranges: 1,000 splits, 1 merge"),
     ],
 )
 def test_a_run_that_has_something_to_tell_tells_it(figures: Figures, said: str) -> None:
