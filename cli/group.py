@@ -74,6 +74,9 @@ def show(
         bool, typer.Option("--watch", help="live, until Ctrl+C; elsewhere than on a terminal a block for each change")
     ] = False,
     interval_ms: Annotated[int, typer.Option(min=50, help="of --watch: between two looks")] = INTERVAL_MS,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="each range that waits, each move and each copy in a line of its own")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show who takes part in an application, who owns what, and what waits for what."""
@@ -83,12 +86,13 @@ def show(
             raise SettingsError(
                 "group: --at shows a moment that has passed, and --watch what goes on: give one of them"
             )
-        _watch(application, interval_ms, as_json)
+        _watch(application, interval_ms, as_json=as_json, is_all=is_all)
         return
     at_ms = optional_ms("--at", at, _now_ms())
 
     stands = asyncio.run(stands_of(application, at_ms, _now_ms))
-    sys.stdout.write((group_json if as_json else group_text)(application.app, stands) + "\n")
+    told = group_json(application.app, stands) if as_json else group_text(application.app, stands, is_all=is_all)
+    sys.stdout.write(f"{told}\n")
 
 
 @group.command(epilog=epilog(0, 2, 4, 6))
@@ -181,14 +185,17 @@ def expel(
     sys.stdout.write(f"{said}\n")
 
 
-def _watch(application: Named, interval_ms: int, as_json: bool) -> None:
+def _watch(application: Named, interval_ms: int, *, as_json: bool, is_all: bool) -> None:
     """Until somebody interrupts it, which is its end in order."""
 
     async def run(show: Show) -> None:
         async with opened(application, to_look(application.app)) as logs:
             await watched(logs, _now_ms, interval_ms, show)
 
-    with contextlib.suppress(KeyboardInterrupt), shown_on_screen(application.app, as_json=as_json) as show:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        shown_on_screen(application.app, as_json=as_json, is_all=is_all) as show,
+    ):
         asyncio.run(run(show))
 
 

@@ -1,20 +1,25 @@
 """A group and its history in words for people, and as JSON for programs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..group.happened import Change, Entry, Move, MoveState, Party
 from ..group.history import History
-from ..group.shown import Held, MemberShown, as_few
+from ..group.shown import GroupShown, Held, MemberShown, as_few
+from ..group.view import JOIN
 from ..keyrange.hashing import SPACE_END
 from ..offsets.event_values import NO_MOVE
+from ..offsets.ledger import Place
 from .group_logs import Stands
 from .moments import seconds, written
 
 RANGES_SHOWN: Final = 8
 """Of one member, on a line."""
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 # --- how it stands ---------------------------------------------------------------------------------------------------
 
@@ -35,12 +40,13 @@ def group_json(app: str, stands: Stands) -> str:
     at = None if stands.at_ms is None else written(stands.at_ms)
     moves = [move._asdict() for move in group.moves]
     copies = [{**copy._asdict(), "held": [held._asdict() for held in copy.held]} for copy in group.copies]
-    told = {**group._asdict(), "state": group.state.value, "members": members, "moves": moves, "copies": copies}
+    waits = {"waits": [str(wait) for wait in group.waits], "moves": moves, "copies": copies}
+    told = {**group._asdict(), "state": group.state.value, "members": members, **waits}
     return json.dumps({"app": app, "at": at, **told})
 
 
-def group_text(app: str, stands: Stands) -> str:
-    """The group: a line for each member, what waits for what, the moves that are under way, and the copies."""
+def group_text(app: str, stands: Stands, *, is_all: bool = False) -> str:
+    """The group: a line for each member, and what is on its way, see ``under_way``."""
     group = stands.group
     at = "" if stands.at_ms is None else f" at {written(stands.at_ms)}"
     epochs = f"group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
@@ -50,20 +56,51 @@ def group_text(app: str, stands: Stands) -> str:
         host = (member.host or "?") + (f" at {member.endpoint}" if member.endpoint else "")
         role = ", coordinates" if member.is_coordinator else ""
         beat = "" if stands.heard is None else f", {beat_text(member, stands)}"
-        load = "" if (busy := cores_text(member, stands)) is None else f", {busy}"
+        load = "" if (busy := busy_text(member, stands)) is None else f", busy {busy}"
         lines.append(
             f"  incarnation {member.incarnation}{name} on {host} ({member.standing}{role}{beat}): "
             f"{ranges_text(member.held)} ({member.share:.0%}{load})"
         )
     if not group.members:
         lines.append("  no member")
-    lines += [f"  {line}" for line in group.waits]
-    lines += [
-        f"  move {move.move}: {move.label} from {move.origin or 'nobody'} to {move.target} waits for {move.waits_for}"
-        for move in group.moves
-    ]
-    lines += [f"  incarnation {copy.incarnation} has a copy of {copy.label}" for copy in group.copies]
+    lines += [f"  {line}" for line in under_way(group, is_all=is_all)]
     return "\n".join(lines)
+
+
+def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
+    """What waits, moves and is copied: a line for each partition that has something of it, where several are counted;
+    or a line for each range, move and copy.
+    """
+    if is_all:
+        lines = [f"move {one.move}: {one.held.label} {one.way} waits for {one.waits_for}" for one in group.moves]
+        lines += [f"incarnation {copy.incarnation} has a copy of {copy.label}" for copy in group.copies]
+        return [*map(str, group.waits), *lines]
+    told: dict[Place, list[str]] = {}
+    for (place, why), waits in _parted(group.waits, lambda one: (one.held.place, one.why)):
+        lone = f"{_points(waits[0].held)}{why}"
+        told.setdefault(place, []).append(lone if len(waits) == 1 else f"each of {len(waits)} ranges {why}")
+    for (place, way), moves in _parted(group.moves, lambda one: (one.held.place, one.way)):
+        lone = f"move {moves[0].move}: {_points(moves[0].held)}{way} waits for {moves[0].waits_for}"
+        told.setdefault(place, []).append(lone if len(moves) == 1 else f"{len(moves)} moves {way}")
+    for (place, who), copies in _parted(group.copies, lambda one: (one.held[0].place, one.incarnation)):
+        lone, ready = f"a copy ({copies[0].role}, {copies[0].progress})", sum(copy.is_ready for copy in copies)
+        several = f"{len(copies)} copies, {ready} ready"
+        told.setdefault(place, []).append(f"incarnation {who} has {lone if len(copies) == 1 else several}")
+    lines = [f"{topic}[{partition}]: {'; '.join(parts)}" for (topic, partition), parts in sorted(told.items())]
+    if sum(map(len, told.values())) < len(group.waits) + len(group.moves) + len(group.copies):
+        lines.append("--all tells of each range, move and copy")
+    return lines
+
+
+def _points(held: Held) -> str:
+    return "" if held.is_whole else f"{held.points} "
+
+
+def _parted(found: Iterable[T], key: Callable[[T], K]) -> Iterable[tuple[K, list[T]]]:
+    parts: dict[K, list[T]] = {}
+    for one in found:
+        parts.setdefault(key(one), []).append(one)
+    return parts.items()
 
 
 def ranges_text(held: Sequence[Held]) -> str:
@@ -78,10 +115,10 @@ def ranges_text(held: Sequence[Held]) -> str:
     return (", ".join(told) or "nothing") + (f" and {more} more" if more > 0 else "")
 
 
-def cores_text(member: MemberShown, stands: Stands) -> str | None:
-    """How busy its handlers are: one that is always busy is a core; None: it is not known."""
+def busy_text(member: MemberShown, stands: Stands) -> str | None:
+    """How many seconds its handlers worked or waited in each second, all of them together; None: it is not known."""
     cost = stands.costs.get(member.incarnation)
-    return None if cost is None else f"{cost.busy_us_per_s / 1_000_000:.2f} cores"
+    return None if cost is None else f"{cost.busy_us_per_s / 1_000_000:.2f} s/s"
 
 
 def beat_text(member: MemberShown, stands: Stands) -> str:
@@ -230,10 +267,8 @@ def _move_line(move: Move, width: int) -> str:
     target = "?" if move.target is None else _name(move.target)
     numbers = [f"plan {move.plan}"] if move.plan else []
     numbers += [f"move {move.move}"] if move.move else []
-    return (
-        f"{_time(listed_ms)}  {move.label:{width}}  {_name(move.origin)} -> {target}, {move.cause} "
-        f"({', '.join([*numbers, f'term {move.term}'])})"
-    )
+    way = f"{target} joins its own ranges" if move.cause == JOIN else f"{_name(move.origin)} -> {target}, {move.cause}"
+    return f"{_time(listed_ms)}  {move.label:{width}}  {way} ({', '.join([*numbers, f'term {move.term}'])})"
 
 
 def _times(move: Move) -> list[str]:

@@ -5,6 +5,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..brokers.protocol import OffsetOutOfRange, Reader, TopicPartition
@@ -20,7 +21,7 @@ from ..offsets.signals import Copies, Copy, Load
 from ..runtime.asking import GroupLogs
 from ..runtime.logs.reader import FETCH_RECORDS_MAX, HistoryTrimmed, LogReader, signals_topic
 from .group_logs import Heard, Stands, costs_of, parked_by, signalled
-from .group_text import beat_text, cores_text, group_json, group_text, ranges_text
+from .group_text import beat_text, busy_text, group_json, group_text, ranges_text, under_way
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -118,15 +119,15 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
 
 
 @contextmanager
-def shown_on_screen(app: str, *, as_json: bool) -> Iterator[Show]:
+def shown_on_screen(app: str, *, as_json: bool, is_all: bool) -> Iterator[Show]:
     """A picture that is renewed, on a terminal; else a block for each change of the group, or a line of JSON."""
     if as_json or not sys.stdout.isatty():
-        yield changes_shown(app, group_json if as_json else group_text, _written)
+        yield changes_shown(app, group_json if as_json else partial(group_text, is_all=is_all), _written)
         return
     from rich.live import Live
 
     with Live(auto_refresh=False, screen=False) as live:
-        yield lambda stands: live.update(picture(app, stands), refresh=True)
+        yield lambda stands: live.update(picture(app, stands, is_all=is_all), refresh=True)
 
 
 def changes_shown(app: str, text: Callable[[str, Stands], str], write: Callable[[str], None]) -> Show:
@@ -142,34 +143,28 @@ def changes_shown(app: str, text: Callable[[str, Stands], str], write: Callable[
     return show
 
 
-def picture(app: str, stands: Stands) -> "RenderableType":
-    """The group for a terminal: its members, the moves that are under way, and what else waits."""
+def picture(app: str, stands: Stands, *, is_all: bool = False) -> "RenderableType":
+    """The group for a terminal: its members, and what is on its way, see ``under_way``."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     group = stands.group
-    members = Table("member", "host", "standing", "last beat", "load", "share", "ranges", box=None, pad_edge=False)
+    members = Table("member", "host", "standing", "last beat", "busy", "share", "ranges", box=None, pad_edge=False)
     for member in group.members:
         role = "coordinates" if member.is_coordinator else member.standing
         beat = beat_text(member, stands).removeprefix("last beat ")
         name = f"{member.incarnation} {member.instance}".strip()
-        load = cores_text(member, stands) or "?"
+        busy = busy_text(member, stands) or "?"
         members.add_row(
-            *map(Text, (name, member.host or "?", role, beat, load, f"{member.share:.0%}", ranges_text(member.held)))
+            *map(Text, (name, member.host or "?", role, beat, busy, f"{member.share:.0%}", ranges_text(member.held)))
         )
     parts: list[RenderableType] = [
         Text(f"{app}: {group.state.value}, term {group.term}, level {group.level}", style="bold"),
         members if group.members else Text("no member"),
     ]
-    if group.moves:
-        moves = Table("move", "range", "from", "to", "waits for", box=None, pad_edge=False)
-        for move in group.moves:
-            origin = str(move.origin or "nobody")
-            moves.add_row(*map(Text, (str(move.move), move.label, origin, str(move.target), move.waits_for)))
-        parts += [Text(), moves]
-    if group.waits:
-        parts += [Text(), *map(Text, group.waits)]
+    if lines := under_way(group, is_all=is_all):
+        parts += [Text(), *map(Text, lines)]
     return Group(*parts)
 
 

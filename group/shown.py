@@ -51,6 +51,11 @@ class Held(NamedTuple):
         return f"{self.topic}[{self.partition}]{'' if self.is_whole else f' {self.points}'}"
 
     @property
+    def place(self) -> Place:
+        """Its source partition."""
+        return self.topic, self.partition
+
+    @property
     def is_whole(self) -> bool:
         """Whether it is all points of the partition."""
         return self.end - self.first == SPACE_END
@@ -59,6 +64,17 @@ class Held(NamedTuple):
     def points(self) -> str:
         """The points alone, in hexadecimal."""
         return f"{self.first:08x}-{self.end:08x}"
+
+
+class WaitShown(NamedTuple):
+    """Points that nobody works on, or that are to be released. ``why``: what is said of them."""
+
+    held: Held
+    why: str
+
+    def __str__(self) -> str:
+        """A sentence for people."""
+        return f"{self.held.label} {self.why}"
 
 
 class MoveShown(NamedTuple):
@@ -76,9 +92,16 @@ class MoveShown(NamedTuple):
     waits_for: str
 
     @property
-    def label(self) -> str:
-        """What moves, for people."""
-        return Held(*self[1:5], 0).label
+    def held(self) -> Held:
+        """What moves."""
+        return Held(*self[1:5], 0)
+
+    @property
+    def way(self) -> str:
+        """From whom to whom, for people."""
+        if self.origin == self.target:
+            return f"of {self.target} (joins its own ranges)"
+        return f"from {self.origin or 'nobody'} to {self.target}"
 
 
 class CopyShown(NamedTuple):
@@ -124,7 +147,7 @@ class MemberShown(NamedTuple):
 
 class GroupShown(NamedTuple):
     """A group. ``group_epoch``: causes so far; ``assignment_epoch``: that the newest plan answers; ``waits``: what
-    waits for what, a sentence each; ``moves``: those under way; ``copies``: those that were asked for.
+    waits for what; ``moves``: those under way; ``copies``: those that were asked for.
     """
 
     state: GroupState
@@ -134,7 +157,7 @@ class GroupShown(NamedTuple):
     group_epoch: int
     assignment_epoch: int
     members: tuple[MemberShown, ...]
-    waits: tuple[str, ...]
+    waits: tuple[WaitShown, ...]
     moves: tuple[MoveShown, ...] = ()
     copies: tuple[CopyShown, ...] = ()
 
@@ -286,13 +309,12 @@ def as_few(held: Iterable[Held]) -> list[Held]:
     return found
 
 
-def _told(waits: Iterable[tuple[str, Held]]) -> list[str]:
-    """A sentence for each range, in order of these; touching ones that wait for the same as one."""
+def _told(waits: Iterable[tuple[str, Held]]) -> list[WaitShown]:
+    """In order of their points; touching ranges that wait for the same as one."""
     by_reason: dict[str, list[Held]] = {}
     for why, points in waits:
         by_reason.setdefault(why, []).append(points)
-    found = [(points, why) for why, own in by_reason.items() for points in as_few(own)]
-    return [f"{points.label} {why}" for points, why in sorted(found)]
+    return sorted(WaitShown(points, why) for why, own in by_reason.items() for points in as_few(own))
 
 
 def _member(control: Control, member: Member, held: Mapping[int, list[Held]]) -> MemberShown:

@@ -80,7 +80,7 @@ def test_a_group_is_shown_while_it_is_down(folder: Path) -> None:
     first = keylanes(folder, "group", "shop:app")
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines()[0].startswith("shop: EMPTY, term 1, ")
-    assert "orders[0] waits for a capable member" in first.stdout
+    assert "orders[0]: waits for a capable member" in first.stdout
     told = json.loads(keylanes(folder, "group", "--app", "shop", "--broker", "embedded:data", "--json").stdout)
     assert (told["state"], told["members"], len(told["waits"])) == ("EMPTY", [], 2)
     assert keylanes(folder, "group", "shop:app").stdout == first.stdout

@@ -83,7 +83,7 @@ async def test_what_ranges_cost_is_shown() -> None:
     assert stands.costs[1] == Cost(0, 0, 0, 0)
     still = await group.stands()
     assert still.costs.keys() == stands.costs.keys()
-    assert "0.00 cores)" in group_text("app", still)
+    assert "busy 0.00 s/s)" in group_text("app", still)
     told = json.loads(group_json("app", still))
     assert told["members"][0]["load"] == Cost(0, 0, 0, 0)._asdict()
     assert json.loads(group_json("app", still._replace(costs={})))["members"][0]["load"] is None
@@ -105,7 +105,8 @@ async def test_moves_are_shown_with_what_they_wait_for() -> None:
         stands = await watched.until(lambda stands: bool(stands.group.moves))
         (one,) = stands.group.moves
         text = group_text("app", stands)
-        assert f"move {one.move}: {SOURCE}[{partition}] from 2 to 1 waits for incarnation 2 to release it" in text
+        assert f"; move {one.move}: from 2 to 1 waits for incarnation 2 to release it" in text
+        assert f"move {one.move}: {SOURCE}[{partition}] from 2 to 1 waits" in group_text("app", stands, is_all=True)
         assert "incarnation 2 to release it" in screen(stands)
         told = json.loads(group_json("app", stands))
         assert told["moves"][0]["waits_for"] == "incarnation 2 to release it"
@@ -130,7 +131,7 @@ async def test_a_picture_has_all_of_it() -> None:
         await engine.stop()
     told = screen(await group.stands())
     assert "no member" in told
-    assert f"{SOURCE}[3] waits for a capable member" in told
+    assert f"{SOURCE}[3]: waits for a capable member" in told
 
 
 def screen(stands: Stands) -> str:

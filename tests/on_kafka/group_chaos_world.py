@@ -209,7 +209,7 @@ class GroupWorld(ChaosStage[GroupFault]):
 
         def is_out(group: GroupShown) -> bool:
             there = {one.incarnation for one in group.members if one.standing == "member"}
-            is_left = any(f" incarnation {member.incarnation}, which " in line for line in group.waits)
+            is_left = any(f" incarnation {member.incarnation}, which " in wait.why for wait in group.waits)
             is_at_rest = group.state is GroupState.RUNNING or (self.round.is_moving and not is_left)
             return member.incarnation not in there and is_at_rest
 
