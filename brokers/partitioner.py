@@ -88,11 +88,12 @@ def checked(partitioner: Partitioner, topic: str) -> PartitionOfKey:
         try:
             found = operator.index(function(key, partitions))
         except Exception as error:  # a user's function may raise anything
-            raise OutputRefused(f"{topic!r}: its partitioner {name} failed for the key {key!r}: {error!r}") from error
+            why = f"failed for a key of {len(key)} bytes: {error!r}"
+            raise OutputRefused(f"{topic!r}: its partitioner {name} {why}") from error
         if not 0 <= found < partitions:
             raise OutputRefused(
-                f"{topic!r}: its partitioner {name} gave partition {found} for the key {key!r}; it has partitions 0 to "
-                f"{partitions - 1}. Mend the function that App(partitioners=…) names"
+                f"{topic!r}: its partitioner {name} gave partition {found} for a key of {len(key)} bytes; it has "
+                f"partitions 0 to {partitions - 1}. Mend the function that App(partitioners=…) names"
             )
         return found
 

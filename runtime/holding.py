@@ -47,7 +47,6 @@ from .partition.dispatch import PartitionDispatch, WorkerNumbers
 from .partition.reshape import ReleaseWish
 from .settings import Settings
 from .stores.keeper import Keeper
-from .watch.statistics import shown_key
 
 logger = logging.getLogger("keylanes")
 
@@ -398,11 +397,10 @@ class Holding:
         if running:
             began_s, record = min(running, key=lambda one: one[0])
             logger.warning(
-                "%s: %s was not released in time, what is left of it stays: offset %d (%s) has been running for %.1f s",
+                "%s: %s was not released in time, what is left of it stays: offset %d has been running for %.1f s",
                 wish.dispatch.label,
                 wish.within,
                 record.offset,
-                shown_key(record.key),
                 max(0.0, asyncio.get_running_loop().time() - began_s),
             )
         self.cycle.reshape.withdraw(wish)

@@ -94,7 +94,7 @@ def encode_map_key(key: object, kind: str) -> bytes:
         return key.encode()
     assert isinstance(key, int), "it is of one of the three types"
     if not -_SIGN <= key < _SIGN:
-        raise ValueError(f"a map's int key fits 64 bits; seen {key}")
+        raise ValueError(f"a map's int key fits 64 bits; seen one of {key.bit_length()} without its sign")
     return (key + _SIGN).to_bytes(8, "big")
 
 

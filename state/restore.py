@@ -199,7 +199,7 @@ def _runs(steps: Steps[int] | Steps[bool]) -> Iterator[tuple[int, int]]:
 
 
 def _no_state(record: ChangelogRecord) -> ChangelogUnfit:
-    seen = "no key" if record.key is None else f"the key {record.key[:40]!r} of {len(record.key)} bytes"
+    seen = "no key" if record.key is None else f"a key of {len(record.key)} bytes"
     return ChangelogUnfit(
         f"its record at position {record.offset} is no state: it has {seen}. Something else writes to this topic"
     )

@@ -274,14 +274,16 @@ def _key_bytes(key: object, i: int, n: int) -> bytes | None:
 def _headers(headers: Any, i: int, n: int) -> Headers:
     """Those of an output, without ours: of a record that is passed on it tells where that came from, not this one."""
     if not isinstance(headers, Iterable):
-        raise OutputRefused(f"output {i + 1} of {n}: headers are a list of pairs; seen {headers!r}: () says none")
+        raise OutputRefused(f"output {i + 1} of {n}: headers are a list of pairs; seen {_kind(headers)}: () says none")
     listed = tuple(headers)
     for header in listed:
         match header:
             case (str(name), bytes() | None):
                 _text_bytes(name, "a header's name", i, n)
                 continue
-        raise OutputRefused(f"output {i + 1} of {n}: a header is a pair of str and bytes (or None); seen {header!r}")
+        raise OutputRefused(
+            f"output {i + 1} of {n}: a header is a pair of str and bytes (or None); seen {_kind(header)}"
+        )
     return tuple((name, data) for name, data in listed if name != HEADER)
 
 
@@ -290,8 +292,14 @@ def _text_bytes(text: str, what: str, i: int, n: int) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        refused = OutputRefused(f"output {i + 1} of {n}: {what} is text that UTF-8 can write; seen {text!r}")
-        raise caused(refused, error)
+        seen = f"{len(text)} characters, of which number {error.start + 1} has no form in it"
+        raise caused(OutputRefused(f"output {i + 1} of {n}: {what} is text that UTF-8 can write; seen {seen}"), error)
+
+
+def _kind(given: object) -> str:
+    """What is said of what a handler gave: data is not logged."""
+    kinds = ", ".join(type(part).__name__ for part in given) if isinstance(given, tuple) else ""
+    return f"({kinds})" if kinds else type(given).__name__
 
 
 def _inherited(record: Record, handler: Handler) -> int | None:

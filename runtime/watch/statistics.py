@@ -21,15 +21,10 @@ class HotKey(NamedTuple):
 
     def __str__(self) -> str:
         """The key if it is known, else its point, for people."""
-        return f"the key at point {self.point:08x}" if self.key is None else shown_key(self.key)
-
-
-def shown_key(key: bytes | None) -> str:
-    """A record's key, for people."""
-    if key is None:
-        return "no key"
-    text = key.decode(errors="backslashreplace")
-    return f"key {text[:KEY_SHOWN_MAX]!r}"
+        if self.key is None:
+            return f"the key at point {self.point:08x}"
+        text = self.key.decode(errors="backslashreplace")
+        return f"key {text[:KEY_SHOWN_MAX]!r}"
 
 
 class RunningRecord(NamedTuple):

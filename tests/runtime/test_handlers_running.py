@@ -229,7 +229,7 @@ def test_sent_and_returned_in_order(ground: Ground) -> None:
         (1, {"key": 5}, "a key is bytes, str or None; seen int"),
         (1, {"topic": "no such topic"}, "a topic name has"),
         (1, {"topic": b"late"}, "a topic name has"),
-        (1, {"headers": [("h", "text")]}, "a header is a pair of str and bytes (or None); seen ('h', 'text')"),
+        (1, {"headers": [("h", "text")]}, "a header is a pair of str and bytes (or None); seen (str, str)"),
         (1, {"headers": [(1, b"x")]}, "a header is a pair of str and bytes"),
         (1, {"headers": ["hx"]}, "a header is a pair of str and bytes"),
         (1, {"timestamp": "now"}, "a timestamp is in ms since the epoch; seen 'now'"),

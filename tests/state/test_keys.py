@@ -118,8 +118,8 @@ def test_map_keys_sort_as_their_bytes(t: str, u: str, a: bytes, b: bytes, i: int
         (1, "str", TypeError, "the map's keys are str; seen int"),
         (True, "int", TypeError, "the map's keys are int; seen bool"),
         (None, "bytes", TypeError, "the map's keys are bytes; seen NoneType"),
-        (1 << 63, "int", ValueError, "fits 64 bits; seen 9223372036854775808"),
-        (-(1 << 63) - 1, "int", ValueError, "fits 64 bits; seen -9223372036854775809"),
+        (1 << 63, "int", ValueError, "fits 64 bits; seen one of 64"),
+        (-(1 << 63) - 1, "int", ValueError, "fits 64 bits; seen one of 64"),
         ("\ud800", "str", ValueError, "surrogates not allowed"),
     ],
 )

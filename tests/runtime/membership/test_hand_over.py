@@ -276,7 +276,7 @@ async def test_what_does_not_end_in_time_stays_and_is_named(pair: Pair, caplog: 
     lines = [record.getMessage() for record in caplog.records if "was not released in time" in record.getMessage()]
     assert len(lines) == 1
     assert f"in[0]: [00000000, 80000000) was not released in time, what is left of it stays: offset {stuck}" in lines[0]
-    assert f"(key 'k{stuck}') has been running for 3" in lines[0]
+    assert f"offset {stuck} has been running for 3" in lines[0]
 
 
 @paired()
