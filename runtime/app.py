@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from ..brokers.partitioner import Partitioner
 from ..brokers.protocol import Broker, Headers
-from ..errors import EXIT_ABORTED, HandlerFailed, KeylanesError, SettingsError, StateNotReady
+from ..errors import EXIT_ABORTED, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from .block import Block
 from .compiled import IS_COMPILED
@@ -46,6 +46,7 @@ from .stop_signals import obey
 from .stopping import ENDED, StopBudget
 from .stores.view import Found, StoreView
 from .testing import PARTITIONS, Call, SimulatedApp
+from .watch.failures import foreign_in
 from .watch.statistics import Health, Statistics
 from .watch.steps import Step
 from .watch.watchdog import LoopWatch
@@ -324,10 +325,7 @@ class App:
         )
 
     def _tell(self, error: Exception) -> None:
-        # Ours say all in their text; a handler's own error is looked for where it was raised.
-        is_of_handler = isinstance(error, HandlerFailed) and error.__cause__ is not None
-        is_foreign = is_of_handler or not isinstance(error, KeylanesError)
-        logger.critical("%s stops: %s", self.name, error, exc_info=error if is_foreign else None)
+        logger.critical("%s stops: %s", self.name, error, exc_info=foreign_in(error))
         if self.on_fatal is not None:
             try:
                 self.on_fatal(error)

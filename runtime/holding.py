@@ -70,7 +70,8 @@ class Holding:
     """Of one process. ``runs``: those of the partitions of which it holds something; others see it change.
 
     ``begins``, ``ends`` are called when a run begins to read, and when it reads no more; ``finds`` when it is known how
-    far the partitions of runs that have begun go; ``expects`` when a run will soon have to read from behind its front.
+    far the partitions of runs go that have begun, with all of them that began in one go; ``expects`` when a run will
+    soon have to read from behind its front.
     """
 
     def __init__(
@@ -102,6 +103,8 @@ class Holding:
         self._asked: dict[int, int] = {}
         """Moves that it is asked for, and the newest epoch of what is meant by each: a later grant is not."""
         self._restoring: list[_Restoring] = []
+        self._new: list[PartitionRun] = []
+        """Those that have begun since ``finds`` was called last, and of which it is known how far they go."""
         self._tasks: set[asyncio.Task[None]] = set()
         """They make state whole, and look whether the sources are there, beside everything else."""
         self._error: BaseException | None = None
@@ -206,6 +209,9 @@ class Holding:
         for run in self.runs:
             run.dispatch.partitions = counts[run.dispatch.topic]
         self.keeper.learner.follow(state.copies)  # behind what is taken back, of which nothing was written since
+        if self._new and not self._tasks:
+            new, self._new = [run for run in self._new if run in self.runs], []
+            self.finds(new)
         if not (self._tasks or self.is_settled.is_set()) and self._is_settled(state.incarnation):
             self.is_settled.set()
         self._tell()
@@ -329,8 +335,7 @@ class Holding:
         marks = await self.sources.check_held(self.standing.ledger, within)
         for source, mark in marks.items():
             self.found.setdefault(source, mark.high)
-        if new:
-            self.finds([run for run in new if run in self.runs])
+        self._new += new
 
     def _run_of(self, place: Place) -> PartitionRun | None:
         return next((run for run in self.runs if run.dispatch.place == place), None)

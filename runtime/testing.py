@@ -5,9 +5,12 @@ test may be written for any loop, and the same seed gives the same run.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar, overload
 
@@ -24,6 +27,8 @@ from .logs.topics import destinations_of
 from .member import Member
 from .sending import Sending
 from .settings import Settings
+
+logger = logging.getLogger("keylanes")
 
 T = TypeVar("T")
 
@@ -216,9 +221,10 @@ class SimulatedApp:
     async def _crash(self) -> None:
         if self._member is None:
             raise KeylanesError("the application does not run: restart() it first")
-        self._connection.sever()
-        self._run.cancel()
-        await asyncio.wait([self._run])
+        with _silent():
+            self._connection.sever()
+            self._run.cancel()
+            await asyncio.wait([self._run])
         if not self._run.cancelled():
             self._run.exception()
         self._leave()
@@ -265,6 +271,21 @@ class SimulatedApp:
                 return
             await asyncio.sleep(SETTLE_STEP_S)
         raise TimeoutError(f"not everything was processed within {SETTLE_LIMIT_S:.0f} s of virtual time")
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Whoever was killed says nothing: it alone runs on this thread."""
+    thread = get_ident()
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_others)
 
 
 def _checked(partitions: int | Mapping[str, int]) -> tuple[dict[str, int], int]:

@@ -43,7 +43,7 @@ from ..handlers.sizes import bytes_of
 from ..handlers.stores import Binding
 from ..partition.worker import Worker
 from ..settings import Settings
-from ..watch.failures import Failures
+from ..watch.failures import Failures, failure_text
 from .calls import LoopCalls
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
@@ -165,16 +165,15 @@ class Attempts:
                 return await self._fail_record(run, record, failed, attempt)
             self.failures.retries += 1
             kind = type(failed).__name__
-            if (more := self.failures.said(handler.name, kind, "again", self._clock())) is not None:
+            if (more := self.failures.said(handler.topic, kind, "again", self._clock())) is not None:
                 logger.warning(
-                    "%s failed at %s offset %d, attempt %d of %d: %s: %s%s",
+                    "%s failed at %s offset %d, attempt %d of %d: %s%s",
                     handler.name,
                     run.label,
                     record.offset,
                     attempt,
                     handler.retry.attempts,
-                    kind,
-                    failed,
+                    failure_text(failed),
                     more,
                 )
             self.turns.give_back(run, worker)
@@ -261,15 +260,15 @@ class Attempts:
         handler = run.handler
         where = f"{handler.name} failed for good at {run.label} offset {record.offset} after {attempts} attempts"
         if not isinstance(handler.on_failure, DeadLetter):
-            raise caused(HandlerFailed(f"{where}: {type(error).__name__}: {error}"), error)
+            raise caused(HandlerFailed(f"{where}: {failure_text(error)}"), error)
         topic = handler.on_failure.topic
         if topic not in self._known:
             await self.destinations.look_up(topic, run.dispatch.partitions)
         destination = self._known[topic]
         kind, partitions = type(error).__name__, run.dispatch.partitions
-        if (more := self.failures.said(handler.name, kind, topic, self._clock())) is not None:
+        if (more := self.failures.said(handler.topic, kind, topic, self._clock())) is not None:
             trace = error if logger.isEnabledFor(logging.DEBUG) else None
-            logger.warning("%s; it goes to %s: %s: %s%s", where, topic, kind, error, more, exc_info=trace)
+            logger.warning("%s; it goes to %s: %s%s", where, topic, failure_text(error), more, exc_info=trace)
         try:
             letter = self.variables.copy().run(
                 build_dead_letter, record, topic, destination, run.place, error, attempts, partitions

@@ -182,7 +182,7 @@ class Slots(Lanes):
         worker.timed_out = True
         handler, offset = run.handler, worker.running.offset
         then = "it is cancelled" if handler.is_async else "its thread can't be stopped, its range waits"
-        if (more := self.failures.said(handler.name, "overdue", then, now)) is not None:
+        if (more := self.failures.said(handler.topic, "overdue", then, now)) is not None:
             text = "handler %s takes longer than %d ms at %s offset %d; %s%s"
             logger.error(text, handler.name, limit_ms, run.label, offset, then, more)
         return True

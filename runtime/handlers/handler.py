@@ -148,7 +148,7 @@ def declare(
     timestamps: Timestamps = "record",
 ) -> Handler:
     """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
-    name = getattr(function, "__qualname__", repr(function))
+    name = getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
     where = f"handler {name} of topic {topic!r}"
     _check_factor(where, parallelising_factor)
     _check_policies(where, topic, retry, on_failure)
@@ -223,7 +223,7 @@ def check_beside(declared: Handler, others: collections.abc.Iterable[Handler]) -
 def check_called(topic: object) -> None:
     """Raises SettingsError for a decorator that is written without its topic."""
     if not isinstance(topic, str):
-        name = getattr(topic, "__qualname__", repr(topic))
+        name = getattr(topic, "__qualname__", repr(topic)).rpartition("<locals>.")[2]
         raise SettingsError(
             f"@app.handler is written with the topic whose records it handles; seen {name!r} in place of a topic: "
             'write @app.handler("orders") above the function'

@@ -14,6 +14,7 @@ from ...brokers.partitioner import PartitionOfKey, partition_of_key, partition_w
 from ...brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from ...errors import HandlerMisdeclared, OutputRefused, caused
 from ...offsets.provenance import DIGEST_MASK, HEADER, Origins, output_digest, place_seed
+from ..watch.failures import failure_text
 from .context import Output
 from .handler import Handler
 from .produced import Produced
@@ -243,7 +244,7 @@ def build_dead_letter(
     ``partitions``: how many the record's topic has. Where both have as many, a letter lies in the partition number of
     its record: whoever sends it back from there sends it to where it was, and with it to the state of its key.
     """
-    cause = f"{type(error).__name__}: {error}".encode()[:ERROR_BYTES_MAX]
+    cause = failure_text(error).encode()[:ERROR_BYTES_MAX]
     headers = (
         *((name, data) for name, data in record.headers if name not in OF_LETTERS),
         (ERROR_HEADER, cause),

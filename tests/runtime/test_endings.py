@@ -141,6 +141,26 @@ def test_a_handler_may_end_the_process(
     assert not any(record.exc_info for record in caplog.records)
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_what_ends_a_run_is_said_once(ground: Ground, caplog: pytest.LogCaptureFixture, is_ours: bool) -> None:
+    """In one line. Behind it stands the stack of what a handler raised, and of nothing that we raised about it."""
+    ground.fill([(b"k", b"1")])
+    app = ground.app()
+
+    @app.handler(ground.source, to=ground.late, retry=Retry(attempts=1))
+    async def work(value: int) -> Any:
+        return object() if is_ours else [][value]
+
+    with pytest.raises(SystemExit):
+        app.run()
+    (last,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert "stops: work failed for good at" in last.getMessage()
+    stack = logging.Formatter().format(last).removeprefix(last.getMessage())
+    assert "HandlerFailed" not in stack
+    assert "OutputRefused" not in stack
+    assert is_ours or stack.rstrip().endswith("IndexError: list index out of range")
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks can't begin at once before Python 3.12")
 def test_a_loop_whose_tasks_begin_at_once_is_refused(ground: Ground) -> None:
     """In one sentence, before anything is opened."""

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from keylanes import IS_COMPILED, App, DeadLetter, HandlerFailed, Retry, __version__
+from keylanes import IS_COMPILED, App, DeadLetter, HandlerFailed, Retry, State, __version__
 from keylanes.brokers.partitioner import partition_of_key
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime import telling
+from keylanes.state.memory import MemoryCopies
 
 from ..stage.engine import SOURCE, Engine, application, started
 from ..stage.virtual import virtual
@@ -157,6 +158,63 @@ async def test_a_storm_of_failures_is_some_lines_and_all_are_counted(caplog: pyt
     assert len(warnings) == 8
     (last,) = [line for line in lines(caplog) if "stopped in order" in line]
     assert last.endswith("; 2,400 failed attempts, 1,200 tried again, 1,200 dead letters")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@virtual
+async def test_a_failure_without_a_text_is_told_by_where_it_was_raised(
+    caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
+    """By its type and the line, in the log and in the dead letter; a handler is named by its own name."""
+    app = application()
+
+    def confirm(value: bytes) -> None:
+        raise TimeoutError
+
+    async def charge(value: bytes) -> None:
+        async with asyncio.timeout(0.1):
+            await asyncio.sleep(1)
+
+    declared: Any = charge if is_async else confirm
+    app.handler(SOURCE, retry=Retry(attempts=2), on_failure=DeadLetter("dead"))(declared)
+    engine = await started(app)
+    engine.send(b"k", b"v")
+    await engine.level()
+    await engine.stop()
+    line = declared.__code__.co_firstlineno + 1
+    said = f"TimeoutError ({__file__}:{line})"
+    assert f"WARNING {declared.__name__} failed at in[0] offset 0, attempt 1 of 2: {said}" in lines(caplog)
+    dead = f"WARNING {declared.__name__} failed for good at in[0] offset 0 after 2 attempts; it goes to dead: {said}"
+    assert dead in lines(caplog)
+    (letter,) = engine.cluster.committed("dead")
+    assert dict(letter.headers)["kl-error"] == said.encode()
+
+
+@virtual
+async def test_what_is_worked_on_is_one_line_for_each_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """Though each partition begins when its own state was read again."""
+    caplog.set_level(logging.INFO, "keylanes")
+    app = application()
+
+    @app.handler("orders", parallelising_factor=2)
+    async def count(value: bytes, orders: State[int]) -> None:
+        orders.put((orders.get() or 0) + 1)
+
+    @app.handler("payments", parallelising_factor=2)
+    async def add(value: bytes, payments: State[int]) -> None:
+        payments.put((payments.get() or 0) + 1)
+
+    engine = Engine(app, partitions=8, sources=("orders", "payments"))
+    for n in range(80):
+        engine.send(b"%d" % n, b"v", partition=n % 8, topic="orders")
+    for _ in range(2):
+        await engine.start()
+        await engine.level()
+        await engine.stop()
+        engine.copies = MemoryCopies()
+    told = [line.partition(", from ")[0] for line in lines(caplog) if "working on" in line]
+    each = [f"INFO app: working on {topic}: 8 partitions, 16 workers" for topic in ("orders", "payments")]
+    assert sorted(told) == sorted(each * 2)
 
 
 @virtual

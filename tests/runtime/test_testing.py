@@ -1,6 +1,7 @@
 """An application tested by its user: the real engine on a simulated broker, in virtual time, crashes included."""
 
 import asyncio
+import logging
 import contextlib
 import json
 import re
@@ -75,6 +76,24 @@ async def test_late_flight_across_a_crash() -> None:
         assert await broker.read("late", Late) == [Late(20.0)]
         (audit,) = await broker.records("audit")
         assert (audit.key, audit.value) == (b"N14228", b"0")
+
+
+@pytest.mark.parametrize("is_started_again", [True, False])
+async def test_who_was_killed_says_nothing(caplog: pytest.LogCaptureFixture, is_started_again: bool) -> None:
+    """From the crash on; others that write to the log meanwhile do."""
+    caplog.set_level(logging.DEBUG, "keylanes")
+    app = flights()
+    async with app.test(seed=3) as broker:
+        await broker.send("flights", Flight(20.0), key=b"N1")
+        await broker.advance(0.03)
+        caplog.clear()
+        await broker.crash()
+        await broker.advance(60)
+        assert caplog.messages == []
+        if is_started_again:
+            await broker.restart()
+            assert "starting" in caplog.messages[0]
+    assert any("stopped in order" in message for message in caplog.messages) is is_started_again
 
 
 async def test_crash_in_the_middle_doubles_nothing() -> None:
