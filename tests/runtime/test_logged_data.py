@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import msgspec
 import pytest
@@ -59,8 +60,8 @@ def shop(gate: asyncio.Event) -> App:
 
     @app.handler(SOURCE, to=OUT, parallelising_factor=4, retry=Retry(attempts=2), on_failure=DeadLetter(DEAD))
     async def work(order: Order, ctx: Context, seen: State[str], items: MapState[int, str]) -> object:
-        data, key = order.data, ctx.key or b""
-        if key == STUCK:
+        data: Any = order.data
+        if ctx.key == STUCK:
             await gate.wait()
         match order.do:
             case "fail":
@@ -68,9 +69,9 @@ def shop(gate: asyncio.Event) -> App:
             case "sleep":
                 await asyncio.sleep(1_000)
             case "header":
-                return Record(data, headers=[("trace", data)])  # type: ignore[list-item]
+                return Record(data, headers=[("trace", data)])
             case "headers":
-                return Record(data, headers=data.encode)  # type: ignore[arg-type]
+                return Record(data, headers=data.encode)
             case "text":
                 return Record(data, key=f"{data} \ud800")
             case "large":
@@ -80,7 +81,7 @@ def shop(gate: asyncio.Event) -> App:
             case "map":
                 items.put(1 << 70, data)
             case "store":
-                seen.put({data: data})  # type: ignore[arg-type]
+                seen.put({data: data})
             case "table":
                 return Record(data, topic=TABLE)
         if order.do != "table":

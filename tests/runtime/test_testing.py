@@ -1,9 +1,9 @@
 """An application tested by its user: the real engine on a simulated broker, in virtual time, crashes included."""
 
 import asyncio
-import logging
 import contextlib
 import json
+import logging
 import re
 import socket
 import sys
