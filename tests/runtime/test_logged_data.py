@@ -81,7 +81,7 @@ def shop(gate: asyncio.Event) -> App:
             case "map":
                 items.put(1 << 70, data)
             case "store":
-                seen.put({data: data})
+                data = {data: data}
             case "table":
                 return Record(data, topic=TABLE)
         if order.do != "table":
