@@ -369,7 +369,7 @@ MISTAKES: dict[str, Mistake] = {
     "the broker is away": Mistake(run(lambda stage: app(broker="kafka://127.0.0.1:1", settings=SHORT))),
     "the source topic is missing": Mistake(
         run(lambda stage: app(broker=f"embedded:{stage.folder / 'data'}")),
-        Parts("does not exist", "'orders'", "sources are not created", "create it"),
+        Parts("does not exist", "'orders'", "sources are not created", "topics MODULE:APP --partitions N --create"),
     ),
     "no handler": Mistake(
         made(lambda: app().test()), Parts("has no handler", "seen none", "one or more", "declare a function")

@@ -109,7 +109,8 @@ async def prepare_topics(
         if handler.topic not in found:
             raise SourceError(
                 f"the source topic {handler.topic!r} of handler {handler.name} does not exist, and sources are not "
-                "created by their readers: create it with the partitions that it shall have, or correct the name"
+                "created by their readers: create it with the partitions that it shall have, as by `keylanes "
+                "topics MODULE:APP --partitions N --create`, or correct the name"
             )
     widest = max(found[h.topic].partitions for h in handlers)
     changelogs = changelog_specs(app, {source: found[source].partitions for source in stateful}, table_config)

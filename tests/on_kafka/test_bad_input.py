@@ -256,7 +256,7 @@ def test_unknown_source_topic(ground: Ground) -> None:
     ground.create("another")
     app = ground.app()
     with_letters(ground, app)
-    stops_with(SourceError, app, "does not exist")
+    stops_with(SourceError, app, "does not exist", "`keylanes topics MODULE:APP --partitions N --create`")
 
 
 def test_missing_output_topic(ground: Ground) -> None:
