@@ -24,7 +24,7 @@ def audit_arguments(app: App) -> list[str]:
         raise SettingsError(f"{app.name!r} has no broker: set KEYLANES_BROKER, or give --app and --broker ADDRESS")
     if not isinstance(app.broker, str):
         raise SettingsError(f"{app.name!r} was given a Broker object; the audit needs --app and --broker ADDRESS")
-    outputs = sorted({handler.to for handler in app.handlers.values() if handler.to is not None})
+    outputs = sorted({topic for handler in app.handlers.values() for topic in handler.outputs})
     letters = sorted({letter for handler in app.handlers.values() if (letter := handler.dead_letters) is not None})
     arguments = ["--app", app.name, "--broker", app.broker]
     if app.broker.startswith("kafka:"):

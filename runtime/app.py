@@ -5,7 +5,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
@@ -113,6 +113,7 @@ class App:
         topic: str,
         *,
         to: str | None = None,
+        sends: Sequence[str] = (),
         parallelising_factor: int = PARALLELISING_FACTOR,
         retry: Retry | None = None,
         on_failure: DeadLetter | Stop | None = None,
@@ -128,8 +129,10 @@ class App:
 
         An ``async def`` handler runs on the event loop, a ``def`` handler on a thread. The value is decoded to its
         annotation. A returned value goes to ``to`` with the record's key; return a ``Record``, or a list, to set
-        another key or topic. ``parallelising_factor`` is the number of workers per partition: it must exceed rate x
-        handler time. Without ``on_failure`` a record that fails for good stops the application. Raises SettingsError.
+        another key or topic. ``sends`` are the topics that a ``Record`` or ``Context.send`` names: they are made at the
+        start as ``to`` is; one that is not declared has to exist. ``parallelising_factor`` is the number of workers per
+        partition: it must exceed rate x handler time. Without ``on_failure`` a record that fails for good stops the
+        application. Raises SettingsError.
 
         At most ``max_in_flight`` of its records run at once in this process, over all partitions; the others wait, and
         their clock does not run. At most ``rate_per_s`` attempts at its records begin in a second, over all processes
@@ -146,6 +149,7 @@ class App:
                 function,
                 topic,
                 to=to,
+                sends=sends,
                 parallelising_factor=parallelising_factor,
                 retry=retry,
                 on_failure=on_failure,

@@ -28,9 +28,9 @@ from ..brokers.protocol import (
     TopicPartition,
     TransactionRefused,
 )
-from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
+from ..brokers.waiting import Patience, bounded, closed_within, fatal_of
 from ..errors import KeylanesError, OutputRefused, SendUnknown
-from .engine.destinations import Destinations, describe_output
+from .engine.destinations import Destinations, describe_output, sought
 from .handlers.context import Output
 from .handlers.handler import Handler, codec_of_topic
 from .handlers.outputs import build_sent
@@ -388,15 +388,15 @@ class _Way:
             raise OutputRefused(f"topic {topic!r} is a log of this application: nothing is sent to it")
         patience = Patience(self._settings.broker_retry_ms, f"looking up {topic}")
         try:
-            found = await until_answered(lambda: _described(known.broker, topic), patience)
+            found = await sought(lambda: _described(known.broker, topic), topic, patience)
         except BrokerError as error:
             raise fatal_of(error) from error
-        if topic not in found:
+        if found is None:
             raise OutputRefused(
                 f"topic {topic!r} does not exist, and nothing was sent. `keylanes topics MODULE:APP --partitions N "
                 "--create` makes the topics of an application"
             )
-        known.learn(found[topic])
+        known.learn(found)
 
 
 def _fail(calls: Iterable[_Call], error: Exception, cause: BaseException | None) -> None:

@@ -476,6 +476,7 @@ MISTAKES: dict[str, Mistake] = {
             "a method without its object", "seen self", "a handler takes (value)", "app.handler(…)(service.on_order)"
         ),
     ),
+    'sends="audit"': Mistake(declared(sends="audit"), Parts("sends is", "seen 'audit'", "a tuple", "write sends=")),
     "a generator": Mistake(declared(yields)),
     "-> str without to=": Mistake(declared(returns_text)),
     "dead letters to the source": Mistake(declared(on_failure=DeadLetter("orders"))),

@@ -96,7 +96,7 @@ class Attempts:
                     return self._produced_now(run, record, result, attempt, variables, sent)
                 except UnknownDestination as unknown:
                     topic = unknown.topic
-                await self.destinations.look_up(topic, run.dispatch.partitions)
+                await self.destinations.look_up(topic)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything
             failed = error
         return await self._process(run, worker, record, failed)
@@ -254,7 +254,7 @@ class Attempts:
                 return variables.run(build, outputs, record, run.handler, run.place, self._known)
             except UnknownDestination as unknown:
                 topic = unknown.topic
-            await self.destinations.look_up(topic, run.dispatch.partitions)
+            await self.destinations.look_up(topic)
 
     async def _fail_record(self, run: PartitionRun, record: Record, error: Exception, attempts: int) -> Produced:
         handler = run.handler
@@ -263,7 +263,7 @@ class Attempts:
             raise caused(HandlerFailed(f"{where}: {failure_text(error)}"), error)
         topic = handler.on_failure.topic
         if topic not in self._known:
-            await self.destinations.look_up(topic, run.dispatch.partitions)
+            await self.destinations.look_up(topic)
         destination = self._known[topic]
         kind, partitions = type(error).__name__, run.dispatch.partitions
         if (more := self.failures.said(handler.topic, kind, topic, self._clock())) is not None:

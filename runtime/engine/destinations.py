@@ -1,13 +1,14 @@
 """What is known of the topics that are written to, and how it is looked up."""
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from ...brokers.partitioner import PartitionOfKey
-from ...brokers.protocol import Broker, NotAuthorized, TopicDescription, TopicSpec
-from ...brokers.rights import OUTPUT_OPERATIONS, Operation, Right
+from ...brokers.protocol import Broker, NotAuthorized, TopicDescription
+from ...brokers.rights import OUTPUT_OPERATIONS, Right
 from ...brokers.waiting import Patience, until_answered
 from ...errors import OutputRefused, SettingsError
 from ..handlers.handler import check_topic_name
@@ -15,6 +16,9 @@ from ..handlers.outputs import Destination, destination_of
 from ..settings import Settings
 
 NO_PARTITIONERS: Final[Mapping[str, PartitionOfKey]] = MappingProxyType({})
+MISSING_MS: Final = 5_000
+"""So long a topic that is not there is asked for: one that was made just now may not be known to all brokers."""
+ASK_AGAIN_MS: Final = 250
 
 
 class Destinations:
@@ -33,17 +37,18 @@ class Destinations:
         self.broker, self.settings, self.reserved = broker, settings, frozenset(reserved)
         self.partitioners = partitioners
         self.known: dict[str, Destination] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._missing_s: dict[str, float] = {}
+        """When each topic was found to be missing last."""
 
     def learn(self, description: TopicDescription) -> None:
         """Know a topic from here on, as the broker describes it."""
         partition_of = self.partitioners.get(description.name)
         self.known[description.name] = destination_of(description, self.settings.output_bytes_max, partition_of)
 
-    async def look_up(self, topic: Any, partitions: int) -> None:
-        """Learn what a topic takes; one that is missing is made like a declared one, or refused (``create_topics``).
-
-        ``partitions``: how many a missing topic is made with. Raises OutputRefused; the topic is looked for again the
-        next time a record names it.
+    async def look_up(self, topic: Any) -> None:
+        """Learn what a topic takes. Raises OutputRefused; the topic is looked for again the next time a record names
+        it. One record asks for all that name it meanwhile.
         """
         if topic in self.reserved:
             raise OutputRefused(f"topic {topic!r} is a log of this application")
@@ -51,35 +56,41 @@ class Destinations:
             check_topic_name(topic, "output")
         except SettingsError as error:
             raise OutputRefused(str(error)) from None
-        patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
-        found = await until_answered(lambda: self._described(topic, partitions), patience)
-        if topic not in found:
-            raise OutputRefused(f"topic {topic!r} does not exist and create_topics is off")
-        self.learn(found[topic])
+        now_s = asyncio.get_running_loop().time
+        since_s = now_s()
+        async with self._turns[topic]:
+            if topic in self.known:
+                return
+            if self._missing_s.get(topic, since_s) <= since_s:
+                patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
+                found = await sought(lambda: describe_output(self.broker, topic), topic, patience)
+                if found is not None:
+                    self.learn(found)
+                    return
+                self._missing_s[topic] = now_s()
+        raise OutputRefused(
+            f"topic {topic!r} does not exist; a handler makes no topic while it runs: declare it, as by "
+            f"sends=({topic!r},), create it, or correct the name"
+        )
 
-    async def _described(self, topic: str, partitions: int) -> dict[str, TopicDescription]:
-        """What the broker says of a topic. One that is missing is made first, where that is allowed."""
-        if not self.settings.create_topics:
-            return await describe_output(self.broker, topic)
-        with naming_all(topic, "CREATE"):
-            found = await self.broker.describe([topic])
-            if topic not in found:
-                await self.broker.create([TopicSpec(topic, partitions, {})])
-                found = await self.broker.describe([topic])
-        return found
+
+async def sought(
+    ask: Callable[[], Awaitable[Mapping[str, TopicDescription]]], topic: str, patience: Patience
+) -> TopicDescription | None:
+    """What is said of a topic as soon as it is there; None: it was asked for for ``MISSING_MS``."""
+    for left in reversed(range(MISSING_MS // ASK_AGAIN_MS + 1)):
+        found = await until_answered(ask, patience)
+        if topic in found:
+            return found[topic]
+        if left:
+            await asyncio.sleep(ASK_AGAIN_MS / 1000)
+    return None
 
 
 async def describe_output(broker: Broker, topic: str) -> dict[str, TopicDescription]:
     """What a broker says of a topic that is to be written to; raises NotAuthorized with all that this needs."""
-    with naming_all(topic):
-        return await broker.describe([topic])
-
-
-@contextmanager
-def naming_all(topic: str, *more: Operation) -> Iterator[None]:
-    """A NotAuthorized names all that an output to a topic needs, and ``more``."""
     try:
-        yield
+        return await broker.describe([topic])
     except NotAuthorized as error:
-        needed = [Right("topic", topic, operation) for operation in (*OUTPUT_OPERATIONS, *more)]
+        needed = [Right("topic", topic, operation) for operation in OUTPUT_OPERATIONS]
         raise NotAuthorized(needed, error.principal) from error

@@ -4,7 +4,7 @@ import collections.abc
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -72,7 +72,7 @@ class Handler(msgspec.Struct, frozen=True):
 
     ``further``: the arguments behind it, None for the context. ``returns_arrays``: a tuple or set is a value for it.
     ``is_decorated``: it is async below a decorator that is a plain def. ``own_task``: each attempt has its own task.
-    ``keeps_time``: an output has the time of its record, else that of its sending.
+    ``keeps_time``: an output has the time of its record, else that of its sending. ``sends``: see ``App.handler``.
     ``max_in_flight``: how many of its records may run at
     once in this process, over all partitions; None: as many as there are workers. ``timeout_ms``: of one attempt; None:
     what the settings say. ``rate_per_s``: how many attempts may begin in a second, over all processes of the
@@ -98,6 +98,7 @@ class Handler(msgspec.Struct, frozen=True):
     rate_per_s: float | None = None
     keeps_time: bool = True
     own_task: bool = False
+    sends: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -115,6 +116,11 @@ class Handler(msgspec.Struct, frozen=True):
         return self.on_failure.topic if isinstance(self.on_failure, DeadLetter) else None
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """The topics that it declares for what it returns and sends."""
+        return self.sends if self.to is None else (self.to, *self.sends)
+
+    @property
     def stores(self) -> tuple[StoreDeclaration, ...]:
         """The stores that it asks for."""
         return tuple(declared for declared in self.further if declared is not None)
@@ -127,7 +133,7 @@ def codec_of_topic(topic: str, handlers: collections.abc.Mapping[str, Handler]) 
     """
     if topic in handlers:
         return handlers[topic].codec
-    writers = [handler.codec for handler in handlers.values() if topic in (handler.to, handler.dead_letters)]
+    writers = [h.codec for h in handlers.values() if topic in h.outputs or topic == h.dead_letters]
     return writers[0] if writers else JsonCodec()
 
 
@@ -136,6 +142,7 @@ def declare(
     topic: str,
     *,
     to: str | None = None,
+    sends: Sequence[str] = (),
     parallelising_factor: int = PARALLELISING_FACTOR,
     retry: Retry | None = None,
     on_failure: DeadLetter | Stop | None = None,
@@ -153,7 +160,7 @@ def declare(
     _check_factor(where, parallelising_factor)
     _check_policies(where, topic, retry, on_failure)
     check_codec(where, codec)
-    _check_topics(where, topic, to, on_failure)
+    _check_topics(where, topic, to, sends, on_failure)
     if timestamps not in get_args(Timestamps):
         raise SettingsError(f"{where}: timestamps is 'record' or 'now'; seen {timestamps!r}: the time of its outputs")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -161,7 +168,7 @@ def declare(
     hints = hints_of(function, where)
     value_annotation, further = _arguments(function, hints, where)
     returns = hints.get("return", inspect.Parameter.empty)
-    if to is None and not _returns_nothing(returns):
+    if to is None and not sends and not _returns_nothing(returns):
         raise SettingsError(
             f"{where}: it is annotated to return {returns!r}, but there is no to= to send it to; give to=, or -> None"
         )
@@ -179,6 +186,7 @@ def declare(
         further=further,
         returns_arrays=_returns_arrays(returns),
         to=to,
+        sends=tuple(sends),
         parallelising_factor=parallelising_factor,
         retry=retry or Retry(),
         on_failure=on_failure or Stop(),
@@ -193,9 +201,12 @@ def declare(
     )
 
 
-def _check_topics(where: str, topic: str, to: str | None, on_failure: DeadLetter | Stop | None) -> None:
-    for label, given in (("topic", topic), ("to", to)):
-        if given is not None:
+def _check_topics(where: str, topic: str, to: str | None, sends: object, on_failure: DeadLetter | Stop | None) -> None:
+    if not isinstance(sends, tuple | list):
+        meant = sends if isinstance(sends, str) else "audit"
+        raise SettingsError(f'{where}: sends is a tuple of topics; seen {sends!r}: write sends=("{meant}",)')
+    for label, given in (("topic", topic), ("to", to), *(("sends", one) for one in sends)):
+        if given is not None or label == "sends":
             check_topic_name(given, f"{where}: {label}")
     if isinstance(on_failure, DeadLetter):
         check_topic_name(on_failure.topic, f"{where}: DeadLetter.topic")

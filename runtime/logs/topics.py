@@ -1,6 +1,7 @@
 """The topics of an application: its own logs and what its handlers name; made when missing, checked at the start."""
 
 import asyncio
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -12,7 +13,10 @@ from ...group.heard import PARTITIONS as SIGNALS_PARTITIONS
 from ...state.changelog import CHANGELOG_CONFIG, changelog_topic
 from ..handlers.handler import DeadLetter, Handler
 from ..settings import Settings
+from ..watch.story import counted
 from .reader import control_topic, offsets_topic, signals_topic
+
+logger = logging.getLogger("keylanes")
 
 BROKER_TIME = {"message.timestamp.type": "LogAppendTime"}
 """Times of the broker's clock: those of the processes differ."""
@@ -61,7 +65,7 @@ def reserved_topics(app: str, stateful: Collection[str] = ()) -> frozenset[str]:
 
 def destinations_of(handlers: Sequence[Handler]) -> list[str]:
     """The topics that handlers declare they write to."""
-    named = {h.to for h in handlers if h.to is not None}
+    named = {topic for h in handlers for topic in h.outputs}
     named |= {h.on_failure.topic for h in handlers if isinstance(h.on_failure, DeadLetter)}
     return sorted(named)
 
@@ -126,6 +130,8 @@ async def prepare_topics(
         )
     if missing:
         await bounded(broker.create(missing), limit, "creating topics")
+        for spec in missing:
+            logger.info("%s: made topic %s with %s", app, spec.name, counted(spec.partitions, "partition"))
         created = ", ".join(spec.name for spec in missing)
         found |= await bounded(_known(broker, missing), limit, f"waiting until all brokers know of {created}")
     _check_log(found[logs[0]], partitions=1)

@@ -31,6 +31,7 @@ from ..stage.feeding import stops_with
 from ..stage.ground import Ground
 from ..stage.waiting import reached
 from ..tiers.marks import tier
+from ..tiers.names import fresh
 
 
 class Flight(msgspec.Struct):
@@ -270,6 +271,28 @@ def test_missing_output_topic(ground: Ground) -> None:
     with_letters(ground, app)
     app.run(until="level")
     assert ground.values(ground.late) == [GOOD]
+
+
+def test_an_output_to_a_topic_that_does_not_exist(ground: Ground) -> None:
+    """It is asked for for some seconds, and made by nobody; that of ``sends`` is made at the start."""
+    ground.fill([(b"a", b"1")])
+    app, missing = ground.app(), fresh("missing")
+
+    @app.handler(ground.source, sends=(ground.late,), retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))
+    async def mistype(value: int, ctx: Context) -> None:
+        ctx.send(missing, value)
+
+    app.run(until="level")
+    assert cause(ground).startswith(f"OutputRefused: topic '{missing}' does not exist; a handler makes no topic while")
+    stops_with(SourceError, reading(ground, missing), "does not exist")
+    assert ground.values(ground.late) == []
+
+
+def reading(ground: Ground, topic: str) -> App:
+    """Reads a topic, which is not made for it."""
+    app = ground.app(f"{ground.name}-reading")
+    app.handler(topic)(lambda value: None)
+    return app
 
 
 def test_broker_away_at_start() -> None:

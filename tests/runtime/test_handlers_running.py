@@ -160,6 +160,7 @@ def test_records_say_otherwise(ground: Ground) -> None:
     record; a list is several, None among them is nothing.
     """
     ground.create(ground.late, 3)
+    ground.create(f"{ground.late}-elsewhere")
     ground.fill([(b"key", b"1")])
     source = ground.read(ground.source)[0]
     app = ground.app()
@@ -196,25 +197,25 @@ def test_records_say_otherwise(ground: Ground) -> None:
 
 
 def test_sent_and_returned_in_order(ground: Ground) -> None:
-    """What is sent comes before what is returned; a topic that nobody declared is made on demand, like the source."""
+    """What is sent comes before what is returned; a topic that is only sent to is made like the source."""
     ground.create(ground.source, 2)
     ground.fill([(b"k", b"1")])
     app = ground.app()
     seen: list[Any] = []
 
-    @app.handler(ground.source, to=ground.late, parallelising_factor=2)
+    @app.handler(ground.source, to=ground.late, sends=(f"{ground.late}-beside",), parallelising_factor=2)
     def both(value: int, ctx: Context) -> list[int]:
         place = (ctx.topic, ctx.partition, ctx.offset)
         seen.append((*place, ctx.key, ctx.attempt, tuple(ctx.headers), ctx.timestamp > 0))
         ctx.send(ground.late, "first", key=ctx.key, headers=[("h", b"1")])
-        ctx.send(f"{ground.late}-on-demand", {"offset": ctx.offset}, key="text", partition=1)
+        ctx.send(f"{ground.late}-beside", {"offset": ctx.offset}, key="text", partition=1)
         ctx.send(ground.late, "second", key=ctx.key)
         return [3, 4]
 
     app.run(until="level")
     (place,) = [partition for partition in range(2) if ground.read(ground.late, partition)]
     assert [record.value for record in ground.read(ground.late, place)] == [b"first", b"second", b"3", b"4"]
-    (made,) = ground.read(f"{ground.late}-on-demand", 1)
+    (made,) = ground.read(f"{ground.late}-beside", 1)
     assert (made.key, made.value) == (b"text", b'{"offset":0}')
     assert seen == [(ground.source, 0, 0, b"k", 1, (), True)]
 
@@ -328,7 +329,7 @@ def test_context_after_its_attempt(ground: Ground, is_async: bool) -> None:
     async def on_loop(value: int, ctx: Context) -> None:
         on_thread(value, ctx)
 
-    app.handler(ground.source, parallelising_factor=2)(on_loop if is_async else on_thread)
+    app.handler(ground.source, sends=(ground.late,), parallelising_factor=2)(on_loop if is_async else on_thread)
     app.run(until="level")
     assert len(errors) == 1
     assert ground.values(ground.late) == [b"1", b"2"]

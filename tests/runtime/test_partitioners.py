@@ -15,7 +15,7 @@ def totals(**given: Any) -> App:
     """Counts by key; a value of 0 fails."""
     app = App("totals", broker="embedded:never-opened", **given)
 
-    @app.handler("orders", to="out", retry=Retry(attempts=1), on_failure=DeadLetter("orders.dead"))
+    @app.handler("orders", to="out", sends=("audit",), retry=Retry(attempts=1), on_failure=DeadLetter("orders.dead"))
     async def count(value: int, ctx: Context, total: State[int]) -> int:
         if value == 0:
             raise ValueError("no pieces")

@@ -53,6 +53,7 @@ def flights(**settings: Any) -> App:
     @app.handler(
         "flights",
         to="late",
+        sends=("audit",),
         parallelising_factor=16,
         retry=Retry(attempts=5, backoff_ms=100),
         on_failure=DeadLetter("flights.dead"),
@@ -386,7 +387,7 @@ async def test_topics_of_a_test_have_the_partitions_that_are_asked_for() -> None
     """All of them, or some by name and the others two; keys lie where the topic's partitioner puts them."""
     app = App("wide", broker="embedded:never-opened", partitioners={"in": "crc32"}, settings=Settings.of())
 
-    @app.handler("in", to="out", parallelising_factor=4)
+    @app.handler("in", to="out", sends=["beside"], parallelising_factor=4)
     async def same(value: int, ctx: Context) -> int:
         ctx.send("beside", value)
         return value

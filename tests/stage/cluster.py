@@ -78,8 +78,8 @@ class JudgedState(ClusterState):
 class Cluster(SimulatedBroker):
     """A simulated broker that tells what happens, and whose trimmed and compacted records are still seen."""
 
-    def __init__(self, seed: int, latency: Latency) -> None:
-        super().__init__(seed, latency=latency, faults=Faults(), state=JudgedState())
+    def __init__(self, seed: int, latency: Latency, *, auto_create: bool = False) -> None:
+        super().__init__(seed, auto_create=auto_create, latency=latency, faults=Faults(), state=JudgedState())
         self._compacted: dict[tuple[TopicPartition, int], Entry] = {}
 
     state: JudgedState
