@@ -158,11 +158,9 @@ def declare(
     name = getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
     where = f"handler {name} of topic {topic!r}"
     _check_factor(where, parallelising_factor)
-    _check_policies(where, topic, retry, on_failure)
+    _check_policies(where, topic, retry, on_failure, timestamps)
     check_codec(where, codec)
     _check_topics(where, topic, to, sends, on_failure)
-    if timestamps not in get_args(Timestamps):
-        raise SettingsError(f"{where}: timestamps is 'record' or 'now'; seen {timestamps!r}: the time of its outputs")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise SettingsError(f"{where}: a handler returns its outputs; a generator is not allowed")
     hints = hints_of(function, where)
@@ -254,7 +252,7 @@ def _check_factor(where: str, factor: object) -> None:
         )
 
 
-def _check_policies(where: str, topic: str, retry: object, on_failure: object) -> None:
+def _check_policies(where: str, topic: str, retry: object, on_failure: object, timestamps: object) -> None:
     if retry is not None and not isinstance(retry, Retry):
         raise SettingsError(
             f"{where}: retry is a keylanes.Retry or None; seen {retry!r}: write "
@@ -266,6 +264,8 @@ def _check_policies(where: str, topic: str, retry: object, on_failure: object) -
             f"{where}: on_failure is a keylanes.DeadLetter or keylanes.Stop; seen {on_failure!r}: write "
             f'on_failure=DeadLetter("{letters}") to send failed records there, on_failure=Stop() to stop at one'
         )
+    if timestamps not in get_args(Timestamps):
+        raise SettingsError(f"{where}: timestamps is 'record' or 'now'; seen {timestamps!r}: the time of its outputs")
 
 
 def _number_in(value: object, default: int) -> int:

@@ -32,7 +32,7 @@ APPLICATION = """
     bare = App("bare", broker="kafka://localhost:9092")
     other = "no app"
 
-    @app.handler("orders", to="parcels")
+    @app.handler("orders", to="parcels", sends=("audit",))
     async def pack(order: dict) -> dict:
         print("handled", file=sys.stderr, flush=True)
         return {"packed": order["item"]}
@@ -288,6 +288,7 @@ def test_topics_creates_the_topics_of_an_application(folder: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines() == [
         "orders: created, 2 partitions",
+        "audit: created, 2 partitions",
         "parcels: created, 2 partitions",
         "shop.control: created, 1 partition",
         "shop.offsets: created, 2 partitions",
@@ -341,12 +342,12 @@ def test_an_application_says_what_its_audit_needs() -> None:
     named = ["--app", "shop", "--broker", "embedded:data"]
     assert audit_arguments(app) == [*named, "--dead-letters", "orders.dead"], "without outputs every topic is searched"
 
-    @app.handler("returns", to="restocked")
+    @app.handler("returns", to="restocked", sends=("counted",))
     async def restock(order: bytes) -> bytes:
         """Something comes of it."""
         return order
 
-    outputs = ["--outputs", "restocked", "--dead-letters", "orders.dead", "--or-elsewhere"]
+    outputs = ["--outputs", "counted", "--outputs", "restocked", "--dead-letters", "orders.dead", "--or-elsewhere"]
     assert audit_arguments(app) == [*named, *outputs]
     with pytest.raises(SettingsError, match="--broker"):
         audit_arguments(App("shop", broker=EmbeddedBroker("data")))

@@ -260,17 +260,19 @@ def test_unknown_source_topic(ground: Ground) -> None:
     stops_with(SourceError, app, "does not exist", "`keylanes topics MODULE:APP --partitions N --create`")
 
 
-def test_missing_output_topic(ground: Ground) -> None:
-    """It is made like the source; with create_topics off the start is refused, naming it."""
+def test_missing_output_topic(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    """It is made like the source, and told; with create_topics off the start is refused, naming it."""
     ground.fill([(b"a", GOOD)])
     strict = ground.app(create_topics=False)
     with_letters(ground, strict)
     says = ("topics are missing and create_topics is off: ", ground.late, f"{ground.name}.offsets")
     stops_with(SettingsError, strict, *says)
+    caplog.set_level(logging.INFO, "keylanes")
     app = ground.app()
     with_letters(ground, app)
     app.run(until="level")
     assert ground.values(ground.late) == [GOOD]
+    assert f"made topic {ground.late} with 1 partition" in caplog.text
 
 
 def test_an_output_to_a_topic_that_does_not_exist(ground: Ground) -> None:

@@ -9,8 +9,6 @@ import pytest
 from keylanes import App, Context, DeadLetter, MsgpackCodec, OutputRefused, Record, Retry, SettingsError, Stop
 from keylanes.brokers.rights import Right
 from keylanes.brokers.simulated.broker import Latency
-from keylanes.cli.audit import audit_arguments
-from keylanes.cli.rights import to_create
 from keylanes.errors import HandlerFailed
 from keylanes.runtime.engine.destinations import ASK_AGAIN_MS, MISSING_MS, Destinations
 from keylanes.runtime.handlers.handler import codec_of_topic
@@ -52,9 +50,7 @@ def test_what_sends_may_be(sends: Any, says: str) -> None:
 
 
 def test_what_is_sent_to_is_an_output_wherever_outputs_are_looked_at() -> None:
-    """In what a member says of itself, in the rights of the application and of its commands, for the audit, and the
-    codec of the topic is that of its handler.
-    """
+    """In what a member says of itself and in the rights of the application; its codec is that of the handler."""
     app = shop(sends=("audit", "bills"), codec=MsgpackCodec())
     handlers = list(app.handlers.values())
     assert offer_of(handlers, [], SOMEWHERE, Settings(), until_level=False).writes == ("audit", "bills")
@@ -62,9 +58,7 @@ def test_what_is_sent_to_is_an_output_wherever_outputs_are_looked_at() -> None:
         assert {Right("topic", topic, "WRITE"), Right("topic", topic, "CREATE")} <= {
             *needed("shop", handlers, creates=True)
         }
-        assert Right("topic", topic, "CREATE") in to_create("shop", handlers)
         assert type(codec_of_topic(topic, app.handlers)) is MsgpackCodec
-    assert audit_arguments(app)[4:] == ["--outputs", "audit", "--outputs", "bills", "--or-elsewhere"]
 
 
 async def test_what_is_declared_is_there_at_the_start() -> None:
