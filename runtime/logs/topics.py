@@ -131,7 +131,7 @@ async def prepare_topics(
     if missing:
         await bounded(broker.create(missing), limit, "creating topics")
         for spec in missing:
-            logger.info("%s: made topic %s with %s", app, spec.name, counted(spec.partitions, "partition"))
+            logger.info("%s: created topic %s with %s", app, spec.name, counted(spec.partitions, "partition"))
         created = ", ".join(spec.name for spec in missing)
         found |= await bounded(_known(broker, missing), limit, f"waiting until all brokers know of {created}")
     _check_log(found[logs[0]], partitions=1)

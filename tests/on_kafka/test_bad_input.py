@@ -272,7 +272,7 @@ def test_missing_output_topic(ground: Ground, caplog: pytest.LogCaptureFixture) 
     with_letters(ground, app)
     app.run(until="level")
     assert ground.values(ground.late) == [GOOD]
-    assert f"made topic {ground.late} with 1 partition" in caplog.text
+    assert f"created topic {ground.late} with 1 partition" in caplog.text
 
 
 def test_an_output_to_a_topic_that_does_not_exist(ground: Ground) -> None:

@@ -77,19 +77,19 @@ async def test_each_topic_that_is_made_is_told(caplog: pytest.LogCaptureFixture)
     engine = Engine(app, partitions=3)
 
     def made() -> list[str]:
-        lines = [record.getMessage() for record in caplog.records if "made topic" in record.getMessage()]
+        lines = [record.getMessage() for record in caplog.records if "created topic" in record.getMessage()]
         caplog.clear()
         return sorted(lines)
 
     await engine.start()
     await engine.stop()
     assert made() == [
-        "app: made topic app.control with 1 partition",
-        "app: made topic app.offsets with 3 partitions",
-        "app: made topic app.signals with 5 partitions",
-        "app: made topic audit with 3 partitions",
-        "app: made topic bills with 3 partitions",
-        "app: made topic letters with 3 partitions",
+        "app: created topic app.control with 1 partition",
+        "app: created topic app.offsets with 3 partitions",
+        "app: created topic app.signals with 5 partitions",
+        "app: created topic audit with 3 partitions",
+        "app: created topic bills with 3 partitions",
+        "app: created topic letters with 3 partitions",
     ]
     await engine.start()
     await engine.stop()
