@@ -25,6 +25,7 @@ from ...brokers.protocol import (
 from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
 from ...errors import LogError
 from ...group.coordinator import decide, needs
+from ...group.declared import Declared
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...group.learning import parked
@@ -86,6 +87,7 @@ class Coordinating:
         self.decisions = Decisions(self.broker, identity.logs.control, identity.ends, self.settings)
         self.sources = Sources(self.broker, self.settings)
         self.levelling = Levelling(standing, heard)
+        self.declared = Declared()
         self.resigns = False
         self.dismissed: tuple[int, ...] = ()
         """Who leaves and need not wait for others, as it was told last."""
@@ -312,6 +314,8 @@ class Coordinating:
         view = self._view()
         if is_heard and (self._shares.is_due(self._shares.next(view)) or dismissed(view) != self.dismissed):
             self.beat()
+        for difference in self.declared.differences(view):
+            logger.warning("%s: %s", self.identity.app, difference)
 
     def _look_at_unowned(self) -> None:
         """Say once of each member that is gone that keys wait for its name."""
