@@ -45,7 +45,7 @@ SETTLE_STEP_S = 0.05
 class SimulatedApp:
     """What a test does to its application: ``async with app.test(seed=…) as broker``.
 
-    Topics are made when they are first named. The error that stopped the application is raised by ``read``, or where
+    Topics are made when a declaration or the test first names them. The error that stopped the application is raised by ``read``, or where
     the block ends; a refusal of what is real (NotSimulated) also when a handler has caught it.
     """
 

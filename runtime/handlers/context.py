@@ -79,7 +79,9 @@ class Context:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> None:
-        """Send in the transaction that commits this record; raises ContextClosed after the attempt has ended."""
+        """Send in the transaction that commits this record, to a topic that exists or that ``sends=`` declares; raises
+        ContextClosed after the attempt has ended.
+        """
         if self._closed:
             raise ContextClosed(
                 f"the attempt at {self.topic}[{self.partition}]@{self.offset} has ended; nothing was sent to {topic!r}"

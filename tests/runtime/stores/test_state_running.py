@@ -8,6 +8,7 @@ import pytest
 
 from keylanes import (
     App,
+    Context,
     DeadLetter,
     HandlerFailed,
     MapState,
@@ -245,6 +246,29 @@ async def test_app_store_in_a_simulated_application() -> None:
         await broker.send(SOURCE, 2, key="k")
         await broker.read(OUT)
         assert app.store("by").items("k") == [(1, 1), (2, 2)]
+
+
+async def test_app_store_inside_a_handler_reads_what_is_committed() -> None:
+    """Of any key, and not what this record or one before it has put since the last commit: so a replay may differ."""
+    app = application(commit_interval_ms=1_000)
+    seen: list[tuple[int | None, int | None]] = []
+
+    @app.handler(SOURCE)
+    async def look(value: int, ctx: Context, total: State[int]) -> None:
+        total.put(value)
+        if ctx.key == b"l":
+            seen.append((app.store("total").get("k"), app.store("total").get("l")))
+
+    async with app.test(partitions=1) as broker:
+        await broker.send(SOURCE, 1, key="k")
+        await broker.records(SOURCE)
+        await broker.send(SOURCE, 2, key="k")
+        await broker.send(SOURCE, 3, key="l")
+        await broker.records(SOURCE)
+        assert (seen, app.store("total").get("k")) == ([(1, None)], 2)
+        await broker.send(SOURCE, 4, key="l")
+        await broker.records(SOURCE)
+    assert seen[1:] == [(2, 3)]
 
 
 class SlowCopies(MemoryCopies):
