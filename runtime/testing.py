@@ -45,8 +45,8 @@ SETTLE_STEP_S = 0.05
 class SimulatedApp:
     """What a test does to its application: ``async with app.test(seed=…) as broker``.
 
-    Topics are made when a declaration or the test first names them. The error that stopped the application is raised by ``read``, or where
-    the block ends; a refusal of what is real (NotSimulated) also when a handler has caught it.
+    Topics are made when a declaration or the test first names them. The error that stopped the application is raised by
+    ``read``, or where the block ends; a refusal of what is real (NotSimulated) also when a handler has caught it.
     """
 
     # ``handlers`` by topic; ``adopt`` is told which run is to answer for the application (None: none does), and how it
