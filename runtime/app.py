@@ -476,7 +476,8 @@ class App:
         """Run this application on a simulated broker in virtual time: no Kafka, no Java, the real engine.
 
         ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
-        ``partitions``: how many a topic has, 2 unless it is said; ``{"orders": 8}`` for some. Raises SettingsError.
+        ``partitions``: how many a topic has, 2 unless it is said; ``{"orders": 8}`` for some, which also makes topics
+        that no handler declares. Raises SettingsError.
 
         Time is virtual, so nothing real is waited for: a handler that asks the loop for a socket, a host name or a
         process ends the test with NotSimulated. Give it a fake client. ``def`` handlers run one at a time, and what

@@ -14,6 +14,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar, overload
 
+from ..brokers.options import near
 from ..brokers.partitioner import Partitioner
 from ..brokers.protocol import Headers, TopicPartition
 from ..brokers.simulated.broker import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
@@ -23,7 +24,7 @@ from ..state.memory import MemoryCopies
 from .handlers.context import Output
 from .handlers.handler import Handler, check_topic_name, codec_of_topic
 from .handlers.values import value_decoder
-from .logs.topics import destinations_of
+from .logs.topics import destinations_of, reserved_topics
 from .member import Member
 from .sending import Sending
 from .settings import Settings
@@ -45,8 +46,10 @@ SETTLE_STEP_S = 0.05
 class SimulatedApp:
     """What a test does to its application: ``async with app.test(seed=…) as broker``.
 
-    Topics are made when a declaration or the test first names them. The error that stopped the application is raised by
-    ``read``, or where the block ends; a refusal of what is real (NotSimulated) also when a handler has caught it.
+    Its topics are those that handlers declare, that the application writes to, and that ``partitions`` of ``app.test``
+    names; ``send``, ``read``, ``records`` and ``visible`` raise KeylanesError for any other one. The error that stopped
+    the application is raised by ``read``, or where the block ends; a refusal of what is real (NotSimulated) also when a
+    handler has caught it.
     """
 
     # ``handlers`` by topic; ``adopt`` is told which run is to answer for the application (None: none does), and how it
@@ -85,8 +88,7 @@ class SimulatedApp:
     ) -> None:
         """Write a record, as a producer of the source would; ``value`` None is a tombstone.
 
-        It is encoded, and finds its partition, as by ``App.send``, which says what it raises; a topic that does not
-        exist is made.
+        It is encoded, and finds its partition, as by ``App.send``, which says what it raises.
         """
         output = Output(
             value=value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp
@@ -243,11 +245,26 @@ class SimulatedApp:
         return range(self._cluster.topics()[topic].partitions)
 
     async def _send(self, topic: str, output: Output) -> None:
-        self._create(topic)
+        self._check_known(topic)
         await self._sending.send(output)
 
     async def _committed(self, topic: str) -> list[CommittedRecord]:
-        return self._cluster.committed(topic) if topic in self._cluster.topics() else []
+        self._check_known(topic)
+        return self._cluster.committed(topic)
+
+    def _check_known(self, topic: str) -> None:
+        """Raises KeylanesError for a topic that nobody made: a test of another name would find nothing, and pass."""
+        made = self._cluster.topics()
+        if topic in made:
+            return
+        logs = reserved_topics(self.name, [name for name, handler in self.handlers.items() if handler.stores])
+        known = sorted(made.keys() - logs)
+        meant = near(topic, known)
+        raise KeylanesError(
+            "app.test(): the topics of a test are those that handlers declare or have written to, "
+            f"{', '.join(known)}; seen {topic!r}{f' (did you mean {meant}?)' if meant else ''}: correct the name, or "
+            f'name the topic in app.test(partitions={{"{topic}": {PARTITIONS}}})'
+        )
 
     async def _settle(self) -> None:
         """Wait until everything in the sources is committed; raises what stopped the application."""

@@ -142,6 +142,16 @@ def under_test(function: Callable[..., Any]) -> Callable[[Stage], None]:
     return lambda stage: asyncio.run(run())
 
 
+def misspelt(stage: Stage) -> None:
+    """A test reads a topic that nobody writes."""
+
+    async def run() -> None:
+        async with with_handler().test() as broker:
+            await broker.read("order")
+
+    asyncio.run(run())
+
+
 def run(made: Callable[[Stage], App]) -> Callable[[Stage], None]:
     """The application is run to its end; what ended it."""
 
@@ -517,6 +527,9 @@ MISTAKES: dict[str, Mistake] = {
     'app.test(partitions="8")': Mistake(
         made(lambda: with_handler().test(partitions="8")),  # type: ignore[arg-type]  # as users may write it
         Parts("the partitions", "seen '8'", "a whole number from 1 to 1000", "write partitions=8"),
+    ),
+    'broker.read("order"), and the topic is orders': Mistake(
+        misspelt, Parts("the topics of a test are", "seen 'order'", "have written to, orders", "correct the name, or")
     ),
 }
 

@@ -92,7 +92,7 @@ async def test_what_can_not_be_written_is_refused_at_once(topic: str, value: Any
     async with app.test() as broker:
         with pytest.raises(OutputRefused, match=says):
             await app.send(topic, value, **given)
-        assert await broker.visible(topic) == [] or topic == "shop.offsets"
+        assert topic in ("nowhere", "shop.offsets") or await broker.visible(topic) == []
 
 
 async def test_an_application_under_test_that_crashed_is_not_sent_to() -> None:

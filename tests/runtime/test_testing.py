@@ -29,9 +29,11 @@ from keylanes import (
     Retry,
     Settings,
     SettingsError,
+    State,
 )
 from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
 from keylanes.keyrange.hashing import SPACE_END
+from keylanes.state.changelog import changelog_topic
 
 
 class Flight(msgspec.Struct):
@@ -133,7 +135,6 @@ async def test_visible_waits_for_nothing() -> None:
         await broker.send("flights", Flight(16.0), key=b"k")
         await broker.advance(0.5)
         assert await broker.visible("late") == []
-        assert await broker.visible("no such topic") == []
         assert await broker.read("late", Late) == [Late(16.0)]
         assert len(await broker.visible("late")) == 1
 
@@ -192,6 +193,44 @@ async def test_fatal_error_nobody_asked_for() -> None:
             await broker.send("in", 1)
             await broker.advance(1)
             raise ZeroDivisionError
+
+
+async def test_a_topic_that_nobody_knows_is_refused() -> None:
+    """A misspelt name would be empty in every test: it is said, with the name that was meant and how to have a topic
+    that no handler declares.
+    """
+    said = r"\(did you mean flights\?\): correct .*or name the topic in app.test\(partitions=\{\"flihgts\": 2\}\)"
+    async with flights().test() as broker:
+        with pytest.raises(KeylanesError, match=said):
+            await broker.send("flihgts", Flight(20.0))
+        for call in (broker.read, broker.records, broker.visible):
+            with pytest.raises(KeylanesError, match=r"declare or have written to, flights, flights\.dead, late; seen"):
+                await call("audit")
+    async with flights().test(partitions={"elsewhere": 3}) as broker:
+        await broker.send("elsewhere", 1, partition=2)
+        assert await broker.read("elsewhere", int) == [1]
+
+
+async def test_a_topic_is_known_once_it_was_written_to() -> None:
+    """By a context or by ``Record(topic=)``, also across a crash; those that handlers declare and the logs are known
+    from the start.
+    """
+    app = App("known", broker="embedded:never-opened", settings=Settings.of())
+
+    @app.handler("in", to="out", on_failure=DeadLetter("dead"))
+    async def parts(value: int, ctx: Context, seen: State[int]) -> Record:
+        seen.put(value)
+        ctx.send("sent", value)
+        return Record(value, topic="returned")
+
+    async with app.test() as broker:
+        for topic in ("in", "out", "dead", "known.offsets", changelog_topic("known", "in")):
+            await broker.read(topic)
+        await broker.send("in", 1, key="k")
+        assert [await broker.read(topic, int) for topic in ("sent", "returned")] == [[1], [1]]
+        await broker.crash()
+        await broker.restart()
+        assert await broker.read("sent", int) == [1]
 
 
 async def test_wrong_order_of_calls_is_told() -> None:
@@ -345,7 +384,7 @@ async def test_send_and_read_use_the_codec_of_the_handler() -> None:
             raise ValueError("outside")
         return Point(at.y, at.x)
 
-    async with app.test() as broker:
+    async with app.test(partitions={"other": 1}) as broker:
         await broker.send("in", Point(1, 2), key="a")
         await broker.send("in", Point(-1, 2), key="b")
         assert await broker.read("out", Point) == [Point(2, 1)]
