@@ -18,6 +18,7 @@ from .compiled import IS_COMPILED
 from .connect import SCHEMES, connect
 from .declared_partitioners import partitioners_of
 from .declared_start import StartFrom, start_of
+from .handler_watch import HandlerWatch
 from .handlers.context import Record
 from .handlers.functions import codes_of
 from .handlers.handler import (
@@ -103,7 +104,7 @@ class App:
         self._member: Member | None = None
         self._runs: Rejoining | None = None
         self._call: Call = _as_it_is
-        self._watch: LoopWatch | None = None
+        self._watch: LoopWatch | HandlerWatch | None = None
         self._block: Block | None = None
 
     # --- declaring -------------------------------------------------------------------------------------------------
@@ -267,10 +268,9 @@ class App:
             )
 
     async def _run(self, runs: Rejoining, *, until_level: bool) -> None:
-        on_loop = [handler for handler in self.handlers.values() if handler.is_async]
-        codes = {code: handler.name for handler in on_loop for code in codes_of(handler.function)}
-        self._watch = LoopWatch(self.settings.loop_lag_ms, codes)
-        watching = asyncio.get_running_loop().create_task(self._watch.run())
+        codes = {code: one.name for one in self.handlers.values() if one.is_async for code in codes_of(one.function)}
+        self._watch = watch = LoopWatch(self.settings.loop_lag_ms, codes)
+        watching = asyncio.get_running_loop().create_task(watch.run())
         try:
             await runs.run(until_level=until_level)
         except Exception as error:
@@ -484,7 +484,9 @@ class App:
         blocks in them blocks the test; real sockets work there, and no virtual time passes meanwhile.
         """
         self._check_handlers()
-        return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed, self.partitioners, partitions)
+        self._watch = watch = HandlerWatch(self.settings.loop_lag_ms)
+        given = (self.name, self.handlers, self.settings, self._adopt, watch, seed, self.partitioners, partitions)
+        return SimulatedApp(*given)
 
     def _adopt(self, member: Member | None, call: Call | None) -> None:
         """What is asked of the application is asked of this run; ``call``: on the loop that it runs on (None: ours)."""

@@ -21,6 +21,7 @@ from ..brokers.simulated.broker import EPOCH_MS, CommittedRecord, SimulatedBroke
 from ..brokers.simulated.virtual_loop import VirtualLoop
 from ..errors import KeylanesError, SettingsError
 from ..state.memory import MemoryCopies
+from .handler_watch import HandlerWatch
 from .handlers.context import Output
 from .handlers.handler import Handler, check_topic_name, codec_of_topic
 from .handlers.values import value_decoder
@@ -60,12 +61,13 @@ class SimulatedApp:
         handlers: Mapping[str, Handler],
         settings: Settings,
         adopt: Callable[[Member | None, Call | None], None],
+        watch: HandlerWatch,
         seed: int,
         partitioners: Mapping[str, Partitioner],
         partitions: int | Mapping[str, int] = PARTITIONS,
     ) -> None:
         self.name, self.handlers, self.settings, self.adopt, self.seed = name, handlers, settings, adopt, seed
-        self.partitioners = partitioners
+        self.watch, self.partitioners = watch, partitioners
         self._partitions, self._partitions_else = _checked(partitions)
         self._sending = Sending(
             name, handlers, settings, partitioners, lambda name: (self._cluster.connect(name), True)
@@ -191,7 +193,7 @@ class SimulatedApp:
         loop = asyncio.get_running_loop()
         self._member = Member(
             self.name,
-            list(self.handlers.values()),
+            [self.watch.over(handler) for handler in self.handlers.values()],
             self._connection,
             self.settings,
             birth=f"seed{self.seed}-{self._crashes}",

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime as dt
 import re
 import time
 from collections.abc import Callable
@@ -16,18 +15,16 @@ from keylanes import (
     App,
     DeadLetter,
     KeylanesError,
-    MapState,
     MsgpackCodec,
-    Record,
     Retry,
     Security,
     Settings,
-    State,
 )
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker
 
+from .stage import mistaken
 from .stage.appending import append
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,6 +139,24 @@ def under_test(function: Callable[..., Any]) -> Callable[[Stage], None]:
     return lambda stage: asyncio.run(run())
 
 
+def warned(function: Callable[..., Any]) -> Callable[[Stage], str]:
+    """The handler gets a record under ``app.test()``; what is logged of it."""
+
+    async def run() -> None:
+        made = app(settings=Settings(loop_lag_ms=100))
+        made.handler("orders")(function)
+        async with made.test() as broker:
+            await broker.send("orders", b"1", key="k")
+            await broker.read("orders")
+
+    def make(stage: Stage) -> str:
+        asyncio.run(run())
+        (said,) = [text.getMessage() for text in stage.logged.records if text.levelname != "INFO"]
+        return said
+
+    return make
+
+
 def misspelt(stage: Stage) -> None:
     """A test reads a topic that nobody writes."""
 
@@ -165,137 +180,6 @@ def run(made: Callable[[Stage], App]) -> Callable[[Stage], None]:
     return make
 
 
-# --- handlers --------------------------------------------------------------------------------------------------------
-
-
-async def connects(value: bytes) -> None:
-    """Asks somebody else."""
-    await asyncio.open_connection("127.0.0.1", 1)
-
-
-class Order:
-    """Not a type of data."""
-
-
-class Model:
-    """Looks like a model of pydantic."""
-
-    @classmethod
-    def model_validate_json(cls, text: bytes) -> "Model":
-        """As there."""
-        return cls()
-
-
-class Service:
-    """Its handler is a method."""
-
-    def on_order(self, value: bytes) -> None:
-        """Of an object."""
-
-
-def takes_order(value: Order) -> None:
-    """Of a type that is no data."""
-
-
-def takes_model(value: Model) -> None:
-    """Of a type with another way to read it."""
-
-
-def takes_two(value: bytes, v: int) -> None:
-    """One too many."""
-
-
-def yields(value: bytes) -> Any:
-    """A generator."""
-    yield value
-
-
-def returns_text(value: bytes) -> str:
-    """With nowhere to send it."""
-    return ""
-
-
-def bare_state(value: bytes, seen: State) -> None:  # type: ignore[type-arg]  # as users may write it
-    """Of nothing."""
-
-
-def optional_state(value: bytes, seen: State[int | None]) -> None:
-    """None is no value."""
-
-
-def map_of_tuples(value: bytes, seen: MapState[tuple[int, int], int]) -> None:  # type: ignore[type-var]  # as users may write it
-    """Its keys have no order of bytes."""
-
-
-def counts(value: bytes, seen: State[int]) -> None:
-    """Uses its state."""
-    seen.put(1)
-
-
-def puts_text(value: bytes, seen: State[int]) -> None:
-    """Not what was declared."""
-    seen.put("x")  # type: ignore[arg-type]  # as users may write it
-
-
-def puts_none(value: bytes, seen: State[int]) -> None:
-    """In place of delete()."""
-    seen.put(None)  # type: ignore[arg-type]  # as users may write it
-
-
-async def fetch() -> bytes:
-    """Is awaited."""
-    return b""
-
-
-async def forgets_to_await(value: bytes) -> Any:
-    """Returns the coroutine."""
-    return fetch()
-
-
-def calls_async(value: bytes) -> Any:
-    """Looks like a plain def, as a lambda does."""
-    return fetch()
-
-
-def takes_batch(orders: list[bytes]) -> None:
-    """Several records, it thinks."""
-
-
-def returns_model(value: bytes) -> Model:
-    """Of a type with another way to write it."""
-    return Model()
-
-
-def returns_nan(value: bytes) -> float:
-    """No number of JSON."""
-    return float("nan")
-
-
-def returns_pair(value: bytes):  # type: ignore[no-untyped-def]  # as users may write it
-    """A topic and a value, it thinks."""
-    return "other", value
-
-
-def returns_set(value: bytes) -> Record | None:
-    """Several values, it thinks."""
-    return {1, 2}  # type: ignore[return-value]  # as users may write it
-
-
-def number_as_key(value: bytes) -> Record:
-    """A key is text or bytes."""
-    return Record(value, key=5)  # type: ignore[arg-type]  # as users may write it
-
-
-def text_in_header(value: bytes) -> Record:
-    """A header is a pair of text and bytes."""
-    return Record(value, headers=[("trace", "text")])  # type: ignore[list-item]  # as users may write it
-
-
-def datetime_as_timestamp(value: bytes) -> Record:
-    """It is in milliseconds."""
-    return Record(value, timestamp=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))  # type: ignore[arg-type]  # as users may write it
-
-
 def without_call(stage: Stage) -> None:
     """The decorator gets the function in place of a topic."""
     app().handler(plain)  # type: ignore[arg-type]  # as users may write it
@@ -305,7 +189,7 @@ def declared_twice(stage: Stage) -> None:
     """Two handlers of one topic."""
     made = app()
     made.handler("orders")(plain)
-    made.handler("orders")(counts)
+    made.handler("orders")(mistaken.counts)
 
 
 def without_folder(stage: Stage) -> None:
@@ -313,7 +197,7 @@ def without_folder(stage: Stage) -> None:
     cluster = SimulatedBroker(0)
     cluster.create_topic("orders", 1)
     made = app(broker=cluster.connect("shop"))
-    made.handler("orders")(counts)
+    made.handler("orders")(mistaken.counts)
 
     async def enter() -> None:
         async with made:
@@ -467,67 +351,68 @@ MISTAKES: dict[str, Mistake] = {
         declared(codec=MsgpackCodec), Parts("codec is", "seen <class", "an object", "write codec=MsgpackCodec()")
     ),
     "value: Order, a class that is no data": Mistake(
-        declared(takes_order),
+        declared(mistaken.takes_order),
         Parts("values can't be decoded", "<class", "a codec of ours takes bytes", "use one of these, or a codec"),
     ),
     "value: Model, of pydantic": Mistake(
-        declared(takes_model),
+        declared(mistaken.takes_model),
         Parts("is no type of data", "Model", "a codec of ours takes", "a model of pydantic needs a codec of its own"),
     ),
     "orders: list[bytes], for a batch": Mistake(
-        declared(takes_batch),
+        declared(mistaken.takes_batch),
         Parts("one record at a time", "seen list[bytes]", "may mean two things", "write bytes, for one record"),
     ),
-    "-> Model, of pydantic": Mistake(declared(returns_model, to="out")),
-    "def f(value: bytes, v: int)": Mistake(declared(takes_two)),
+    "-> Model, of pydantic": Mistake(declared(mistaken.returns_model, to="out")),
+    "def f(value: bytes, v: int)": Mistake(declared(mistaken.takes_two)),
     "def on_order(self, value)": Mistake(
-        declared(Service.on_order),
+        declared(mistaken.Service.on_order),
         Parts(
             "a method without its object", "seen self", "a handler takes (value)", "app.handler(…)(service.on_order)"
         ),
     ),
     'sends="audit"': Mistake(declared(sends="audit"), Parts("sends is", "seen 'audit'", "a tuple", "write sends=")),
-    "a generator": Mistake(declared(yields)),
-    "-> str without to=": Mistake(declared(returns_text)),
+    "a generator": Mistake(declared(mistaken.yields)),
+    "-> str without to=": Mistake(declared(mistaken.returns_text)),
     "dead letters to the source": Mistake(declared(on_failure=DeadLetter("orders"))),
-    "seen: State": Mistake(declared(bare_state)),
-    "seen: State[int | None]": Mistake(declared(optional_state)),
-    "seen: MapState[tuple[int, int], int]": Mistake(declared(map_of_tuples)),
+    "seen: State": Mistake(declared(mistaken.bare_state)),
+    "seen: State[int | None]": Mistake(declared(mistaken.optional_state)),
+    "seen: MapState[tuple[int, int], int]": Mistake(declared(mistaken.map_of_tuples)),
     "state on Kafka without a folder": Mistake(without_folder),
-    "state for a record without a key": Mistake(failed(counts, key=None)),
-    'seen.put("x") of a State[int]': Mistake(failed(puts_text)),
-    "seen.put(None)": Mistake(failed(puts_none)),
+    "state for a record without a key": Mistake(failed(mistaken.counts, key=None)),
+    'seen.put("x") of a State[int]': Mistake(failed(mistaken.puts_text)),
+    "seen.put(None)": Mistake(failed(mistaken.puts_none)),
     "return fetch(…) without await": Mistake(
-        failed(forgets_to_await),
+        failed(mistaken.forgets_to_await),
         Parts("not awaited", "seen fetch(…)", "a value is what it returns", "await it, as in return await fetch(…)"),
     ),
     "a lambda, or a decorator without functools.wraps, around an async def": Mistake(
-        stopped(calls_async),
+        stopped(mistaken.calls_async),
         Parts("nothing shows that it is async", "returned a coroutine", "declare the async def", "put functools.wraps"),
     ),
-    'return float("nan")': Mistake(failed(returns_nan)),
+    'return float("nan")': Mistake(failed(mistaken.returns_nan)),
     'return "other", value': Mistake(
-        failed(returns_pair),
+        failed(mistaken.returns_pair),
         Parts(
             "sent as one array", "returned a tuple", "a value, a Record, and a list", "return Record(value, topic=…)"
         ),
     ),
     "return {1, 2}": Mistake(
-        failed(returns_set),
+        failed(mistaken.returns_set),
         Parts("sent as one array", "returned a set", "allowed are a value", "annotate it with -> set[…]"),
     ),
-    "Record(value, key=5)": Mistake(failed(number_as_key)),
-    'Record(value, headers=[("trace", "text")])': Mistake(failed(text_in_header)),
-    "Record(value, timestamp=datetime(…))": Mistake(failed(datetime_as_timestamp)),
+    "Record(value, key=5)": Mistake(failed(mistaken.number_as_key)),
+    'Record(value, headers=[("trace", "text")])': Mistake(failed(mistaken.text_in_header)),
+    "Record(value, timestamp=datetime(…))": Mistake(failed(mistaken.datetime_as_timestamp)),
     "an async handler that computes or blocks": Mistake(blocked),
     "an async handler that connects, under app.test()": Mistake(
-        under_test(connects),
+        under_test(mistaken.connects),
         Parts("waits for a connection", "'127.0.0.1', 1", "allowed are timers", "give the handler a fake client"),
     ),
     'app.test(partitions="8")': Mistake(
         made(lambda: with_handler().test(partitions="8")),  # type: ignore[arg-type]  # as users may write it
         Parts("the partitions", "seen '8'", "a whole number from 1 to 1000", "write partitions=8"),
     ),
+    "an async handler that computes or blocks, under app.test()": Mistake(warned(mistaken.sleeps)),
     'broker.read("order"), and the topic is orders': Mistake(
         misspelt, Parts("the topics of a test are", "seen 'order'", "have written to, orders", "correct the name, or")
     ),

@@ -7,8 +7,12 @@ import threading
 import traceback
 from collections.abc import Mapping
 from types import CodeType, FrameType
+from typing import Final
 
 logger = logging.getLogger("keylanes")
+
+
+NOT_TURNED: Final = "the event loop has not turned for %d ms, so nothing else runs: %s"
 
 
 class LoopWatch:
@@ -59,13 +63,13 @@ class LoopWatch:
         names = [self.handlers[each.f_code] for each, _ in traceback.walk_stack(frame) if each.f_code in self.handlers]
         what = f"function {frame.f_code.co_qualname} blocks it."
         if names:
-            what = f"the async handler {names[0]} blocks it. Make it a plain def: then it runs on a thread."
-        logger.error(
-            "the event loop has not turned for %d ms, so nothing else runs: %s\n%s",
-            self.lag_ms,
-            what,
-            "".join(traceback.format_stack(frame)[-4:]),
-        )
+            what = blocked_by(names[0])
+        logger.error(NOT_TURNED, self.lag_ms, "\n".join([what, *traceback.format_stack(frame)[-4:]]))
+
+
+def blocked_by(handler: str) -> str:
+    """What is said of an async handler that keeps the loop."""
+    return f"the async handler {handler} blocks it. Make it a plain def: then it runs on a thread."
 
 
 class StallWatch:
