@@ -1,47 +1,185 @@
-"""Handlers as ``app.test()`` calls them: one that would block the event loop of a run is named there, too.
+"""Handlers as ``app.test()`` calls them: what goes wrong there without an error is said.
 
-Time is virtual in a test, and no loop is late there. A run has its ``LoopWatch``, which costs a record nothing.
+- A handler that would block the event loop of a run. Time is virtual in a test, and no loop is late there. A run has
+  its ``LoopWatch``, which costs a record nothing.
+- A value of a store that is changed in place and not put. To find that, each value that a store gives out is encoded
+  again and again. A run does not look for it.
 """
 
 import logging
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from ..state.keys import MapKey
 from .engine.awaited import awaited
 from .handlers.handler import Handler
+from .handlers.stores import MapState, State, StoreDeclaration
 from .watch.watchdog import NOT_TURNED, blocked_by
 
 logger = logging.getLogger("keylanes")
 
+Place: TypeAlias = tuple[str, MapKey | None]
+"""The name of a store, and a key of a map."""
+
 
 class HandlerWatch:
-    """Measures in real time each step of async handlers. A step of ``lag_ms`` is logged, once for each handler."""
+    """Measures in real time each step of async handlers, and compares what stores gave out at the end of an attempt. A
+    step of ``lag_ms`` is logged once for each handler, a change that is lost once for each of its stores.
+    """
 
     def __init__(self, lag_ms: int) -> None:
         self.lag_ms = lag_ms
         self.lag_max_s = 0.0
-        self._said: set[str] = set()
+        self._said: set[tuple[str, str]] = set()
 
     def over(self, handler: Handler) -> Handler:
         """The handler, watched."""
-        if not handler.is_async:  # it runs on a thread
-            return handler
-        function = awaited(replace(handler, own_task=False))
+        function = awaited(replace(handler, own_task=False)) if handler.is_async else handler.function
 
-        async def call(*arguments: Any) -> Any:
-            return await _measured(function(*arguments), lambda seconds: self._look(handler.name, seconds))
+        async def call(value: Any, *further: Any) -> Any:
+            given = _Given()
+            work = function(value, *given.watched(handler, further))
+            result = await _measured(work, lambda seconds: self._took(handler.name, seconds))
+            self._compare(handler.name, given)
+            return result
 
-        return replace(handler, function=call, is_decorated=False)
+        def call_in_thread(value: Any, *further: Any) -> Any:
+            given = _Given()
+            result = function(value, *given.watched(handler, further))
+            self._compare(handler.name, given)
+            return result
 
-    def _look(self, handler: str, seconds: float) -> None:
+        return replace(handler, function=call if handler.is_async else call_in_thread, is_decorated=False)
+
+    def _took(self, handler: str, seconds: float) -> None:
         self.lag_max_s = max(self.lag_max_s, seconds)
-        if seconds * 1000 >= self.lag_ms and handler not in self._said:
-            self._said.add(handler)
+        if seconds * 1000 >= self.lag_ms and self._is_new(handler, ""):
             logger.error(NOT_TURNED, seconds * 1000, blocked_by(handler))
+
+    def _compare(self, handler: str, given: "_Given") -> None:
+        for store in given.lost():
+            if self._is_new(handler, store):
+                logger.warning(
+                    "handler %s changed a value of store %r in place, and the change is lost: give the changed value "
+                    "to put()",
+                    handler,
+                    store,
+                )
+
+    def _is_new(self, handler: str, store: str) -> bool:
+        said = (handler, store)
+        is_new = said not in self._said
+        self._said.add(said)
+        return is_new
+
+
+class _Given:
+    """The values that stores gave out in one attempt, by their places, each with its bytes of that moment.
+
+    A place that is written counts no more, nor does a value that was put, be it elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[Place, list[tuple[StoreDeclaration, Any, bytes]]] = {}
+        self._put: dict[int, Any] = {}
+        """By identity; they are kept, so that no other value gets theirs."""
+
+    def watched(self, handler: Handler, further: Sequence[Any]) -> Iterator[Any]:
+        """What a handler is called with behind the value; its stores tell what they give and take."""
+        for declared, argument in zip(handler.further, further, strict=True):
+            kind = None if declared is None else _WatchedMap if declared.kind == "map" else _WatchedState
+            yield argument if declared is None or kind is None else kind(argument, declared, self)
+
+    def give(self, declared: StoreDeclaration, key: MapKey | None, value: Any) -> None:
+        """A store gave a value out."""
+        data = None if value is None else _bytes_of(declared, value)
+        if data is not None and data == _bytes_of(declared, value):  # a codec that encrypts writes others each time
+            self._values.setdefault((declared.name, key), []).append((declared, value, data))
+
+    def take(self, declared: StoreDeclaration, key: MapKey | None, value: Any = None) -> None:
+        """A place was written, or deleted."""
+        self._values.pop((declared.name, key), None)
+        self._put[id(value)] = value
+
+    def lost(self) -> Iterator[str]:
+        """The stores with a value that is another one now."""
+        for values in self._values.values():
+            for declared, value, data in values:
+                if id(value) not in self._put and _bytes_of(declared, value) != data:
+                    yield declared.name
+
+
+class _WatchedState:
+    """A ``State`` of one attempt, which tells what it gives and takes."""
+
+    __class__ = State  # type: ignore[assignment]  # for what checks types at run time; a compiled class has no subclass
+
+    def __init__(self, store: State[Any], declared: StoreDeclaration, given: _Given) -> None:
+        self._store, self._declared, self._given = store, declared, given
+
+    def get(self) -> Any:
+        value = self._store.get()
+        self._given.give(self._declared, None, value)
+        return value
+
+    def put(self, value: Any) -> None:
+        self._store.put(value)
+        self._given.take(self._declared, None, value)
+
+    def delete(self) -> None:
+        self._store.delete()
+        self._given.take(self._declared, None)
+
+
+class _WatchedMap:
+    """A ``MapState`` of one attempt, which tells what it gives and takes."""
+
+    __class__ = MapState  # type: ignore[assignment]  # as above
+
+    def __init__(self, store: MapState[Any, Any], declared: StoreDeclaration, given: _Given) -> None:
+        self._store, self._declared, self._given = store, declared, given
+
+    def get(self, key: MapKey) -> Any:
+        value = self._store.get(key)
+        self._given.give(self._declared, key, value)
+        return value
+
+    def put(self, key: MapKey, value: Any) -> None:
+        self._store.put(key, value)
+        self._given.take(self._declared, key, value)
+
+    def delete(self, key: MapKey) -> None:
+        self._store.delete(key)
+        self._given.take(self._declared, key)
+
+    def items(self) -> Iterator[tuple[MapKey, Any]]:
+        for key, value in self._store.items():
+            self._given.give(self._declared, key, value)
+            yield key, value
+
+    def keys(self) -> Iterator[MapKey]:
+        return self._store.keys()
+
+    def values(self) -> Iterator[Any]:
+        return (value for _, value in self.items())
+
+    def __iter__(self) -> Iterator[MapKey]:
+        return self.keys()
+
+    def __contains__(self, key: MapKey) -> bool:
+        return key in self._store
+
+
+def _bytes_of(declared: StoreDeclaration, value: Any) -> bytes | None:
+    """What a store would write; None: it can't."""
+    try:
+        return declared.encode(value)
+    except Exception:  # noqa: BLE001  # a codec may raise anything
+        return None
 
 
 @types.coroutine

@@ -50,7 +50,8 @@ class SimulatedApp:
     Its topics are those that handlers declare, that the application writes to, and that ``partitions`` of ``app.test``
     names; ``send``, ``read``, ``records`` and ``visible`` raise KeylanesError for any other one. The error that stopped
     the application is raised by ``read``, or where the block ends; a refusal of what is real (NotSimulated) also when a
-    handler has caught it.
+    handler has caught it. An async handler that blocks the event loop is logged, and a value of a store that is changed
+    in place and not put (docs/mistakes.md).
     """
 
     # ``handlers`` by topic; ``adopt`` is told which run is to answer for the application (None: none does), and how it

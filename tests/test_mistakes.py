@@ -140,13 +140,14 @@ def under_test(function: Callable[..., Any]) -> Callable[[Stage], None]:
 
 
 def warned(function: Callable[..., Any]) -> Callable[[Stage], str]:
-    """The handler gets a record under ``app.test()``; what is logged of it."""
+    """The handler gets records under ``app.test()``; what is logged of it."""
 
     async def run() -> None:
         made = app(settings=Settings(loop_lag_ms=100))
         made.handler("orders")(function)
         async with made.test() as broker:
-            await broker.send("orders", b"1", key="k")
+            for _ in range(2):
+                await broker.send("orders", b"1", key="k")
             await broker.read("orders")
 
     def make(stage: Stage) -> str:
@@ -413,6 +414,7 @@ MISTAKES: dict[str, Mistake] = {
         Parts("the partitions", "seen '8'", "a whole number from 1 to 1000", "write partitions=8"),
     ),
     "an async handler that computes or blocks, under app.test()": Mistake(warned(mistaken.sleeps)),
+    "seen.get().append(1), and no put": Mistake(warned(mistaken.changes_in_place)),
     'broker.read("order"), and the topic is orders': Mistake(
         misspelt, Parts("the topics of a test are", "seen 'order'", "have written to, orders", "correct the name, or")
     ),

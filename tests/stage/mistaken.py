@@ -18,6 +18,14 @@ async def sleeps(value: bytes) -> None:
     time.sleep(0.15)  # noqa: ASYNC251  # what must not be done, and is noticed
 
 
+async def changes_in_place(value: bytes, seen: State[list[bytes]]) -> None:
+    """It is lost."""
+    if (before := seen.get()) is None:
+        seen.put([])
+    else:
+        before.append(value)
+
+
 class Order:
     """Not a type of data."""
 
