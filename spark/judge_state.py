@@ -1,7 +1,8 @@
 """Stage beside the others: the state, against the logs and against what the sources give.
 
-State is as it is now, the rest as it was pinned. So it is compared only if the application committed nothing in
-between: while one goes on committing the keys alone are judged, and a hook is refused.
+State is as it is now, the rest as it was pinned. So it is compared only if no tile and no change of state was committed
+in between: while an application works the keys alone are judged, and a hook is refused. What else its log says
+meanwhile, of ranges and workers, changes no state.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -64,13 +65,13 @@ def judge_state(
         changelogs = _pin(run, broker, app, stores)
         read = {log.source: run.keep(state.newest(run.spark, run.access, log.places)) for log in changelogs}
         there = _looked_at(read)  # reading is through: the frames are kept
-        now = broker.spans(run.pins.logs)
+        has_gone_on = _has_gone_on(run, broker)
     finally:
         broker.close()
     keys = sum(found.keys for found in there.values())
     _judge_keys(run, changelogs, read, keys)
     _judge_partitions(run, changelogs, read, keys)
-    if any(now[place].end != span.end for place, span in run.pins.logs.items()):
+    if has_gone_on:
         if expected is not None:
             raise AuditError(f"state: {app} went on committing while it was read; compare it when all is level")
         run.notes.append("the application went on committing: its state was not compared with its logs")
@@ -79,6 +80,17 @@ def judge_state(
     if expected is not None:
         _judge_expected(run, records, changelogs, read, keys, expected)
     return keys
+
+
+def _has_gone_on(run: Run, broker: WitnessBroker) -> bool:
+    """Whether a tile or a change of state stands behind the pins of the offset log by now."""
+    now = broker.spans(run.pins.logs)
+    broker.wait_decided(now)
+    behind = {place: Span(span.end, now[place].end) for place, span in run.pins.logs.items()}
+    if all(span.start >= span.end for span in behind.values()):
+        return False
+    events = run.read("keylanes_events", behind, "kind,item")
+    return not events.where("kind = 'state_changed' or kind = 'committed' and item is not null").isEmpty()
 
 
 def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDeclared]) -> list[_Changelog]:

@@ -1,5 +1,6 @@
 """The witness of state: what the changelog holds, against the log's word and against what the sources give."""
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,8 +12,16 @@ from msgspec.structs import replace
 
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import encode
-from keylanes.offsets.event_values import EVERYBODY, Writer
-from keylanes.offsets.events import Committed, Event, StateChanged
+from keylanes.offsets.event_values import EVERYBODY, Tile, Writer
+from keylanes.offsets.events import (
+    Committed,
+    Event,
+    SnapshotTaken,
+    StateChanged,
+    WorkersCut,
+    WorkersMerged,
+    WorkerSplit,
+)
 from keylanes.state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, changelog_topic, encode_beacon, encode_stored
 from keylanes.state.keys import encode_map_key, state_key
 from keylanes.state.tables import TABLE_CONFIG
@@ -26,7 +35,11 @@ from .test_kafka import create, producer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from keylanes.spark.audit import AuditSpec
+    from keylanes.spark.pins import Pins
     from keylanes.spark.report import Report
+
+    AtRest = tuple[AuditSpec, Pins, Callable[..., None]]
 
 pytestmark = pytest.mark.spark
 
@@ -304,26 +317,67 @@ def test_a_snapshot_says_who_changed_last(judged: "Callable[..., Report]") -> No
     assert report.check("state-beacon").checked == 2
 
 
-def test_state_can_be_compared_only_at_rest(spark: "SparkSession", tmp_path: Path) -> None:
-    """When the application has committed since the logs were pinned, a hook is refused and beacons are not judged."""
-    from keylanes.spark.audit import AuditSpec, audit, pin_now
-    from keylanes.spark.brokers import AuditError
+@pytest.fixture
+def at_rest(tmp_path: Path) -> "AtRest":
+    """The pins of an honest run, with what compares its state by a hook, and what appends to its offset log."""
+    from keylanes.spark.audit import AuditSpec, pin_now
 
     run = planner(restarts=0, records=120).run()
     changes = stateful(run)
     url = run.store(tmp_path / "topics")
-    write(tmp_path / "topics", changes)
+    write(tmp_path / "topics", [*changes, *beacons(run)])
     spec = AuditSpec(app=APP, broker=url, dead_letters=[DEAD], state=expected_state)
-    pins = pin_now(spec)
-    store = TopicStore.open(tmp_path / "topics")
-    store.append([NewRecord(f"{APP}.offsets", 0, None, encode(StateChanged(1, 99, SOURCE, 0, 1, ())), (), 1)])
-    store.close()
+
+    def append(*events: Event) -> None:
+        store = TopicStore.open(tmp_path / "topics")
+        store.append([NewRecord(f"{APP}.offsets", 0, None, encode(event), (), 1) for event in events])
+        store.close()
+
+    return spec, pin_now(spec), append
+
+
+TILE = Tile(0, 1, 0, 1 << 28, 120, 130)
+AT_WORK: list[Event] = [StateChanged(1, 99, SOURCE, 0, 1, ()), Committed(1, 99, 0, 1, 1, SOURCE, 0, (TILE,), 0, 0, 0)]
+IDLE: list[Event] = [
+    WorkersCut(1, 99, 1, SOURCE, 0, 99, (0, 1 << 32)),
+    WorkerSplit(1, 99, 1, SOURCE, 0, 99, 1 << 31, 100),
+    WorkersMerged(1, 99, 1, SOURCE, 0, 100, 101, 102),
+    SnapshotTaken(1, 99, 0, 1, APP, 0, SOURCE, 0, (), (), (), (), ()),
+    Committed(1, 99, 0, 1, 1, SOURCE, 0, (), 0, 0, 0),
+]
+
+
+@pytest.mark.parametrize("event", AT_WORK, ids=["state", "tile"])
+def test_state_can_be_compared_only_at_rest(
+    spark: "SparkSession", at_rest: "AtRest", event: Event
+) -> None:
+    """When the application has committed since the logs were pinned, a hook is refused and beacons are not judged."""
+    from keylanes.spark.audit import audit
+    from keylanes.spark.brokers import AuditError
+
+    spec, pins, append = at_rest
+    append(event)
     with pytest.raises(AuditError, match="went on committing"):
         audit(spark, spec, pins)
-    report = audit(spark, AuditSpec(app=APP, broker=url, dead_letters=[DEAD]), pins)
+    report = audit(spark, dataclasses.replace(spec, state=None), pins)
     assert report.violated() == []
     assert [check.name for check in report.checks if check.name.startswith("state")] == ["state-key", "state-partition"]
     assert any("went on committing" in note for note in report.notes)
+
+
+def test_what_workers_do_meanwhile_changes_no_state(
+    spark: "SparkSession", at_rest: "AtRest"
+) -> None:
+    """Ranges are cut, split and merged, and a snapshot is taken, with nothing left to do: state is compared."""
+    from keylanes.spark.audit import audit
+
+    spec, pins, append = at_rest
+    append(*IDLE)
+    report = audit(spark, spec, pins)
+    assert report.violated() == [], report.to_text()
+    assert report.check("state-beacon").holds
+    assert report.check("state").checked == report.figures["state_keys"] > 0
+    assert report.notes == ()
 
 
 def test_a_hook_needs_state(audited: "Callable[..., Report]", judged: "Callable[..., Report]", tmp_path: Path) -> None:
