@@ -191,6 +191,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         figures=figures,
         destinations=outputs.destinations,
         notes=tuple(run.notes),
+        not_looked_at=tuple(run.not_looked_at),
         seconds=run.seconds,
         tiles=_tile_rows(run, tiles) if spec.tiles else (),
         group=group,

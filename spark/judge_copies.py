@@ -71,7 +71,7 @@ def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
 def _pin(run: Run, app: str, topic: str, wanted: set[int], folder: str) -> dict[Place, Span]:
     """Where the partitions of its changelog end by now."""
     partitions = sum(name == topic for name, _ in run.pins.sources)
-    if strange := sorted(partition for partition in wanted if partition >= partitions):
+    if strange := sorted(p for p in wanted if (topic, p) not in run.pins.grants.starts):
         raise AuditError(f"copies: {folder} has a copy for {topic}[{strange[0]}], which {app!r} does not read")
     broker = run.access.open()
     try:

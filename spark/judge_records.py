@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -84,6 +85,7 @@ def done_records(run: Run, records: Records) -> DataFrame:
 def judge_records(run: Run, records: Records, plane: Plane, *, level: bool) -> tuple[SourceFigures, ...]:
     """Judge that every record is in one tile, of its worker; ``level`` demands that none waits."""
     _judge_places(run, records, plane)
+    _list_not_begun(run)
     figures = _figures(run, plane, records.counts)
     if level:
         waiting = [
@@ -104,6 +106,18 @@ def _note_trimmed(run: Run) -> None:
                 f"{source[0]}[{source[1]}] begins at offset {kept}: the records from {start} on are gone, and what "
                 "became of them can't be proven any more"
             )
+
+
+def _list_not_begun(run: Run) -> None:
+    """Partitions that nobody worked on: a line for each topic."""
+    stateful = {store.topic for store in run.pins.grants.stores.values()}
+    for topic, group in groupby(run.pins.not_begun, key=lambda source: source[0]):
+        added = list(group)
+        offsets = sum(span.end - span.start for source in added if (span := run.pins.sources[source]))
+        numbers = ", ".join(str(partition) for _, partition in added)
+        line = f"{topic}[{numbers}], {offsets:,} offsets: the application has never worked on these partitions"
+        moved = "; if they were added, keys have moved there and their state has not: docs/partitioners.md"
+        run.not_looked_at.append(line + (moved if topic in stateful else ""))
 
 
 def _with_before(run: Run, history: History, tiles: DataFrame) -> DataFrame:
@@ -157,8 +171,8 @@ def _frontier(bands: list[Band]) -> int:
 
 
 def _figures(run: Run, plane: Plane, counts: Mapping[int, Any]) -> tuple[SourceFigures, ...]:
-    figures = []
-    for source in run.sources:
+    figures, not_begun = [], {*run.pins.not_begun}
+    for source in (source for source in run.sources if source not in not_begun):
         row = counts.get(run.numbers[source])
         records, done = (row["records"], row["done"]) if row else (0, 0)
         own, span = plane.bands[source], run.pins.sources[source]

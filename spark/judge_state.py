@@ -98,7 +98,11 @@ def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDe
     for source in sorted({store.topic for store in stores.values()}):
         partitions = sum(topic == source for topic, _ in run.pins.sources)
         numbers = {name: store.store for name, store in stores.items() if store.topic == source}
-        found.append(_Changelog(source, state.pin_changelog(broker, app, source, partitions), numbers))
+        places = state.pin_changelog(broker, app, source, partitions)
+        begun = {partition for topic, partition in run.pins.grants.starts if topic == source}
+        if lacking := sorted(begun - {partition for _, partition in places}):
+            raise AuditError(f"the changelog of {source} has {len(places)} partitions, none for {source}{lacking}")
+        found.append(_Changelog(source, places, numbers))
     return found
 
 

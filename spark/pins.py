@@ -36,6 +36,11 @@ class Pins:
     doubts: list[str]
     """What the offsets rest on without proof, in sentences."""
 
+    @property
+    def not_begun(self) -> list[Source]:
+        """The partitions of source topics that the application has never worked on, such as those that were added."""
+        return sorted(self.sources.keys() - self.grants.starts.keys() - self.grants.granted)
+
     def log_partition(self, partition: int) -> int:
         """The partition of the offset log that holds the events of a source partition."""
         return partition % (self.grants.log_partitions or len(self.logs))

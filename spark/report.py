@@ -94,6 +94,8 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
     tiles: tuple[TileRow, ...] = ()
     group: GroupFigures | None = None
+    not_looked_at: tuple[str, ...] = ()
+    """What no statement is about, in sentences."""
 
     @property
     def proven(self) -> bool:
@@ -129,6 +131,7 @@ class Report:
             "sources": [asdict(source) for source in self.sources],
             "checks": [{**asdict(check), "holds": check.holds} for check in self.checks],
             "notes": list(self.notes),
+            "not_looked_at": list(self.not_looked_at),
             "seconds": self.seconds,
         }
 
@@ -162,9 +165,12 @@ class Report:
             proved = ", ".join(f"{_LOOKED_AT[name]} {n:,}" for name, n in self._proved().items())
             lines += ["", *(f"  {line}" for line in self.group.to_lines()), f"    proved: {proved or 'nothing'}"]
         lines += [f"  note: {note}" for note in self.notes]
+        lines += [f"  not looked at: {what}" for what in self.not_looked_at]
         total = len(self.checks)
         failed = len(self.violated())
         verdict = "exactly once: proven" if self.proven else f"NOT exactly once: {failed} of {total} statements fail"
+        if self.proven and self.not_looked_at:
+            verdict += ", of all that was looked at"
         if self.violated() == [SPLIT_KEYS]:
             verdict = (
                 "exactly once, but STATE IS SPLIT: keys have state in several partitions, because their records lie "

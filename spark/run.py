@@ -25,6 +25,7 @@ class Run:
         self.pins = pins
         self.found: list[Check] = []
         self.notes: list[str] = [*pins.doubts]
+        self.not_looked_at: list[str] = []
         self.seconds: dict[str, float] = {}
         self.sources = sorted(pins.sources)
         self.numbers = {source: number for number, source in enumerate(self.sources)}

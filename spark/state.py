@@ -58,18 +58,19 @@ def state_frame(
 def pin_changelog(broker: WitnessBroker, app: str, source: str, partitions: int) -> dict[Place, Span | None]:
     """What there is to be read: of each partition the offsets, decided; None where the broker keeps it by key.
 
-    Raises AuditError when the changelog is missing, or has other partitions than its source.
+    The changelog has as many partitions as its source had when its state was begun. Raises AuditError when it is
+    missing, or has more than the ``partitions`` of its source by now.
     """
     name = changelog_topic(app, source)
     places = [(name, partition) for partition in range(partitions)]
-    if all(broker.table(place) is not None for place in places):
-        return dict.fromkeys(places)
+    if by_key := [place for place in places if broker.table(place) is not None]:
+        return dict.fromkeys(by_key)
     topics = broker.topics()
     if name not in topics:
         raise AuditError(f"the changelog {name!r} is missing at this broker")
-    if topics[name].partitions != partitions:
+    if topics[name].partitions > partitions:
         raise AuditError(f"{name} has {topics[name].partitions} partitions; {source} has {partitions}")
-    spans = broker.spans(places)
+    spans = broker.spans(places[: topics[name].partitions])
     broker.wait_decided(spans)
     return dict(spans)
 

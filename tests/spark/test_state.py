@@ -137,8 +137,10 @@ def expected_state(_spark: "SparkSession", done: "DataFrame") -> "DataFrame":
 def judged(audited: "Callable[..., Report]", tmp_path: Path) -> "Callable[..., Report]":
     """Stores a run with its changelog, by key or as a log, and audits it."""
 
-    def judge(run: Run, changes: Sequence[Change], *, by_key: bool = False, **spec: Any) -> "Report":
-        write(tmp_path / "topics", changes, by_key=by_key, partitions=run.partitions)
+    def judge(
+        run: Run, changes: Sequence[Change], *, by_key: bool = False, changelog_partitions: int = 0, **spec: Any
+    ) -> "Report":
+        write(tmp_path / "topics", changes, by_key=by_key, partitions=changelog_partitions or run.partitions)
         return audited(run, **{"state": expected_state, **spec})
 
     return judge
@@ -218,6 +220,29 @@ def test_every_planted_fault_is_found(judged: "Callable[..., Report]") -> None:
     assert found[changed[0], "seen", changed[1][10:], b""]["seen_value"] == b"77"
     assert found[lost[0], "seen", lost[1][10:], b""]["seen"] == 0
     assert "state" in report.to_text()
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_a_source_that_has_grown_is_proven_where_it_was_worked_on(
+    judged: "Callable[..., Report]", tmp_path: Path, by_key: bool
+) -> None:
+    """The application is refused since then, and its changelog has as many partitions as the topic had."""
+    run = planner(restarts=0, records=120).run()
+    store = TopicStore.open(tmp_path / "topics")
+    store.create(SOURCE, 4, {})
+    store.append([NewRecord(SOURCE, 3, b"key 1", b"1", (), 1)])
+    store.close()
+    report = judged(run, [*stateful(run), *beacons(run)], by_key=by_key)
+    assert report.violated() == [], report.to_text()
+    assert report.check("state").checked == report.figures["state_keys"] > 0
+    assert [(source.topic, source.partition) for source in report.sources] == [(SOURCE, 0), (SOURCE, 1)]
+    assert report.figures["records"] == 240
+    (line,) = report.not_looked_at
+    assert line.startswith(f"{SOURCE}[2, 3], 1 offsets: the application has never worked on these partitions")
+    assert "docs/partitioners.md" in line
+    assert f"  not looked at: {line}\n" in report.to_text()
+    assert report.to_text().endswith("exactly once: proven, of all that was looked at")
+    assert report.to_dict()["not_looked_at"] == [line]
 
 
 def test_a_key_in_two_partitions_is_found(judged: "Callable[..., Report]") -> None:
@@ -348,9 +373,7 @@ IDLE: list[Event] = [
 
 
 @pytest.mark.parametrize("event", AT_WORK, ids=["state", "tile"])
-def test_state_can_be_compared_only_at_rest(
-    spark: "SparkSession", at_rest: "AtRest", event: Event
-) -> None:
+def test_state_can_be_compared_only_at_rest(spark: "SparkSession", at_rest: "AtRest", event: Event) -> None:
     """When the application has committed since the logs were pinned, a hook is refused and beacons are not judged."""
     from keylanes.spark.audit import audit
     from keylanes.spark.brokers import AuditError
@@ -365,9 +388,7 @@ def test_state_can_be_compared_only_at_rest(
     assert any("went on committing" in note for note in report.notes)
 
 
-def test_what_workers_do_meanwhile_changes_no_state(
-    spark: "SparkSession", at_rest: "AtRest"
-) -> None:
+def test_what_workers_do_meanwhile_changes_no_state(spark: "SparkSession", at_rest: "AtRest") -> None:
     """Ranges are cut, split and merged, and a snapshot is taken, with nothing left to do: state is compared."""
     from keylanes.spark.audit import audit
 
@@ -425,8 +446,10 @@ def test_the_frame_of_somebody_with_a_notebook(spark: "SparkSession", tmp_path: 
         state_frame(spark, url, APP, SOURCE).collect()
 
 
-def test_a_changelog_with_other_partitions_is_an_error(spark: "SparkSession", tmp_path: Path) -> None:
-    """It has as many as its source."""
+def test_a_changelog_with_other_partitions_is_an_error(
+    spark: "SparkSession", judged: "Callable[..., Report]", tmp_path: Path
+) -> None:
+    """It has no more than its source, and one for each partition that was worked on."""
     from keylanes.spark.brokers import AuditError
     from keylanes.spark.state import state_frame
 
@@ -434,6 +457,10 @@ def test_a_changelog_with_other_partitions_is_an_error(spark: "SparkSession", tm
     write(tmp_path / "topics", [], partitions=3)
     with pytest.raises(AuditError, match=r"has 3 partitions; flights\.in has 2"):
         state_frame(spark, url, APP, SOURCE)
+    shutil.rmtree(tmp_path / "topics")
+    run = planner(restarts=0, records=60).run()
+    with pytest.raises(AuditError, match=r"the changelog of flights\.in has 1 partitions, none for flights\.in\[1\]"):
+        judged(run, [change for change in stateful(run) if change[0] == 0], changelog_partitions=1)
 
 
 @pytest.mark.broker
