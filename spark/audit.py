@@ -70,7 +70,8 @@ class AuditSpec:
     dead-letter topics are read; ``or_elsewhere``: and every topic if they hold less than the commits say.
 
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
-    ``state``: computes the state that the sources give; it is compared key by key, while the application rests.
+    ``state``: computes the state that the sources give; it is compared key by key, while the application rests, but for
+    ``without_stores``, by their names.
     ``copies``: folders of copies of state on this machine, which are compared with the changelogs; also at work.
     ``tiles``: put the counted tiles into the report; ``group``: and what the group did. ``security``: client settings
     for Kafka. ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring
@@ -86,6 +87,7 @@ class AuditSpec:
     dead_letters: Sequence[str] | None = None
     expected: Expected | None = None
     state: ExpectedState | None = None
+    without_stores: Sequence[str] = ()
     copies: Sequence[str] = ()
     level: bool = False
     tiles: bool = False
@@ -123,7 +125,7 @@ def _audited(spark: SparkSession, spec: AuditSpec, pins: Pins) -> Report:
 
 def pin_now(spec: AuditSpec) -> Pins:
     """What there is to be audited; needs no Spark. Raises AuditError when there is nothing, or it can't be read: also
-    when that is so of a folder of copies.
+    when that is so of a folder of copies, or a store is not there.
     """
     outputs = spec.outputs
     if outputs is not None:
@@ -133,8 +135,18 @@ def pin_now(spec: AuditSpec) -> Pins:
         pins = pin(broker, spec.app, outputs)
     finally:
         broker.close()
+    _refuse_stores(spec, sorted(pins.grants.stores))
     copies_in(spec.copies, spec.app, pins.grants)
     return pins
+
+
+def _refuse_stores(spec: AuditSpec, declared: Sequence[str]) -> None:
+    if spec.state is not None and not declared:
+        raise AuditError(f"state: the application {spec.app!r} has declared no store")
+    if spec.without_stores and spec.state is None:
+        raise AuditError("--without-store names a store that --state does not compare: give --state MODULE:FUNCTION")
+    if unknown := [name for name in spec.without_stores if name not in declared]:
+        raise AuditError(f"--without-store: {spec.app!r} has no store {unknown[0]!r}; it has {', '.join(declared)}")
 
 
 def _report(run: Run, spec: AuditSpec) -> Report:
@@ -160,7 +172,8 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         with run.phase("outputs"):
             outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
         with run.phase("state"):
-            keys = judge_state(run, history, records, app=spec.app, expected=spec.state)
+            without = sorted({*spec.without_stores})
+            keys = judge_state(run, history, records, app=spec.app, expected=spec.state, without=without)
         with run.phase("copies"):
             copied = judge_copies(run, app=spec.app, folders=spec.copies) if spec.copies else 0
         plane = planned.result()

@@ -7,6 +7,7 @@ is that of ``JAVA_HOME``, else of the path.
 import argparse
 import atexit
 import importlib
+import inspect
 import json
 import os
 import shutil
@@ -186,6 +187,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--expected", metavar="MODULE:FUNCTION", help="computes the expected outputs from the sources")
     parser.add_argument("--state", metavar="MODULE:FUNCTION", help="computes the expected state from the sources")
     parser.add_argument(
+        "--without-store", action="append", metavar="NAME", help="a store that --state does not compare (repeat)"
+    )
+    parser.add_argument(
         "--copies",
         action="append",
         default=[],
@@ -228,6 +232,7 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
         dead_letters=args.dead_letters,
         expected=_hook("expected", args.expected) if args.expected else None,
         state=_hook("state", args.state) if args.state else None,
+        without_stores=args.without_store or (),
         copies=args.copies,
         level=args.level,
         group=args.group or bool(args.group_plot),
@@ -236,11 +241,29 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
 
 
 def _hook(option: str, name: str) -> "Expected | ExpectedState":
+    """The function of an option, which takes the session and the records; modules of the working directory are found.
+    Raises AuditError.
+    """
     module, _, function = name.partition(":")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
     try:
         found: Expected = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise AuditError(f"{option}: module:function; seen {name!r}: {error}") from None
+    except Exception as error:  # whatever the module does while it is imported
+        raise AuditError(f"{option}: module:function; seen {name!r}: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise AuditError(f"{option}: module:function; seen {name!r}, which is no function but {type(found).__name__}")
+    try:
+        signature = inspect.signature(found)
+    except ValueError:  # of something built in: nothing is told
+        return found
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise AuditError(
+            f"{option}: module:function; seen {name!r}, which takes {signature}: {error}. It is called with two "
+            "arguments, the SparkSession and a DataFrame of the source records that are done: docs/state.md"
+        ) from None
     return found
 
 

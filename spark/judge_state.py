@@ -5,12 +5,12 @@ in between: while an application works the keys alone are judged, and a hook is 
 meanwhile, of ranges and workers, changes no state.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple, TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ..offsets.control_events import StoreDeclared
@@ -53,12 +53,14 @@ def judge_state(
     *,
     app: str,
     expected: ExpectedState | None,
+    without: Sequence[str],
 ) -> int:
-    """Judge all statements about state; returns how many keys there are. Without stores there is nothing to judge."""
+    """Judge all statements about state; returns how many keys there are. Without stores there is nothing to judge.
+
+    ``without``: names of stores that are not compared with what is ``expected``.
+    """
     stores = run.pins.grants.stores
     if not stores:
-        if expected is not None:
-            raise AuditError(f"state: the application {app!r} has declared no store")
         return 0
     broker = run.access.open()
     try:
@@ -78,7 +80,7 @@ def judge_state(
         return keys
     _judge_beacons(run, history, changelogs, there)
     if expected is not None:
-        _judge_expected(run, records, changelogs, read, keys, expected)
+        _judge_expected(run, expected(run.spark, done_records(run, records)), changelogs, read, keys, without)
     return keys
 
 
@@ -164,13 +166,12 @@ def _judge_beacons(run: Run, history: History, changelogs: list[_Changelog], the
 
 def _judge_expected(
     run: Run,
-    records: Records,
+    wanted: DataFrame,
     changelogs: list[_Changelog],
     read: Mapping[str, DataFrame],
     keys: int,
-    expected: ExpectedState,
+    without: Sequence[str],
 ) -> None:
-    wanted = expected(run.spark, done_records(run, records))
     if not set(COLUMNS_NEEDED) <= set(wanted.columns) <= set(COLUMNS_ALLOWED):
         raise AuditError(
             f"state: columns are {', '.join(COLUMNS_NEEDED)}, and where it matters map_key and deadline_ms; "
@@ -186,12 +187,31 @@ def _judge_expected(
         F.col("value").cast("binary").alias("value"),
         *(F.col(name).cast("bigint").alias(name) for name in values[1:]),
     )
-    seen = []
+    there = []
     for log in changelogs:
         names = F.create_map(*(F.lit(part) for name, number in log.stores.items() for part in (number, name)))
         named = F.coalesce(names[F.col("store")], F.col("store").cast("string"))
         found = state.entries(read[log.source]).where("is_whole").withColumn("store", named)
-        seen.append(found.select(*KEY_COLUMNS, *values))
-    unlike = state.unlike(plain, reduce(DataFrame.unionAll, seen), KEY_COLUMNS, values)
+        there.append(found.select(*KEY_COLUMNS, *values))
+    seen = reduce(DataFrame.unionAll, there)
+    if without:
+        keys -= seen.where(_is_of(without)).count()
+        plain, seen = plain.where(~_is_of(without)), seen.where(~_is_of(without))
+        run.not_looked_at += [f"state of store {name!r}: left out by --without-store" for name in without]
+    unlike = run.keep(state.unlike(plain, seen, KEY_COLUMNS, values))
+    silent = [] if unlike.isEmpty() else _silent(unlike, plain, {name for log in changelogs for name in log.stores})
+    bad = unlike.where(~_is_of([example["store"] for example in silent]))
     shown = [*KEY_COLUMNS, "expected", "seen", *(f"{side}_{name}" for side in ("expected", "seen") for name in values)]
-    run.judge_rows("state", "the state is what the sources give, key by key", keys, unlike, shown)
+    run.judge_rows("state", "the state is what the sources give, key by key", keys, bad, shown, silent)
+
+
+def _silent(unlike: DataFrame, plain: DataFrame, declared: set[str]) -> list[Example]:
+    """The stores with keys, of which the function gives no row."""
+    given = {row["store"] for row in plain.select("store").distinct().collect()}
+    counts = unlike.where(_is_of(declared - given)).groupBy("store").count().orderBy("store")
+    problem = "the function gives no row of this store, which --without-store {} leaves out"
+    return [{"store": name, "keys": n, "problem": problem.format(name)} for name, n in counts.collect()]
+
+
+def _is_of(stores: Iterable[str]) -> Column:
+    return F.coalesce(F.col("store").isin([*stores]), F.lit(False))

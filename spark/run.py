@@ -73,12 +73,19 @@ class Run:
         shown = tuple(self._named(example) for example in list(examples)[: self.examples_max])
         self.found.append(Check(name, statement, checked, bad, shown))
 
-    def judge_rows(self, name: str, statement: str, checked: int, bad: DataFrame, columns: Sequence[str]) -> int:
-        """Judge by the rows of a frame, which contradict the statement; returns how many there are."""
+    def judge_rows(
+        self,
+        name: str,
+        statement: str,
+        checked: int,
+        bad: DataFrame,
+        columns: Sequence[str],
+        known: Sequence[Example] = (),
+    ) -> None:
+        """Judge by the rows of a frame, which contradict the statement, and by what is ``known`` to."""
         rows = bad.select(*columns).limit(self.examples_max + 1).collect()
         count = len(rows) if len(rows) <= self.examples_max else bad.count()
-        self.judge(name, statement, checked, count, [row.asDict() for row in rows])
-        return count
+        self.judge(name, statement, checked, len(known) + count, [*known, *(row.asDict() for row in rows)])
 
     def judge_counted(
         self, name: str, statement: str, checked: int, count: int, bad: DataFrame, columns: Sequence[str]

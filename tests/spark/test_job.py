@@ -13,8 +13,9 @@ from keylanes.spark.brokers import AuditError
 from keylanes.spark.job import main
 from keylanes.spark.report import Check, Report, SourceFigures
 
+from ..stage.log_events import store_declared
 from ..tiers.marks import tier
-from .honest import APP, Planner
+from .honest import APP, SOURCE, Planner
 
 pytestmark = tier("check")
 
@@ -52,8 +53,67 @@ def test_what_can_not_be_audited_ends_with_2_before_spark_starts(
     assert "expected: module:function" in capsys.readouterr().err
     assert main(["--broker", url, "--app", APP, "--state", "nowhere:nothing"]) == 2
     assert "state: module:function" in capsys.readouterr().err
+    assert main(["--broker", url, "--app", APP, "--state", f"{__name__}:right"]) == 2
+    assert "state: the application 'flights' has declared no store" in capsys.readouterr().err
     assert main(["--broker", url, "--app", APP, "--copies", str(tmp_path)]) == 2
     assert "copies: the application 'flights' has declared no store" in capsys.readouterr().err
+
+
+def right(spark: object, done: object) -> None:
+    """A function as ``--state`` and ``--expected`` call it."""
+
+
+def of_one(done: object) -> None:
+    """One that lacks the session."""
+
+
+@pytest.mark.parametrize("option", ["state", "expected"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere:nothing", "'nowhere:nothing': ModuleNotFoundError: No module named 'nowhere'"),
+        ("broken:right", "'broken:right': ZeroDivisionError: division by zero"),
+        (f"{__name__}:nothing", "AttributeError: module"),
+        (f"{__name__}:APP", "is no function but str"),
+        (
+            f"{__name__}:of_one",
+            "which takes (done: object) -> None: too many positional arguments. It is called with two arg",
+        ),
+    ],
+)
+def test_a_function_that_can_not_be_called_is_refused_before_spark_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    name: str,
+    said: str,
+) -> None:
+    """With what it is called with. A module is looked for in the working directory, too."""
+    pytest.importorskip("pyspark")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["--broker", f"embedded:{tmp_path}", "--app", APP, f"--{option}", name]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"audit: {option}: module:function")
+    assert said in shown
+
+
+def test_a_store_is_left_out_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that was not declared is refused with those that were, and so is one where no state is compared."""
+    pytest.importorskip("pyspark")
+    run = Planner(restarts=0).run()
+    run.control += [
+        store_declared(1, number, name, SOURCE, "value", "", "int", "json")
+        for number, name in enumerate(("total", "seen"))
+    ]
+    url = run.store(tmp_path / "topics")
+    given = ["--broker", url, "--app", APP, "--without-store", "sen"]
+    assert main([*given, "--state", f"{__name__}:right"]) == 2
+    assert "--without-store: 'flights' has no store 'sen'; it has seen, total" in capsys.readouterr().err
+    assert main(given) == 2
+    assert "give --state MODULE:FUNCTION" in capsys.readouterr().err
 
 
 def test_the_page_lists_all_statements() -> None:

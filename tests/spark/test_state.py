@@ -417,6 +417,35 @@ def test_a_hook_needs_state(audited: "Callable[..., Report]", judged: "Callable[
         judged(run, changes + beacons(run), state=lambda spark, done: expected_state(spark, done).drop("key"))
 
 
+def test_a_store_that_the_function_leaves_out(judged: "Callable[..., Report]", tmp_path: Path) -> None:
+    """It is one violation, which names the option, beside what else is wrong. Left out by name it is not compared,
+    whatever the function gives of it.
+    """
+    run = planner(restarts=0, records=60).run()
+    of_both = stateful(run)
+    of_seen = [change for change in of_both if change[1][5] == SEEN]
+    changes = [*of_both, *beacons(run)]
+    wrong = [*changes, (*of_seen[0][:2], encode_stored(b"77"))]
+
+    lost = next(key for key, _ in run.records[0] if key is not None)
+
+    def parities(spark: "SparkSession", done: "DataFrame") -> "DataFrame":
+        return expected_state(spark, done).where(f"store = 'parities' and cast(key as string) <> '{lost.decode()}'")
+
+    report = judged(run, changes, state=parities)
+    assert report.violated() == ["state"]
+    silent, *others = report.check("state").examples
+    assert (silent["store"], silent["keys"]) == ("seen", keys_of(of_seen))
+    assert "the function gives no row of this store, which --without-store seen leaves out" in report.to_text()
+    assert {(other["store"], bytes(other["key"])) for other in others} == {("parities", lost)}
+    assert report.check("state").violations == 1 + len(others)
+    shutil.rmtree(tmp_path / "topics")
+    report = judged(run, wrong, without_stores=["seen"])
+    assert report.violated() == [], report.to_text()
+    assert report.not_looked_at == ("state of store 'seen': left out by --without-store",)
+    assert report.check("state").checked == report.figures["state_keys"] - silent["keys"]
+
+
 def test_the_frame_of_somebody_with_a_notebook(spark: "SparkSession", tmp_path: Path) -> None:
     """Every part of a key and of a value is a column; a record that is no state stops it when it is read."""
     from pyspark.errors import PySparkException
