@@ -112,9 +112,9 @@ def _list_not_begun(run: Run) -> None:
     """Partitions that nobody worked on: a line for each topic."""
     stateful = {store.topic for store in run.pins.grants.stores.values()}
     for topic, group in groupby(run.pins.not_begun, key=lambda source: source[0]):
-        added = list(group)
-        offsets = sum(span.end - span.start for source in added if (span := run.pins.sources[source]))
-        numbers = ", ".join(str(partition) for _, partition in added)
+        spans = {partition: run.pins.sources[topic, partition] for _, partition in group}
+        offsets = sum(span.end - span.start for span in spans.values())
+        numbers = ", ".join(map(str, spans))
         line = f"{topic}[{numbers}], {offsets:,} offsets: the application has never worked on these partitions"
         moved = "; if they were added, keys have moved there and their state has not: docs/partitioners.md"
         run.not_looked_at.append(line + (moved if topic in stateful else ""))

@@ -33,7 +33,9 @@ APPLICATION = """
 
 def functions() -> str:
     """The module of the page."""
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.partition("## Proving state")[2], re.MULTILINE | re.DOTALL)[0]
+    found = re.search(r"^```python\n(.*?)^```$", PAGE.partition("## Proving state")[2], re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
 
 
 @pytest.fixture
