@@ -47,11 +47,11 @@ SETTLE_STEP_S = 0.05
 class SimulatedApp:
     """What a test does to its application: ``async with app.test(seed=…) as broker``.
 
-    Its topics are those that handlers declare, that the application writes to, and that ``partitions`` of ``app.test``
-    names; ``send``, ``read``, ``records`` and ``visible`` raise KeylanesError for any other one. The error that stopped
-    the application is raised by ``read``, or where the block ends; a refusal of what is real (NotSimulated) also when a
-    handler has caught it. An async handler that blocks the event loop is logged, and a value of a store that is changed
-    in place and not put (docs/mistakes.md).
+    Its topics are those that handlers declare, and those that ``partitions`` of ``app.test`` names; ``send``, ``read``,
+    ``records`` and ``visible`` raise KeylanesError for any other one. The error that stopped the application is raised
+    by ``read``, or where the block ends; a refusal of what is real (NotSimulated) also when a handler has caught it. An
+    async handler that blocks the event loop is logged, and a value of a store that is changed in place and not put
+    (docs/mistakes.md).
     """
 
     # ``handlers`` by topic; ``adopt`` is told which run is to answer for the application (None: none does), and how it
@@ -264,7 +264,7 @@ class SimulatedApp:
         known = sorted(made.keys() - logs)
         meant = near(topic, known)
         raise KeylanesError(
-            "app.test(): the topics of a test are those that handlers declare or have written to, "
+            "app.test(): the topics of a test are those that handlers declare, "
             f"{', '.join(known)}; seen {topic!r}{f' (did you mean {meant}?)' if meant else ''}: correct the name, or "
             f'name the topic in app.test(partitions={{"{topic}": {PARTITIONS}}})'
         )
