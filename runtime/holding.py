@@ -178,8 +178,10 @@ class Holding:
         found = {dispatch.place: [worker.edge for worker in dispatch.workers] for dispatch in dispatches}
         for restoring in self._restoring:
             for place, epoch, within in restoring.left:
-                pieces = self.standing.ledger.partition(place).parts[epoch].edges.pieces(within.first, within.end)
-                found.setdefault(TopicPartition(*place), []).extend(edge for _, _, edge in pieces)
+                part = self.standing.ledger.partition(place).parts.get(epoch)
+                if part is not None:  # else all of it was granted to others since
+                    pieces = part.edges.pieces(within.first, within.end)
+                    found.setdefault(TopicPartition(*place), []).extend(edge for _, _, edge in pieces)
         return {source: min(edges) for source, edges in found.items()}
 
     def holds_nothing(self) -> bool:
