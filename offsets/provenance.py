@@ -5,6 +5,8 @@ is the i-th (from 0) of the n outputs of that record, and an application of that
 are outputs for as long as their topics keep them, has no ``app_id``. The digest of an output is, in Spark's terms,
 ``xxhash64(string topic, int partition, bigint offset, int i, string destination)``, read as an unsigned 64-bit integer;
 a commit event carries the sum of them mod 2**64. What the header says of the application is no part of it.
+
+A dead letter has three headers more, which no other output has.
 """
 
 from typing import Final, NamedTuple
@@ -14,6 +16,9 @@ import msgspec
 from ..keyrange.hashing import hash_chain_int, hash_chain_long_int_bytes, hash_chain_text
 
 HEADER: Final = "kl"
+ERROR_HEADER: Final = "kl-error"
+ATTEMPTS_HEADER: Final = "kl-attempts"
+TIMESTAMP_HEADER: Final = "kl-timestamp"
 VERSION: Final = 2
 VERSIONS: Final = (1, 2)
 APP_ID_BYTES: Final = 8

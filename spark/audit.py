@@ -19,7 +19,7 @@ from .group_report import GroupFigures
 from .judge_copies import judge_copies
 from .judge_group import judge_group
 from .judge_logs import judge_logs
-from .judge_outputs import Expected, judge_outputs
+from .judge_outputs import Expected, Outputs, judge_outputs
 from .judge_plane import Plane, Tiles, judge_commits, judge_plane
 from .judge_records import judge_records, read_places
 from .judge_state import ExpectedState, judge_state
@@ -189,9 +189,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         "commits": tiles.commits,
         "tiles": plane.tiles_counted,
     }
-    if outputs.of_others:
-        figures["outputs_of_others"] = sum(outputs.of_others.values())
-        _note_others(run, outputs.of_others)
+    figures |= _count_not_judged(run, outputs)
     if run.pins.grants.stores:
         figures["state_keys"] = keys
     if spec.copies:
@@ -229,11 +227,29 @@ def _check_heads(run: Run, spec: AuditSpec, destinations: Iterable[str]) -> None
         )
 
 
+def _count_not_judged(run: Run, outputs: Outputs) -> dict[str, int]:
+    """Figures of records with a header that are no outputs of the application; the notes say where they lie."""
+    figures = {}
+    if outputs.of_others:
+        figures["outputs_of_others"] = sum(outputs.of_others.values())
+        _note_others(run, outputs.of_others)
+    if outputs.replays:
+        figures["replays"] = sum(n for n, _, _ in outputs.replays.values())
+        _note_replays(run, outputs.replays)
+    return figures
+
+
 def _note_others(run: Run, of_others: Mapping[str, int]) -> None:
     shown = ", ".join(f"{topic} {n:,}" for topic, n in list(of_others.items())[:TOPICS_SHOWN])
     more = len(of_others) - TOPICS_SHOWN
     shown += f" and {more:,} topics more" if more > 0 else ""
     run.notes.append(f"outputs of other applications are counted and not judged: {shown}")
+
+
+def _note_replays(run: Run, replays: Mapping[str, tuple[int, int, int]]) -> None:
+    first = "the first in partition {} at offset {}"
+    shown = ", ".join(f"{topic} {n:,} ({first.format(*place)})" for topic, (n, *place) in replays.items())
+    run.notes.append(f"dead letters that were written back to their source are no outputs, but its records: {shown}")
 
 
 def _tile_rows(run: Run, tiles: Tiles) -> tuple[TileRow, ...]:

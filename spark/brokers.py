@@ -9,9 +9,9 @@ waits for that first.
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from ..offsets.provenance import HEADER
+from .rows import OriginHeaders, origin_of
 
 if TYPE_CHECKING:
     from ..state.topics import TopicTable
@@ -42,13 +42,13 @@ class Span(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Committed records of one partition in offset order, as columns. ``provenance`` is the raw header, or None."""
+    """Committed records of one partition in offset order, as columns. ``origins``: None without a provenance header."""
 
     offsets: list[int]
     timestamps: list[int]
     keys: list[bytes | None]
     values: list[bytes | None]
-    provenance: list[bytes | None]
+    origins: list[OriginHeaders | None]
 
 
 class WitnessBroker(Protocol):
@@ -85,15 +85,6 @@ class WitnessBroker(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections."""
-
-
-def provenance_of(headers: Iterable[tuple[str, Any]] | None) -> bytes | None:
-    """The raw provenance header, if there is one; the last counts."""
-    found = None
-    for name, value in headers or ():
-        if name == HEADER:
-            found = value if value is not None else b""
-    return found
 
 
 class EmbeddedWitness:
@@ -145,7 +136,7 @@ class EmbeddedWitness:
                 [record.timestamp for record in records],
                 [record.key for record in records],
                 [record.value for record in records],
-                [provenance_of(record.headers) for record in records],
+                [origin_of(record.headers) for record in records],
             )
 
     def table(self, place: Place) -> Iterator[Columns] | None:

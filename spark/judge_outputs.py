@@ -2,6 +2,9 @@
 
 An output is the application's if its header names it. One of version 1 names nobody: it is the application's if it is
 of a topic that the application reads. Those of others are counted, not judged.
+
+A replay is no output: a dead letter that somebody wrote back, with its headers, to the topic that its record came from.
+A letter of a topic never lies in that topic, and no handler writes headers of letters, so nothing else looks like one.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,12 +33,14 @@ _OUTPUT = ("topic", "partition", "offset", *_PLACE, "kl_i", "kl_n")
 class Outputs:
     """The visible outputs per destination, dead letters included, and how many of them are known to be dead letters.
 
-    ``of_others``: how many records of other applications were seen, by topic.
+    ``of_others``: how many records of other applications were seen, by topic; ``replays``: how many, and where the
+    first one lies.
     """
 
     destinations: dict[str, int]
     dead_letters: int
     of_others: dict[str, int]
+    replays: dict[str, tuple[int, int, int]]
 
 
 def judge_outputs(
@@ -50,7 +55,9 @@ def judge_outputs(
             F.count_if("own").alias("whole"),
             F.count_if("kl_damaged").alias("damaged"),
             F.count_if(F.col("own") & F.col("astray")).alias("astray"),
-            F.count_if(~F.col("own") & ~F.col("kl_damaged")).alias("of_others"),
+            F.count_if(~F.col("own") & ~F.col("kl_damaged") & ~F.col("replay")).alias("of_others"),
+            F.count_if("replay").alias("replays"),
+            F.min(F.when(F.col("replay"), F.struct("partition", "offset"))).alias("first_replay"),
         )
         .collect()
     )
@@ -72,7 +79,9 @@ def judge_outputs(
     if expected is not None:
         _judge_expected(run, ours, records, expected)
     dead = sum(n for topic, n in destinations.items() if topic in (dead_letters or ()))
-    return Outputs(destinations, dead, {row["topic"]: row["of_others"] for row in sorted(counts) if row["of_others"]})
+    of_others = {row["topic"]: row["of_others"] for row in sorted(counts) if row["of_others"]}
+    replays = {row["topic"]: (row["replays"], *row["first_replay"]) for row in sorted(counts) if row["replays"]}
+    return Outputs(destinations, dead, of_others, replays)
 
 
 def _gone(run: Run) -> DataFrame | None:
@@ -87,14 +96,17 @@ def _gone(run: Run) -> DataFrame | None:
 
 
 def _outputs(run: Run, *, values: bool) -> DataFrame:
-    """Every visible record with a header; ``own``: it is an output of this application, or says that it is one."""
-    columns = "topic,partition,offset,kl_app,kl_topic,kl_source,kl_partition,kl_offset,kl_i,kl_n,kl_damaged"
+    """Every visible record with a header; ``own``: it is an output of this application, or says that it is one;
+    ``replay``: it is a dead letter of this application that was written back.
+    """
+    columns = "topic,partition,offset,kl_app,kl_topic,kl_source,kl_partition,kl_offset,kl_i,kl_n,kl_damaged,kl_letter"
     spans: dict[Place, Span] = dict(run.pins.outputs)
     read = run.read("keylanes_records", spans, columns + (",key,value" if values else ""), headed="true")
     of_sources = F.col("kl_topic").isin(sorted({topic for topic, _ in run.sources}))
     named = F.col("kl_app") == F.lit(run.pins.grants.app_id)
     own = F.coalesce(F.when(F.col("kl_app").isNull(), of_sources).otherwise(named), F.lit(False))
-    return read.withColumn("own", own & ~F.col("kl_damaged")).drop("kl_app")
+    replay = F.coalesce(F.col("kl_letter") & named & (F.col("kl_topic") == F.col("topic")), F.lit(False))
+    return read.withColumns({"own": own & ~F.col("kl_damaged") & ~replay, "replay": replay}).drop("kl_app", "kl_letter")
 
 
 def _judge_key_order(run: Run, ours: DataFrame, total: int) -> None:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from .brokers import CHUNK_RECORDS, DECIDED_S_MAX, AuditError, Columns, Place, Span, Topic, provenance_of
+from .brokers import CHUNK_RECORDS, DECIDED_S_MAX, AuditError, Columns, Place, Span, Topic
 from .kafka_clients import API_TIMEOUT_MS, PAUSE_S_MAX, KafkaClients, unread_of
 from .kafka_spans import KafkaSpans
+from .rows import origin_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
@@ -170,5 +171,5 @@ def _fill(columns: Columns, messages: Iterable[Any], start: int, end: int) -> "t
         columns.timestamps.append(message.timestamp()[1])
         columns.keys.append(message.key())
         columns.values.append(message.value())
-        columns.provenance.append(provenance_of(message.headers()))
+        columns.origins.append(origin_of(message.headers()))
     return bool(columns.offsets) and columns.offsets[-1] == end - 1, None

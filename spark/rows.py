@@ -7,7 +7,7 @@ reader need not put them together again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ..offsets.codec import decode
 from ..offsets.control_events import RangesGranted
@@ -21,7 +21,7 @@ from ..offsets.events import (
     WorkersMerged,
     WorkerSplit,
 )
-from ..offsets.provenance import decode_provenance
+from ..offsets.provenance import ATTEMPTS_HEADER, ERROR_HEADER, HEADER, decode_provenance
 
 EVENT_SCHEMA = (
     "log string, log_partition int, position bigint, timestamp bigint, kind string, incarnation bigint, "
@@ -34,10 +34,11 @@ EVENT_SCHEMA = (
 RECORD_SCHEMA = (
     "topic string, partition int, offset bigint, timestamp bigint, key binary, value binary, source int, "
     "kl_app binary, kl_topic string, kl_source int, kl_partition int, kl_offset bigint, kl_i int, kl_n int, "
-    "kl_damaged boolean"
+    "kl_damaged boolean, kl_letter boolean"
 )
 """``source`` and ``kl_source`` number the audited source partitions; ``kl_*`` come from the provenance header.
-``kl_app`` is null where a header of version 1 does not say who wrote it."""
+``kl_app`` is null where a header of version 1 does not say who wrote it. ``kl_letter``: it has the headers of a dead
+letter, too."""
 
 Sources: TypeAlias = Mapping[tuple[str, int], int]
 """The number of each audited source partition."""
@@ -128,18 +129,38 @@ def _items(event: Event) -> list[_Row]:
             return []
 
 
+class OriginHeaders(NamedTuple):
+    """What the headers of a record say of where it came from: the raw provenance header, and whether those are there
+    that a dead letter has.
+    """
+
+    header: bytes
+    is_letter: bool
+
+
+def origin_of(headers: Sequence[tuple[str, Any]] | None) -> OriginHeaders | None:
+    """What they say, if there is a provenance header; the last counts."""
+    found = None
+    for name, value in headers or ():
+        if name == HEADER:
+            found = value if value is not None else b""
+    if found is None:
+        return None
+    return OriginHeaders(found, {ERROR_HEADER, ATTEMPTS_HEADER} <= {name for name, _ in headers or ()})
+
+
 class Provenances:
     """Decodes provenance headers of records into columns."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
-    def columns(self, headers: Iterable[bytes | None]) -> dict[str, Sequence[Any]]:
-        """The columns ``kl_app`` to ``kl_damaged``."""
-        rows = [_NO_PROVENANCE if header is None else self._fields(header) for header in headers]
+    def columns(self, origins: Iterable[OriginHeaders | None]) -> dict[str, Sequence[Any]]:
+        """The columns ``kl_app`` to ``kl_letter``."""
+        rows = [_NO_PROVENANCE if origin is None else self._fields(*origin) for origin in origins]
         return dict(zip(_PROVENANCE_NAMES, zip(*rows, strict=True), strict=True)) if rows else _EMPTY
 
-    def _fields(self, header: bytes) -> _Row:
+    def _fields(self, header: bytes, is_letter: bool) -> _Row:
         try:
             p = decode_provenance(header)
         except ValueError:
@@ -149,10 +170,10 @@ class Provenances:
         ):
             return _DAMAGED
         number = self._sources.get((p.topic, p.partition), -1)
-        return p.app_id or None, p.topic, number, p.partition, p.offset, p.i, p.n, False
+        return p.app_id or None, p.topic, number, p.partition, p.offset, p.i, p.n, False, is_letter
 
 
-_NO_PROVENANCE: _Row = (None, None, None, None, None, None, None, None)
-_DAMAGED: _Row = (None, None, None, None, None, None, None, True)
+_NO_PROVENANCE: _Row = (None, None, None, None, None, None, None, None, None)
+_DAMAGED: _Row = (None, None, None, None, None, None, None, True, False)
 _PROVENANCE_NAMES = [column.split()[0] for column in RECORD_SCHEMA.split(", ") if column.startswith("kl_")]
 _EMPTY: dict[str, Sequence[Any]] = dict.fromkeys(_PROVENANCE_NAMES, ())

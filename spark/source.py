@@ -142,7 +142,7 @@ class RecordsReader(_Reader):
         provenances = Provenances(self._sources)
         for topic, number, chunk in self._chunks(partition):
             if self._headed:
-                kept = [i for i, header in enumerate(chunk.provenance) if header is not None]
+                kept = [i for i, origin in enumerate(chunk.origins) if origin is not None]
                 if not kept:
                     continue
                 if len(kept) < len(chunk.offsets):
@@ -158,7 +158,7 @@ class RecordsReader(_Reader):
                 "source": [self._sources.get((topic, number))] * n,
             }
             if self._decoded:
-                columns |= provenances.columns(chunk.provenance)
+                columns |= provenances.columns(chunk.origins)
             yield self._batch(columns)
 
 

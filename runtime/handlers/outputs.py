@@ -3,7 +3,7 @@
 Outputs are checked when the handler returns, so a bad one fails its record and not the transaction.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, Final, TypeAlias
@@ -13,7 +13,16 @@ import msgspec
 from ...brokers.partitioner import PartitionOfKey, partition_of_key, partition_without_key
 from ...brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from ...errors import HandlerMisdeclared, OutputRefused, caused
-from ...offsets.provenance import DIGEST_MASK, HEADER, Origins, output_digest, place_seed
+from ...offsets.provenance import (
+    ATTEMPTS_HEADER,
+    DIGEST_MASK,
+    ERROR_HEADER,
+    HEADER,
+    TIMESTAMP_HEADER,
+    Origins,
+    output_digest,
+    place_seed,
+)
 from ..watch.failures import failure_text
 from .context import Output
 from .handler import Handler
@@ -29,11 +38,8 @@ _ARRAYS: Final = (tuple, set, frozenset)
 """What JSON makes an array of; a tuple looks like (topic, value). A NamedTuple is a type of values like others."""
 _SOURCE_KEY: Final = msgspec.UNSET
 _ORIGIN_BYTES: Final = RECORD_FRAME_BYTES + len(HEADER)
-ERROR_HEADER: Final = "kl-error"
-ATTEMPTS_HEADER: Final = "kl-attempts"
-TIMESTAMP_HEADER: Final = "kl-timestamp"
-OF_LETTERS: Final = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
-"""What a dead letter says of itself; those of an earlier one are left out."""
+_OURS: Final = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
+"""What a dead letter says of itself. An output of a letter says none of it, and a later letter says its own."""
 ERROR_BYTES_MAX: Final = 1_000
 
 
@@ -184,7 +190,7 @@ def build(
         key = record.key if output.key is _SOURCE_KEY else _key_bytes(output.key, i, n)
         value = _encode(output.value, handler.codec, i, n)
         origin = place.origins.each(record.offset, i, n)
-        headers = _headers(output.headers, i, n)
+        headers = _without(_OURS, _headers(output.headers, i, n))
         bytes_now = _ORIGIN_BYTES + len(key or b"") + len(value or b"") + len(origin)
         bytes_now += sum(len(name) + len(data or b"") for name, data in headers)
         if bytes_now > destination.bytes_max:
@@ -210,7 +216,7 @@ def build_sent(given: Output, topic: str, codec: Codec, destination: Destination
     """
     output: Any = given  # its fields are as a user gave them: each is looked at
     key, value = _key_bytes(output.key, 0, 1), _encode(output.value, codec, 0, 1)
-    headers = _headers(output.headers, 0, 1)
+    headers = _without((HEADER,), _headers(output.headers, 0, 1))
     size = RECORD_FRAME_BYTES + len(key or b"") + len(value or b"")
     size += sum(len(name) + len(data or b"") for name, data in headers)
     if size > destination.bytes_max:
@@ -246,7 +252,7 @@ def build_dead_letter(
     """
     cause = failure_text(error).encode()[:ERROR_BYTES_MAX]
     headers = (
-        *((name, data) for name, data in record.headers if name not in OF_LETTERS),
+        *_without(_OURS, record.headers),
         (ERROR_HEADER, cause),
         (ATTEMPTS_HEADER, str(attempts).encode()),
         *(((TIMESTAMP_HEADER, str(record.timestamp).encode()),) if record.timestamp >= 0 else ()),
@@ -273,7 +279,7 @@ def _key_bytes(key: object, i: int, n: int) -> bytes | None:
 
 
 def _headers(headers: Any, i: int, n: int) -> Headers:
-    """Those of an output, without ours: of a record that is passed on it tells where that came from, not this one."""
+    """Those that an output was given."""
     if not isinstance(headers, Iterable):
         raise OutputRefused(f"output {i + 1} of {n}: headers are a list of pairs; seen {_kind(headers)}: () says none")
     listed = tuple(headers)
@@ -285,7 +291,12 @@ def _headers(headers: Any, i: int, n: int) -> Headers:
         raise OutputRefused(
             f"output {i + 1} of {n}: a header is a pair of str and bytes (or None); seen {_kind(header)}"
         )
-    return tuple((name, data) for name, data in listed if name != HEADER)
+    return listed
+
+
+def _without(names: Container[str], headers: Headers) -> Headers:
+    """Headers but for these: what ours say of a record is not so of one that is made of it."""
+    return tuple((name, data) for name, data in headers if name not in names)
 
 
 def _text_bytes(text: str, what: str, i: int, n: int) -> bytes:

@@ -158,11 +158,14 @@ def test_a_huge_header(kafka: Ground) -> None:
 
 @pytest.mark.parametrize("value", [b"junk", None, msgspec.msgpack.encode((1, "other", 3, 4, 0, 1)), OTHERS])
 def test_our_own_header_on_a_source_record(kafka: Ground, value: bytes | None) -> None:
-    """Whatever stands in it: outputs and dead letters name the record that they were made of, once."""
+    """Whatever stands in it: outputs and dead letters name the record that they were made of, once, and an output that
+    the record's headers are passed on to says nothing that a letter says.
+    """
     odd = ((b"kl", value), (b"kl-attempts", b"77"), (b"a", b"1"))
     feed(kafka, Raw(headers=odd), Raw(value=FAIL, headers=odd))
     passing_on(kafka).run(until="level")
     (output,), (letter,) = kafka.read(kafka.late), kafka.read(kafka.dead)
+    assert [name for name, _ in output.headers] == ["a", "kl"]
     (of_output,), (of_letter,) = provenance(output.headers), provenance(letter.headers)
     assert of_output == Provenance(2, of_letter.app_id, kafka.source, 0, 0, 0, 1)
     assert of_letter == Provenance(2, of_output.app_id, kafka.source, 0, 1, 0, 1)

@@ -552,8 +552,9 @@ def test_a_dead_letter_is_the_record_with_its_cause() -> None:
 
 
 def test_headers_that_are_passed_on() -> None:
-    """Null values stay null and count nothing; ours, of the record that is passed on, is replaced."""
-    headers = (("a", None), ("kl", b"of another"), ("a", b"1"))
+    """Null values stay null and count nothing; ours, of the record that is passed on, are left out or replaced."""
+    letters = (("kl-error", b"no"), ("kl-attempts", b"3"), ("kl-timestamp", b"5"))
+    headers = (("a", None), ("kl", b"of another"), *letters, ("a", b"1"))
     (written,) = build([Output(value=b"x", headers=headers)], SOURCE, to_out, PLACE, KNOWN).outputs
     assert [*written.headers][:2] == [("a", None), ("a", b"1")]
     assert [name for name, _ in written.headers] == ["a", "a", "kl"]

@@ -47,6 +47,7 @@ from keylanes.offsets.events import (
 )
 from keylanes.offsets.provenance import (
     DIGEST_MASK,
+    ERROR_HEADER,
     HEADER,
     VERSION,
     app_id_of,
@@ -54,7 +55,6 @@ from keylanes.offsets.provenance import (
     output_digest,
     place_seed,
 )
-from keylanes.runtime.handlers.outputs import ERROR_HEADER
 from keylanes.state.changelog import changelog_topic
 
 from ..stage.cluster import Cluster, Row

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from keylanes.brokers.protocol import Headers
 from keylanes.keyrange.hashing import HASH_NAME, point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.codec import encode
@@ -20,7 +21,9 @@ from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.offsets.event_values import Band, EpochFold, Piece, Tile
 from keylanes.offsets.events import Committed, Event, LogOpened, SnapshotTaken, WorkersCut
 from keylanes.offsets.provenance import (
+    ATTEMPTS_HEADER,
     DIGEST_MASK,
+    ERROR_HEADER,
     HEADER,
     app_id_of,
     encode_provenance,
@@ -44,6 +47,7 @@ TABLE = "other.changelog.flights.in"
 APP, SOURCE, LATE, AUDITED, DEAD = "flights", "flights.in", "late", "audit", "flights.dead"
 PROCESS = "process"
 APP_ID = app_id_of(f"{PROCESS} 0")
+OF_LETTER: Headers = ((ERROR_HEADER, b"ValueError: no"), (ATTEMPTS_HEADER, b"3"))
 
 
 @dataclass
@@ -60,12 +64,14 @@ class Output:
     app_id: bytes = APP_ID
     """Empty: its header is of version 1."""
     source: str = SOURCE
+    headers: Headers = ()
+    """More of them, in front of ours."""
 
     def record(self, partitions: int) -> NewRecord:
         place = point_of(self.key, self.partition, self.offset) % partitions
         of_record = (self.source, self.partition, self.offset, self.i, self.n)
         header = encode_provenance(self.app_id, *of_record) if self.app_id else msgspec.msgpack.encode((1, *of_record))
-        return NewRecord(self.destination, place, self.key, self.value, ((HEADER, header),), 1)
+        return NewRecord(self.destination, place, self.key, self.value, (*self.headers, (HEADER, header)), 1)
 
 
 @dataclass
@@ -155,7 +161,7 @@ def outputs_of(partition: int, offset: int, key: bytes | None, value: bytes) -> 
     """What the application makes of a record: a dead letter, nothing, or two outputs, by the number in the value."""
     number = int(value)
     if number % 17 == 0:
-        return [Output(DEAD, key, value, partition, offset, 0, 1)]
+        return [Output(DEAD, key, value, partition, offset, 0, 1, headers=OF_LETTER)]
     if number % 3:
         return []
     return [

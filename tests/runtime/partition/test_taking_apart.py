@@ -13,9 +13,9 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.event_values import Edge
-from keylanes.offsets.provenance import place_seed
+from keylanes.offsets.provenance import ERROR_HEADER, TIMESTAMP_HEADER, place_seed
 from keylanes.runtime.handlers.handler import DeadLetter, Stop
-from keylanes.runtime.handlers.outputs import ERROR_HEADER, TIMESTAMP_HEADER, Destination, kept
+from keylanes.runtime.handlers.outputs import Destination, kept
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import Cut, Released
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers

@@ -19,8 +19,8 @@ from keylanes import (
 )
 from keylanes.brokers.protocol import Outgoing
 from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.offsets.provenance import ERROR_HEADER
 from keylanes.runtime.handlers.context import Context
-from keylanes.runtime.handlers.outputs import ERROR_HEADER
 from keylanes.state.changelog import is_beacon_key
 
 from ...stage.appending import append
