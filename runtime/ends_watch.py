@@ -75,12 +75,9 @@ class EndsWatch:
         return all(source in ends and edge >= ends[source] for source, edge in self.holding.edges().items())
 
     def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
-        """How many offsets are left up to these ends, those of a worker in proportion to its key range."""
-        area = sum(
-            max(0, ends.get(run.dispatch.place, 0) - worker.edge) * (worker.end - worker.first)
-            for run in self.holding.runs
-            for worker in run.dispatch.workers
-        )
+        """How many offsets are left up to these ends, in proportion to the key ranges that are held."""
+        held = self.holding.held()
+        area = sum(max(0, ends.get(source, 0) - edge) * (end - first) for source, first, end, edge in held)
         return -(-area // SPACE_END)
 
 

@@ -20,7 +20,7 @@ What is released in a transaction whose outcome is not known here is taken up wh
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -64,6 +64,15 @@ class _Granted(NamedTuple):
     place: Place
     epoch: int
     within: KeyRange
+
+
+class Held(NamedTuple):
+    """Points ``[first, end)`` of a source partition, of which all below offset ``edge`` is committed."""
+
+    source: TopicPartition
+    first: int
+    end: int
+    edge: int
 
 
 class Holding:
@@ -111,6 +120,8 @@ class Holding:
         self._leaving: dict[int, _Leaving] = {}
         self._changed = asyncio.Event()
         self._heard: list[asyncio.Future[None]] = []
+        self._left: list[Held] = []
+        """What was given up at the end."""
         self._leaves = self._is_closed = False
         keeper.learner.tell, keeper.learner.writers = taking_part.has_copied, self._writers_of
 
@@ -172,17 +183,24 @@ class Holding:
         member = control.members.get(own)
         return self.taking_part.leaves and control.is_expelled(own) and (member is None or member.cause == LEFT)
 
+    def held(self) -> Iterator[Held]:
+        """All that is held, taken up or about to be, with its edges; after the end what was held until then."""
+        for dispatch in (run.dispatch for run in self.runs):
+            for worker in dispatch.workers:
+                yield Held(dispatch.place, worker.first, worker.end, worker.edge)
+        for place, epoch, within in (granted for restoring in self._restoring for granted in restoring.left):
+            part = self.standing.ledger.partition(place).parts.get(epoch)
+            if part is not None:  # else it was granted to others since
+                for piece in part.edges.pieces(within.first, within.end):
+                    yield Held(TopicPartition(*place), *piece)
+        yield from self._left
+
     def edges(self) -> dict[TopicPartition, int]:
-        """The least edge of what is held of each partition, taken up or about to be."""
-        dispatches = [run.dispatch for run in self.runs if run.dispatch.workers]
-        found = {dispatch.place: [worker.edge for worker in dispatch.workers] for dispatch in dispatches}
-        for restoring in self._restoring:
-            for place, epoch, within in restoring.left:
-                part = self.standing.ledger.partition(place).parts.get(epoch)
-                if part is not None:  # else all of it was granted to others since
-                    pieces = part.edges.pieces(within.first, within.end)
-                    found.setdefault(TopicPartition(*place), []).extend(edge for _, _, edge in pieces)
-        return {source: min(edges) for source, edges in found.items()}
+        """The least edge of what is held of each partition."""
+        found: dict[TopicPartition, int] = {}
+        for source, _, _, edge in self.held():
+            found[source] = min(edge, found.get(source, edge))
+        return found
 
     def holds_nothing(self) -> bool:
         """Whether nothing is held here, taken up or being released."""
@@ -382,6 +400,9 @@ class Holding:
             ours = self._given_up.setdefault(dispatch.place, Steps())
             for band in released.bands:
                 ours.put(band.first, band.end, band.edge)
+        if self._leaves:
+            bands = [(band.first, band.end, band.edge) for band in released.bands]
+            self._left += [Held(dispatch.place, first, end, edge) for first, end, edge in bands if edge is not None]
         incarnation, move = self.standing.incarnation, released.move
         told = ReleaseTold(incarnation, transaction, move, dispatch.topic, dispatch.partition, released.bands)
         self.taking_part.has_released(told)

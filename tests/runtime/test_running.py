@@ -280,7 +280,7 @@ async def test_loop_lag_is_measured(ground: Ground, caplog: pytest.LogCaptureFix
         await blocked.wait()
         await reached(lambda: app.statistics().loop_lag_ms_max >= 200)
         assert app.health().loop_lag_ms_max >= 200
-    assert re.search(r"the async handler \S+\.block blocks it", caplog.text)
+    assert re.search(r"the async handler block blocks it", caplog.text)
 
 
 async def test_stall_is_said_and_ends(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:

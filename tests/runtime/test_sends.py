@@ -45,7 +45,7 @@ def shop(topic: str = "audit", on_failure: DeadLetter | Stop | None = None, **de
 )
 def test_what_sends_may_be(sends: Any, says: str) -> None:
     """Names of topics, in a tuple or a list: a text would be its letters."""
-    with pytest.raises(SettingsError, match=f"handler shop.<locals>.look of topic 'orders': {says}"):
+    with pytest.raises(SettingsError, match=f"handler look of topic 'orders': {says}"):
         shop(sends=sends)
 
 
