@@ -146,7 +146,9 @@ class SendUnknown(KeylanesError):
 
 
 class StateNotReady(KeylanesError):
-    """The state is not restored yet, or not held by this process. Ask again later."""
+    """The state is not restored yet, or not held by this process: ask again later. Or another partitioner wrote the
+    source than the application says; the message names the setting.
+    """
 
 
 class Elsewhere(StateNotReady):

@@ -15,7 +15,8 @@ The process that has the key answers, the other one redirects to it.
 
 - 200: the count, as far as it is committed. 404: the key has none.
 - 307: another process has the key, at the address in ``Location``.
-- 503: nobody has it at this moment, or who has it does not say where it can be asked; ask again later.
+- 503: nobody has it at this moment, or who has it does not say where it can be asked; ask again later. Or the topic is
+  written by another partitioner than the application says: ``App("counts", partitioners={"words": "crc32"}, …)``.
 """
 
 import asyncio

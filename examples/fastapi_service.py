@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, HTTPException, Response
 
-from keylanes import App, DeadLetter, OutputRefused, SendUnknown, Settings, State, StateNotReady
+from keylanes import App, DeadLetter, Elsewhere, OutputRefused, SendUnknown, Settings, State, StateNotReady
 from keylanes.asgi import lifespan
 
 
@@ -48,11 +48,14 @@ async def order(customer: str, item: str, pieces: int) -> None:
 
 @service.get("/orders/{customer}")
 async def pieces_of(customer: str) -> int:
-    """How many pieces a customer has ordered. 421: this worker does not have the customer, another one may."""
+    """How many pieces a customer has ordered. 421: another worker has the customer. 503: no worker has, at this moment,
+    or the orders are written by another partitioner than ``app`` says.
+    """
+    total = app.store("total", int)
     try:
-        return app.store("total", int).get(customer) or 0
+        return total.get(customer, partition=total.partition_of(customer)) or 0
     except StateNotReady as error:
-        raise HTTPException(421 if app.health().state == "running" else 503, str(error)) from error
+        raise HTTPException(421 if isinstance(error, Elsewhere) else 503, str(error)) from error
 
 
 @service.get("/health")

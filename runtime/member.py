@@ -53,7 +53,6 @@ from .stopping import (
 )
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .telling import Telling
-from .watch.key_places import KeyPlaces
 from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
 from .watch.watchdog import StallWatch
@@ -108,15 +107,14 @@ class Member:
         stateful = [handler.topic for handler in handlers if handler.stores]
         placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
-        self.key_places = KeyPlaces(stateful, partitioners)
         self.slots = Slots(self.destinations, settings, self.fail, cpu_s, now_s)
         opens = open_copies or open_state_folder(app, settings, birth)
-        self.keeper = Keeper(app, broker, settings, handlers, wall_ms, opens)
+        self.keeper = Keeper(app, broker, settings, handlers, wall_ms, opens, partitioners)
         self.stall = StallWatch(settings.stall_ms)
         self.telling = Telling(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
         self.group = Group(self.standing, self.keeper.wanted, is_alone=broker.is_alone)
         self.group.on_rate = self.slots.turns.set_rate
-        self.keeper.group, self.keeper.partitioners = self.group.view(), placed
+        self.keeper.group = self.group.view()
         by_topic = {handler.topic: handler for handler in handlers}
         self.holding = Holding(
             self.standing, self.group.taking_part, self.group.sources, by_topic, self.keeper, settings
@@ -395,7 +393,7 @@ class Member:
             self.keeper.renew_marks_when_due()
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
-        self.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
+        self.keeper.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
         return await self.keeper.read_ahead(run.state, run.bindings, records)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

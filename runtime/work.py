@@ -42,8 +42,9 @@ class Work:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on from here to the end beside the commits."""
-        learner = self.holding.keeper.learner
-        works = (self.reader, self.windows, self.holding, learner, self.ends_watch, self.load_report)
+        keeper = self.holding.keeper
+        beside = (keeper.learner, keeper.key_places, self.ends_watch, self.load_report)
+        works = (self.reader, self.windows, self.holding, *beside)
         return [*(one.run() for one in works), self.load_report.sample()]
 
     def stop_reading(self) -> None:

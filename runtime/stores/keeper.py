@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from ...brokers.partitioner import PartitionOfKey, partition_of_key
+from ...brokers.partitioner import Partitioner
 from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
 from ...errors import FencedError, SettingsError, StateNotReady
 from ...keyrange.ranges import KeyRange
@@ -33,6 +33,7 @@ from ..settings import Settings
 from ..watch.statistics import Progress
 from .answers import Answering, Followed, GroupView
 from .follower import BrokerTable, CopyTable, Follower, StateThreads, Storage
+from .key_places import KeyPlaces
 from .learner import Learner
 from .restore import Restore, Restoring
 from .view import Found
@@ -75,6 +76,7 @@ class Keeper:
         handlers: Sequence[Handler],
         wall_ms: Callable[[], int],
         open_copies: OpenCopies | None,
+        partitioners: Mapping[str, Partitioner],
     ) -> None:
         self.app, self.broker, self.settings, self.wall_ms = app, broker, settings, wall_ms
         self.handlers = {handler.topic: handler for handler in handlers if handler.stores}
@@ -97,11 +99,10 @@ class Keeper:
         self._threads = StateThreads()
         self._restores = 0
         """How many are going on."""
-        self.learner = Learner(broker, settings, self.storages, wall_ms, self._threads)
+        self.key_places = KeyPlaces(self.handlers, partitioners, self.storages, self._threads)
+        self.learner = Learner(broker, settings, self.storages, wall_ms, self._threads, self.key_places.compare)
         self.group: GroupView | None = None
         """By which questions from outside are answered."""
-        self.partitioners: Mapping[str, PartitionOfKey] = {}
-        """By topic; murmur2 for others."""
         self.followed: Followed = self.learner
         self._withheld: str | None = None
         """Why no question from outside is answered any more."""
@@ -211,6 +212,7 @@ class Keeper:
         def is_whole(place: Place) -> None:
             fenced = tuple(i for i in sorted(known[place].required) if known[place].is_fenced(i))
             self._succeed(place, fenced)
+            self.key_places.compare(place)
             on_whole(place)
 
         wanted: list[Restoring] = []
@@ -272,8 +274,7 @@ class Keeper:
 
     def release(self, place: Place, within: KeyRange) -> None:
         """A range was released: its state is somebody else's from here on."""
-        storage = self.storages.get(place)
-        if storage is not None:
+        if (storage := self.storages.get(place)) is not None:
             storage.state.release(within)
             self.learner.release(place, within)
 
@@ -324,8 +325,7 @@ class Keeper:
             for place, storage in self.storages.items()
             if place[0] == info.topic
         }
-        partition_of = self.partitioners.get(info.topic, partition_of_key)
-        return Found(info, Binding(info.number, declared), partitions, partition_of)
+        return Found(info, Binding(info.number, declared), partitions, self.key_places)
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 

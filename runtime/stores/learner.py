@@ -62,7 +62,8 @@ class Learner:
     """Of one process. ``storages``: where the state of its source partitions is kept, once they are open.
 
     ``tell`` is called with how far the copies have come, ``writers`` with a place whose copy is to be thrown away: who
-    changed its state, by the logs as they are now. ``follow``, ``let_go``, ``release`` are called by who holds ranges.
+    changed its state, by the logs as they are now. ``compare`` is called with a place whose copy answers from now on.
+    ``follow``, ``let_go``, ``release`` are called by who holds ranges.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class Learner:
         storages: Mapping[Place, Storage],
         wall_ms: Callable[[], int],
         threads: StateThreads,
+        compare: Callable[[Place], None],
     ) -> None:
         self.broker, self.settings, self.storages, self.wall_ms = broker, settings, storages, wall_ms
+        self.compare = compare
         self.tell: Callable[[tuple[CopyTold, ...]], None] = lambda _: None
         self.writers: Callable[[Place], Awaitable[Writers | None]] = _unknown
         self._budget = Budget()
@@ -191,6 +194,7 @@ class Learner:
         one.level = one.asked
         levels = self._levels.get(one.place, _NEVER)
         self._levels[one.place] = levels.replace((first, end, one.asked) for first, end, _ in one.points.pieces())
+        self.compare(one.place)
 
     def has_lost(self, one: Pass, points: Steps[bool]) -> None:
         """See ``Host``: it answers no question from now on, and is not ready any more, which is told at once."""

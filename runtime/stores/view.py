@@ -17,6 +17,7 @@ from ...state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_stor
 from ...state.tables import StoreInfo
 from ..handlers.stores import Binding
 from .answers import Answering
+from .key_places import KeyPlaces
 
 V = TypeVar("V")
 
@@ -32,14 +33,16 @@ class StoreEntry(NamedTuple, Generic[V]):
 
 
 class Found(NamedTuple):
-    """A store, as it is declared and bound, and all partitions of its topic. ``partition_of``: a key, by the topic's
-    partitioner; raises OutputRefused when that fails.
-    """
+    """A store, as it is declared and bound, all partitions of its topic, and where keys lie in them."""
 
     info: StoreInfo
     binding: Binding
     partitions: Mapping[int, Answering]
-    partition_of: Callable[[bytes, int], int]
+    places: KeyPlaces
+
+    def partition_of(self, key: bytes) -> int:
+        """Of the topic, by its partitioner. Raises as ``KeyPlaces.partition_of``."""
+        return self.places.partition_of(self.info.topic, key, len(self.partitions))
 
 
 class StoreView(Generic[V]):
@@ -61,8 +64,10 @@ class StoreView(Generic[V]):
 
         Without ``partition`` all that this process holds are asked; raises when none of them has the key and there are
         others: None says that no partition has it. ``partition_of`` says which one to name. Raises Elsewhere when
-        another member has it, StateNotReady when nobody has it now. Its time to live is not judged: there is no record
-        here whose timestamp could be. Raises ValueError when several partitions hold the key: then name one.
+        another member has it, StateNotReady when nobody has it now, or when nothing is found in the partition that was
+        named and the topic is written by another partitioner than the one that it is said to have. Its time to live is
+        not judged: there is no record here whose timestamp could be. Raises ValueError when several partitions hold the
+        key: then name one.
 
         ``stale_ms_max``: where this process does not have it, its copy answers if that is at most so old.
         """
@@ -105,11 +110,10 @@ class StoreView(Generic[V]):
         return [(number, within) for number, asked in partitions.items() for within in asked.answered()]
 
     def partition_of(self, key: bytes | str) -> int:
-        """The partition that the topic's partitioner (``App(partitioners=…)``) gives a key. Raises StateNotReady;
-        OutputRefused when it is a function that fails.
+        """The partition that the topic's partitioner (``App(partitioners=…)``) gives a key. Raises StateNotReady, also
+        where the topic is written by another one; OutputRefused when it is a function that fails.
         """
-        found = self._find()
-        return found.partition_of(_bytes_of(key), len(found.partitions))
+        return self._find().partition_of(_bytes_of(key))
 
     def _entries(
         self, found: Found, key: bytes | str, map_key: MapKey | None, partitions: Mapping[int, Answering]
@@ -117,13 +121,16 @@ class StoreView(Generic[V]):
         data = _bytes_of(key)
         at = None if map_key is None else encode_map_key(map_key, found.info.key_type)
         try:
-            return entries_of_key(found.info, data, at, partitions.items())
+            entries = entries_of_key(found.info, data, at, partitions.items())
         except KeyInSeveral as error:
             raise ValueError(f"store {self.name!r} holds this key in partitions {error.partitions}; name one") from None
         except StateNotReady as unread:
             if len(partitions) == 1:
                 raise
             return self._where_it_belongs(found, data, at, partitions, unread)
+        if not entries and len(partitions) == 1:
+            found.places.confirm((found.info.topic, next(iter(partitions))))
+        return entries
 
     def _where_it_belongs(
         self, found: Found, key: bytes, at: bytes | None, partitions: Mapping[int, Answering], unread: StateNotReady
@@ -132,7 +139,7 @@ class StoreView(Generic[V]):
         is to be asked. That it has none there does not say that it has none: it may be placed by hand.
         """
         try:
-            number = found.partition_of(key, len(partitions))
+            number = found.partition_of(key)
         except OutputRefused:
             raise unread from None
         if entries := entries_of_key(found.info, key, at, [(number, partitions[number])]):

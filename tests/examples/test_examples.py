@@ -11,8 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from fastapi import HTTPException
 
 from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.partitioner import partition_by_crc32
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 
 from ..stage.appending import append
@@ -73,7 +75,12 @@ class Server:
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The example, on an embedded broker in a folder of its own."""
     monkeypatch.setenv("BROKER", f"embedded:{tmp_path}/data")
-    spec = importlib.util.spec_from_file_location("service_example", EXAMPLES / "service.py")
+    return loaded("service", monkeypatch)
+
+
+def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """An example."""
+    spec = importlib.util.spec_from_file_location(f"{name}_example", EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -139,3 +146,33 @@ async def test_a_service_that_fails_ends_its_server(service: ModuleType, tmp_pat
     assert [(await server.get(path))[0] for path in ("/health", "/ready", "/pieces/ann")] == [503, 503, 503]
     asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
     await broker.close()
+
+
+async def test_answers_of_a_topic_that_another_partitioner_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 with the setting, also for a key that has state; before that is noticed each key has its answer."""
+    counts, shop, partitions = loaded("counts", monkeypatch), loaded("fastapi_service", monkeypatch), 4
+    keys = [f"k{n}" for n in range(40)]
+    app = counts.make(1)
+    async with app.test(partitions=partitions) as broker:
+        await broker.send("words", b"", key=keys[0])
+        await broker.advance(1)
+        assert counts.respond(app, f"/count/{keys[0]}")[0] == "200 OK"
+        assert counts.respond(app, "/count/nothing")[0] == "404 Not Found"
+        for key in keys:
+            await broker.send("words", b"", key=key, partition=partition_by_crc32(key.encode(), partitions))
+        await broker.advance(1)
+        for key in (*keys, "nothing"):
+            status, _, answer = counts.respond(app, f"/count/{key}")
+            assert (status, '{"words": "crc32"}' in answer["error"]) == ("503 Service Unavailable", True)
+    async with shop.app.test(partitions=partitions) as broker:
+        await broker.send("orders", shop.Order("tea", 2), key=keys[0])
+        await broker.advance(1)
+        assert (await shop.pieces_of(keys[0]), await shop.pieces_of("nobody")) == (2, 0)
+        for key in keys:
+            place = partition_by_crc32(key.encode(), partitions)
+            await broker.send("orders", shop.Order("tea", 2), key=key, partition=place)
+        await broker.advance(1)
+        for key in (*keys, "nobody"):
+            with pytest.raises(HTTPException, match=r'{"orders": "crc32"}') as told:
+                await shop.pieces_of(key)
+            assert told.value.status_code == 503

@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 
-from keylanes import App, Context, DeadLetter, HandlerFailed, Retry, SettingsError, State
+from keylanes import App, Context, DeadLetter, Elsewhere, HandlerFailed, Retry, SettingsError, State, StateNotReady
 from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
 
+from ..stage.engine import Engine, started
+from ..stage.virtual import virtual
+from .membership.group import Group, held, in_group, start, until
+from .membership.test_questions import counting
+
+PARTITIONS = 4
 KEYS = [b"c%d" % i for i in range(40)]
 
 
@@ -80,6 +86,91 @@ async def test_a_source_that_another_partitioner_wrote_is_warned_of_once(caplog:
         ]
         assert len(said) == count
         assert all("murmur2" in text and "crc32" in text and "partitioners" in text for text in said)
+        assert all("a query" in text and "partition_of" in text and "StateNotReady" in text for text in said)
+
+
+def send_by_crc32(engine: Engine, keys: list[bytes]) -> None:
+    """A record of each key, as librdkafka's clients place it."""
+    for key in keys:
+        engine.send(key, b"1", partition=partition_by_crc32(key, PARTITIONS))
+
+
+ASTRAY = next(key for key in KEYS if partition_of_key(key, PARTITIONS) != partition_by_crc32(key, PARTITIONS))
+SETTING = r'App\(partitioners={"in": "crc32"}\)'
+
+
+@virtual
+async def test_state_that_another_partitioner_placed_is_noticed_after_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """There is no record to look at, and the state says it: nobody is told that a key has none which has some. What is
+    found is right, wherever it lies. With the declaration mended all is answered.
+    """
+    engine = await started(counting(), partitions=PARTITIONS)
+    send_by_crc32(engine, KEYS)
+    await engine.level()
+    await engine.crash()
+    caplog.clear()
+    await engine.start()
+    seen = engine.view("seen")
+    await until(lambda: bool(caplog.records))
+    for ask in (
+        lambda: seen.partition_of(ASTRAY),
+        lambda: seen.get(ASTRAY, partition=partition_of_key(ASTRAY, PARTITIONS)),
+        lambda: seen.get(b"nobody", partition=0),
+    ):
+        with pytest.raises(StateNotReady, match=SETTING):
+            ask()
+    assert [seen.get(key) for key in KEYS] == [1] * len(KEYS)
+    assert seen.get(ASTRAY, partition=partition_by_crc32(ASTRAY, PARTITIONS)) == 1
+    assert (seen.get(b"nobody"), len(list(seen.scan()))) == (None, len(KEYS)), "of all partitions"
+    await engine.stop()
+    app = counting()
+    app.partitioners = {"in": "crc32"}
+    await engine.start(app)
+    assert [seen.get(key, partition=seen.partition_of(key)) for key in KEYS] == [1] * len(KEYS)
+    await until(lambda: seen.get(b"nobody", partition=seen.partition_of(b"nobody")) is None)
+
+
+async def come_back(group: Group, *engines: Engine, done: int) -> None:
+    """All are stopped when so many records are done, and started again: each has the partitions that it had."""
+    await until(lambda: len(group.cluster.committed("out")) == done)
+    for engine in engines:
+        await engine.stop()
+    await start(*engines)
+
+
+@in_group(partitions=PARTITIONS)
+async def test_no_process_says_that_a_key_has_no_state_which_another_partitioner_placed(group: Group) -> None:
+    """Each looks at the tables that it has; who does not have a partition leads to who has its table."""
+    engines = [group.process(n, counting(endpoint=f"http://{n}:80")) for n in "ab"]
+    await start(*engines)
+    send_by_crc32(engines[0], KEYS)
+    await come_back(group, *engines, done=len(KEYS))
+    partition = partition_of_key(ASTRAY, PARTITIONS)
+    owner, other = engines if partition in held(engines[0]) else engines[::-1]
+    for engine in engines:
+        with pytest.raises(StateNotReady, match=SETTING):
+            engine.view("seen").partition_of(ASTRAY)
+    with pytest.raises(StateNotReady, match=SETTING):
+        owner.view("seen").get(ASTRAY, partition=partition)
+    with pytest.raises(Elsewhere, match=f"http://{owner.name}:80"):
+        other.view("seen").get(ASTRAY, partition=partition)
+
+
+@in_group(partitions=PARTITIONS)
+async def test_a_copy_says_by_whom_its_topic_is_written(group: Group) -> None:
+    """All keys lie in one partition: who does not own it has no other state to look at."""
+    engines = [group.process(n, counting(standbys=1)) for n in "ab"]
+    await start(*engines)
+    partition, other = min(held(engines[0])), engines[1]
+    keys = [key for key in (b"%d" % n for n in range(200)) if partition_by_crc32(key, PARTITIONS) == partition]
+    send_by_crc32(engines[0], keys)
+    await come_back(group, *engines, done=len(keys))
+    assert partition not in held(other)
+    await until(lambda: bool(other.member.keeper.learner.followed(("in", partition))))
+    with pytest.raises(StateNotReady, match=SETTING):
+        other.view("seen").partition_of(ASTRAY)
 
 
 async def test_a_partitioner_that_gives_no_partition_fails_the_record() -> None:

@@ -89,6 +89,7 @@ class Engine:
             open_copies=self.open_copies,
             cpu_s=self.cpu_s,
             now_s=loop.time,
+            partitioners=self.app.partitioners,
         )
         self.starts += 1
         return self.member

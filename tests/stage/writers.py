@@ -97,7 +97,7 @@ class Group:
         broker = self.connect()
         await broker.open()
         copies = MemoryCopies()
-        keeper = Keeper(self.name, broker, Settings(), self.handlers, lambda: 1_000, lambda _: copies)
+        keeper = Keeper(self.name, broker, Settings(), self.handlers, lambda: 1_000, lambda _: copies, {})
         member = self.members[incarnation] = Member(incarnation, within, keeper)
         ledger = await self.ledger()
         await keeper.open(ledger, await broker.describe([self.changelog]))

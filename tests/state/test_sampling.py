@@ -1,4 +1,4 @@
-"""How large the state of a range is, about, from a few of its entries."""
+"""How large the state of a range is, about, from a few of its entries; and some keys that have state."""
 
 import random
 
@@ -10,7 +10,7 @@ from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.state.changelog import beacon_key
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies
-from keylanes.state.sampling import ENTRIES, PLACES, sampled_bytes
+from keylanes.state.sampling import ENTRIES, PAGE, PAGES_BYTES_MAX, PLACES, sampled_bytes, sampled_keys
 from keylanes.state.tables import Copy
 
 from ..tiers.marks import tier
@@ -57,3 +57,21 @@ def test_beacons_are_no_state() -> None:
     """They stand among the keys of the first points."""
     entries = {beacon_key(n): bytes(8) for n in range(20)}
     assert sampled_bytes(table(entries), WHOLE) == 0
+
+
+def test_the_keys_of_a_sample_are_those_of_records_each_once() -> None:
+    """In order of points, whatever stores have values of them, behind beacons and large maps."""
+    keys = sorted((b"%d" % n for n in range(500)), key=point_of_key)
+    entries = {state_key(point_of_key(key), store, key): b"v" for key in keys for store in (1, 2)}
+    entries |= {state_key(point_of_key(keys[0]), 3, keys[0], b"%d" % n): b"v" for n in range(10 * PAGE)}
+    entries |= {beacon_key(n): bytes(8) for n in range(2 * PAGE)}
+    assert sampled_keys(table(entries), 256) == keys[:256]
+    assert sampled_keys(table(entries), 1_000) == keys
+    assert sampled_keys(table({}), 256) == []
+    assert sampled_keys(table({state_key(SPACE_END - 1, 1, b"%d" % n): b"" for n in range(PAGE)}), 256) != []
+
+
+def test_a_sample_of_large_values_ends_early() -> None:
+    """No page is read behind those that are large together."""
+    entries = {state_key(n, 1, b"%d" % n): bytes(PAGES_BYTES_MAX // 20) for n in range(5 * PAGE)}
+    assert len(sampled_keys(table(entries), 256)) == 2 * PAGE

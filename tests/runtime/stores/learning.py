@@ -47,7 +47,7 @@ class Beside(World):
         self.threads = StateThreads()
         self.followers = {(SOURCE, p): self.follower(p) for p in range(self.cluster.topics()[TOPIC].partitions)}
         storages: dict[tuple[str, int], Storage] = {**self.followers}
-        self.learner = Learner(connection, self.settings, storages, lambda: self.now_ms, self.threads)
+        self.learner = Learner(connection, self.settings, storages, lambda: self.now_ms, self.threads, lambda _: None)
         self.learner.tell = lambda copies: self.told.append((asyncio.get_running_loop().time(), copies))
         self.task = asyncio.ensure_future(self.learner.run())
         self.learner.follow(self.asked.values())

@@ -1,0 +1,188 @@
+"""Whether the keys of a source with state lie where its partitioner puts them: looked at in samples.
+
+State belongs to a key of a partition. Two writers of a topic that choose its partitions by different hashes split the
+state of a key in silence: half of its records lie in one partition, half in another. And who asks for a key by a
+partitioner that is not the writers' one is told that it has no state. Nothing in a single record shows that, but many
+keys of a partition show by which partitioner they were placed.
+
+Looked at are the first records of a partition after the start, and the state itself: of each table that was taken up,
+or copied, some keys, once. A sample speaks against a partitioner only when it speaks for another one: keys may also be
+placed by hand, which is nobody's mistake as long as each stays in its partition.
+"""
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from ...brokers.partitioner import BY_NAME, MURMUR2, Partitioner, checked, name_of
+from ...brokers.protocol import Record, TopicPartition
+from ...errors import OutputRefused, StateNotReady
+from ...offsets.ledger import Place
+from ...state.sampling import sampled_keys
+from .follower import StateThreads, Storage
+
+logger = logging.getLogger("keylanes")
+
+SAMPLE_KEYS = 256
+"""So many records with a key are looked at in each partition, and so many keys in each table; 2 ms of work."""
+
+PARTITIONS_LOOKED_AT_MAX = 16
+"""Of each topic: the keys of more partitions would say the same."""
+
+CHANCE_MAX = 1e-6
+"""A finding that this likely comes about when keys are placed by hand is none."""
+
+
+class KeyPlaces:
+    """Of one process. ``stateful``: the sources to look at. ``partitioners``: what the application says of topics, by
+    name. ``storages``: where the state of the source partitions is kept, once they are open.
+    """
+
+    def __init__(
+        self,
+        stateful: Collection[str],
+        partitioners: Mapping[str, Partitioner],
+        storages: Mapping[Place, Storage],
+        threads: StateThreads,
+    ) -> None:
+        self._samples = {topic: _Sample(topic, partitioners.get(topic, MURMUR2)) for topic in stateful}
+        self._storages, self._threads = storages, threads
+        self._partitions: Counter[str] = Counter()
+        self._met: set[Place] = set()
+        """Those whose tables were compared, or will be."""
+        self._due: dict[Place, None] = {}
+        self._changed = asyncio.Event()
+
+    # --- what is looked at -------------------------------------------------------------------------------------------
+
+    def look(self, place: TopicPartition, partitions: int, records: Sequence[Record]) -> None:
+        """Look at records that were read; warns once for each topic."""
+        sample = self._samples.get(place.topic)
+        if sample is not None and partitions > 1 and not sample.is_over(place.partition):
+            sample.take_records(place.partition, partitions, records)
+
+    def compare(self, place: Place) -> None:
+        """Have the table of a partition looked at, the first time that this is called for it."""
+        if place not in self._met:
+            self._met.add(place)
+            if not self._partitions:
+                self._partitions.update(topic for topic, _ in self._storages)
+            if self._partitions[place[0]] > 1 and self._samples[place[0]].wants_table():
+                self._due[place] = None
+                self._changed.set()
+
+    async def run(self) -> None:
+        """Look at tables, one after the other, until cancelled. Raises StoreError."""
+        while True:
+            self._changed.clear()
+            while self._due:
+                place = next(iter(self._due))
+                topic, partition = place
+                if self._samples[topic].wants_table():
+                    keys = await self._threads.run(sampled_keys, self._storages[place].state.table, SAMPLE_KEYS)
+                    self._samples[topic].take_table(partition, self._partitions[topic], keys)
+                del self._due[place]
+            await self._changed.wait()
+
+    # --- what is answered --------------------------------------------------------------------------------------------
+
+    def partition_of(self, topic: str, key: bytes, partitions: int) -> int:
+        """Where the topic's partitioner puts a key. Raises OutputRefused when that fails, StateNotReady when the topic
+        was written by another one.
+        """
+        sample = self._samples[topic]
+        if sample.finding is not None:
+            raise StateNotReady(sample.finding)
+        return sample.partition_of(key, partitions)
+
+    def confirm(self, place: Place) -> None:
+        """Before it is said that a partition has nothing of a key. Raises StateNotReady when the key may have been
+        looked for in a wrong partition.
+        """
+        topic, partition = place
+        if (finding := self._samples[topic].finding) is not None:
+            raise StateNotReady(finding)
+        if place in self._due:
+            raise StateNotReady(f"the keys of {topic}[{partition}] are being compared with its partitioner: ask again")
+
+
+class _Sample:
+    """What was seen of one topic. A key counts once for each partition that it was seen in. ``finding``: what is to be
+    said, once there is something.
+    """
+
+    def __init__(self, topic: str, partitioner: Partitioner) -> None:
+        self.topic, self.name = topic, name_of(partitioner)
+        self.partition_of = checked(partitioner, topic)
+        self.finding: str | None = None
+        self._others = {name: function for name, function in BY_NAME.items() if name != partitioner}
+        self._left: dict[int, int] = {}
+        self._tables = 0
+        """How many were looked at that have keys."""
+        self._seen: set[tuple[int, bytes]] = set()
+        self._astray = 0
+        """Keys that do not lie where the application's partitioner puts them."""
+        self._explained = dict.fromkeys(self._others, 0)
+        """How many of these lie where another one puts them."""
+
+    def is_over(self, partition: int) -> bool:
+        """Whether enough was seen of a partition's records."""
+        left = self._left.get(partition)
+        is_enough = left == 0 or (left is None and len(self._left) >= PARTITIONS_LOOKED_AT_MAX)
+        return is_enough or self.finding is not None
+
+    def take_records(self, partition: int, partitions: int, records: Iterable[Record]) -> None:
+        """Look at records of a partition."""
+        left = self._left.get(partition, SAMPLE_KEYS)
+        keys = [record.key for record in records if record.key][:left]
+        self._left[partition] = left - len(keys)
+        self._take(partition, partitions, keys)
+
+    def wants_table(self) -> bool:
+        """Whether not enough tables were seen."""
+        return self._tables < PARTITIONS_LOOKED_AT_MAX and self.finding is None
+
+    def take_table(self, partition: int, partitions: int, keys: Sequence[bytes]) -> None:
+        """Look at keys with state in a partition."""
+        self._tables += bool(keys)
+        self._take(partition, partitions, keys)
+
+    def _take(self, partition: int, partitions: int, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            # An empty one has no place for clients of librdkafka.
+            if key and (partition, key) not in self._seen:
+                self._seen.add((partition, key))
+                self._judge(partition, partitions, key)
+        if self.finding is None and (name := self._writer(partitions)) is not None:
+            self.finding = self._said(name)
+            logger.warning("%s", self.finding)
+
+    def _judge(self, partition: int, partitions: int, key: bytes) -> None:
+        try:
+            if self.partition_of(key, partitions) == partition:
+                return
+        except OutputRefused:
+            return  # it fails for outputs, where that is said
+        self._astray += 1
+        for name, function in self._others.items():
+            self._explained[name] += function(key, partitions) == partition
+
+    def _writer(self, partitions: int) -> str | None:
+        """The partitioner that all keys that are astray were placed by, if one was."""
+        # Keys that are placed by hand lie where a given partitioner puts them with a chance of 1 / partitions each.
+        if self._astray < -math.log(CHANCE_MAX) / math.log(partitions):
+            return None
+        return next((name for name, explained in self._explained.items() if explained == self._astray), None)
+
+    def _said(self, name: str) -> str:
+        return (
+            f"{self.topic} is not written by {self.name}: of {len(self._seen)} keys that were looked at, "
+            f"{self._astray} lie in the partition that {name} gives them and not where {self.name} does. "
+            f"State is kept by partition and key: whoever writes to {self.topic} by another partitioner (a replay of "
+            "dead letters, another application) splits the state of a key, and a query by another one, as with "
+            "app.store(…).partition_of, misses it: it raises StateNotReady. Say by which one the topic is written, "
+            f'App(partitioners={{"{self.topic}": "{name}"}}), and let all its writers use that one: '
+            "docs/partitioners.md"
+        )
