@@ -204,8 +204,8 @@ async def test_a_topic_that_nobody_knows_is_refused() -> None:
         with pytest.raises(KeylanesError, match=said):
             await broker.send("flihgts", Flight(20.0))
         for call in (broker.read, broker.records, broker.visible):
-            with pytest.raises(KeylanesError, match=r"declare, flights, flights\.dead, late; seen"):
-                await call("audit")
+            with pytest.raises(KeylanesError, match=r"declare, audit, flights, flights\.dead, late; seen 'nowhere'"):
+                await call("nowhere")
     async with flights().test(partitions={"elsewhere": 3}) as broker:
         await broker.send("elsewhere", 1, partition=2)
         assert await broker.read("elsewhere", int) == [1]
