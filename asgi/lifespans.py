@@ -1,12 +1,17 @@
 """The run of an application as the lifespan of a service."""
 
+import asyncio
 import logging
+import multiprocessing
+import os
 import signal
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, TypeVar, overload
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from typing import Any, NoReturn, TypeVar, overload
 
-from ..errors import KeylanesError, SettingsError
+from ..errors import FatalError, KeylanesError, SettingsError
 from ..runtime.app import App
 
 logger = logging.getLogger("keylanes")
@@ -15,39 +20,55 @@ T = TypeVar("T")
 
 
 @overload
-def lifespan(app: App, then: None = None) -> Callable[[Any], AbstractAsyncContextManager[None]]: ...
+def lifespan(
+    app: App, then: None = None, *, exits: bool = True
+) -> Callable[[Any], AbstractAsyncContextManager[None]]: ...
 @overload
 def lifespan(
-    app: App, then: Callable[[Any], AbstractAsyncContextManager[T]]
+    app: App, then: Callable[[Any], AbstractAsyncContextManager[T]], *, exits: bool = True
 ) -> Callable[[Any], AbstractAsyncContextManager[T]]: ...
 def lifespan(
-    app: App, then: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None
+    app: App, then: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None, *, exits: bool = True
 ) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
     """The lifespan of a service with an application, as Starlette and others take one:
     ``FastAPI(lifespan=lifespan(app))``.
 
     The application works before the first request comes, and stops in order behind the last one. A fatal error ends the
-    server, which would go on without the application: the process gets SIGTERM, as from a supervisor, and stops in
-    order. A start that fails ends the server, too. The log has the reason.
+    server, which would go on without the application: the process gets SIGTERM, as from a supervisor. The server closes
+    its connections, ``then`` and the application end, and the process ends with ``error.exit_code``, as ``app.run()``
+    does. A start that fails ends the process with its code, too. The log has the reason.
 
     ``then``: a lifespan of the service's own. It begins when the application works, and ends before the stop; what it
     yields is the state of the service.
+
+    ``exits=False`` leaves the code to the server, and raises the error for whatever is around the lifespan. With
+    ``exits=True`` that does not come to its end, and neither do functions of ``atexit``. Where a server has started the
+    process as one of its workers the code is the server's, which starts another worker (docs/deployment.md). Where
+    nobody listens for SIGTERM, as in a test of the service, the error is raised.
     """
 
     @asynccontextmanager
     async def around(service: Any) -> AsyncIterator[Any]:
-        is_serving = False
+        inside = _inside(app, then, service)
+        is_heard = signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN)
+        is_server_told = exits and is_heard and threading.current_thread() is threading.main_thread()
+        is_begun = has_failed = False
         try:
-            own = nullcontext() if then is None else _checked(then(service))
-            async with app, own as state:
-                is_serving = True
+            async with _held(app, inside) if is_heard else inside as state:
+                is_begun = True
                 yield state
-                is_serving = False
+                has_failed = app.health().state == "failed"
         except Exception as error:
-            if is_serving:
-                _end_server()
-            elif isinstance(error, KeylanesError) and app.health().cause != str(error):  # the run has not said it
+            is_of_run = app.health().cause == str(error)  # and the log has it
+            if isinstance(error, KeylanesError) and not (is_begun or is_of_run):
                 logger.critical("%s does not start: %s", app.name, error)
+            if is_server_told and multiprocessing.parent_process() is None:
+                if has_failed:
+                    _exit(getattr(error, "exit_code", 1))
+                if not is_begun and isinstance(error, SettingsError | FatalError):
+                    _exit(error.exit_code)
+            if is_server_told and is_begun and is_of_run:
+                return  # the server would say it again
             if isinstance(error, KeylanesError):
                 raise error.with_traceback(None) from None  # its text says all, and the log has its cause
             raise
@@ -55,17 +76,56 @@ def lifespan(
     return around
 
 
-def _checked(given: Any) -> AbstractAsyncContextManager[Any]:
-    """A lifespan of the service's own; raises SettingsError."""
-    if not isinstance(given, AbstractAsyncContextManager):
+@asynccontextmanager
+async def _inside(
+    app: App, then: Callable[[Any], AbstractAsyncContextManager[Any]] | None, service: Any
+) -> AsyncIterator[Any]:
+    """The application at work, and within it the lifespan of the service's own."""
+    own = nullcontext() if then is None else then(service)
+    if not isinstance(own, AbstractAsyncContextManager):
         raise SettingsError(
             "lifespan: then is a function of the service that returns an async context manager; seen one that returns "
-            f"a value of type {type(given).__name__}: put @contextlib.asynccontextmanager above it"
+            f"a value of type {type(own).__name__}: put @contextlib.asynccontextmanager above it"
         )
-    return given
+    async with app, own as state:
+        yield state
 
 
-def _end_server() -> None:
-    """Ask the server for its end. Where nobody handles the signal there is none, as in a test of the service."""
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        signal.raise_signal(signal.SIGTERM)
+@asynccontextmanager
+async def _held(app: App, inside: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """What is inside, in a task of its own. A fatal error cancels that task, and not the one of the server, which
+    would hear no more when its connections are closed. Until then what is inside is held.
+    """
+    loop, leave = asyncio.get_running_loop(), asyncio.Event()
+    begun: asyncio.Future[Any] = loop.create_future()
+
+    async def hold() -> None:
+        async with inside as state:
+            begun.set_result(state)
+            try:
+                await leave.wait()
+            except asyncio.CancelledError:
+                if app.health().state != "failed":
+                    raise
+                signal.raise_signal(signal.SIGTERM)
+                await leave.wait()
+
+    holding = loop.create_task(hold())
+    try:
+        await asyncio.wait([holding, begun], return_when=asyncio.FIRST_COMPLETED)
+        if begun.done():
+            yield begun.result()
+    finally:
+        leave.set()
+        if not begun.done():
+            holding.cancel()
+        await holding
+
+
+def _exit(code: int) -> NoReturn:
+    """End the process with a code. A server that was told to end by a signal would end with that signal."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # there is none, nobody reads it, it is closed
+            stream.flush()
+    os._exit(code)

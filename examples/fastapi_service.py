@@ -2,7 +2,8 @@
 
 The broker comes from the environment, ``KEYLANES_BROKER=kafka://localhost:9092``, and a name for the application,
 ``SHOP=shop``. With a Kafka, ``--workers 2`` runs two processes, which share the partitions. A fatal error of the
-application ends the server, or the worker. A lifespan of the service's own goes inside: ``lifespan(app, then=…)``.
+application ends the server with the exit code of the error, or the worker. A lifespan of the service's own goes inside:
+``lifespan(app, then=…)``.
 """
 
 import os

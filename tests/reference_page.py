@@ -279,7 +279,11 @@ def page() -> str:
     for title, names in GROUPS.items():
         parts.append(f"## {title}\n")
         if title == "Errors":
-            parts.append("Exit codes are those of `keylanes run` and `app.run()`: [exit-codes.md](exit-codes.md).\n")
+            parts.append(
+                "`error.exit_code` is the exit code: of `keylanes run`, `app.run()` and a service with "
+                "`keylanes.asgi.lifespan`, which end with it ([exit-codes.md](exit-codes.md)). Errors without one end "
+                "no application.\n"
+            )
             parts.append(of_errors(names, places))
             continue
         for name in names:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from keylanes import LogError
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import Outgoing
 
@@ -46,6 +47,7 @@ async def test_orders_are_taken_and_counted_until_a_fatal_error_ends_the_server(
         await broker.open()
         await append(broker, [Outgoing(f"{app}.control", 0, None, b"of somebody else")])
         await broker.close()
-        await asyncio.to_thread(service.parent.wait, WAIT_S)
+        code = await asyncio.to_thread(service.parent.wait, WAIT_S)
+        assert code == (LogError.exit_code if workers == 1 else 0)  # 0 is uvicorn's, when no worker can start
         assert f"{app} stops: " in service.log()
         assert f"{app}.control" in service.log().partition(f"{app} stops: ")[2].partition("\n")[0]
