@@ -31,6 +31,7 @@ def audit_arguments(app: App) -> list[str]:
         arguments += ["--default-api-timeout-ms", str(app.settings.default_api_timeout_ms)]
     arguments += [part for topic in outputs for part in ("--outputs", topic)]
     arguments += [part for topic in letters for part in ("--dead-letters", topic)]
+    arguments += [part for topic in sorted(app.accepts.moved_keys) for part in ("--accept-moved-keys", topic)]
     return [*arguments, *(["--or-elsewhere"] if outputs else [])]
 
 

@@ -19,6 +19,7 @@ from .connect import SCHEMES, connect
 from .declared_partitioners import partitioners_of
 from .declared_start import StartFrom, start_of
 from .handler_watch import HandlerWatch
+from .handlers.accepted import accepted
 from .handlers.context import Record
 from .handlers.functions import codes_of
 from .handlers.handler import (
@@ -33,7 +34,7 @@ from .handlers.handler import (
     check_topic_name,
     declare,
 )
-from .handlers.store_declarations import shape_of
+from .handlers.store_declarations import check_store
 from .handlers.values import Codec
 from .member import Member, unheard
 from .membership.offer import Origin
@@ -71,8 +72,9 @@ class App:
     ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; None: what ``KEYLANES_BROKER`` says.
     There is no default: without both the application can be tested, and does not run. The application opens a Broker
     object, its owner closes it. ``on_fatal`` is called with the error that ends a run. ``partitioners``: by which
-    partitioner a topic is written, for topics where it is not murmur2; outputs, dead letters and sources alike. Raises
-    SettingsError.
+    partitioner a topic is written, for topics where it is not murmur2; outputs, dead letters and sources alike.
+    ``accept_moved_keys``: topics with state that are started although their keys lie where fewer partitions put them
+    (docs/partitioners.md). Raises SettingsError.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class App:
         settings: Settings | None = None,
         on_fatal: OnFatal | None = None,
         partitioners: Mapping[str, Partitioner] | None = None,
+        accept_moved_keys: Iterable[str] = (),
     ) -> None:
         if not __debug__:
             raise SettingsError(
@@ -98,6 +101,7 @@ class App:
         self.on_fatal = on_fatal
         self.handlers: dict[str, Handler] = {}
         self.partitioners = partitioners_of(partitioners)
+        self.accepts = accepted(moved_keys=accept_moved_keys)
         if isinstance(self.broker, str):
             connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._sending = self._new_sending()
@@ -326,6 +330,7 @@ class App:
             partitioners=self.partitioners,
             address=self.broker if isinstance(self.broker, str) else None,
             origin=Origin(platform.node(), 0 if SIBLING is None else SIBLING.of),
+            accepts=self.accepts,
         )
 
     def _tell(self, error: Exception) -> None:
@@ -407,16 +412,7 @@ class App:
         ``kind`` is the type of its values, as it is declared, for type checkers. Raises SettingsError for an unknown
         name, and for a type of another shape.
         """
-        declared = {d.name: d for handler in self.handlers.values() for d in handler.stores}
-        if name not in declared:
-            raise SettingsError(
-                f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}: name one of them"
-            )
-        if kind is not None and shape_of(kind) != declared[name].value_type:
-            raise SettingsError(
-                f"values of store {name!r} are declared as {declared[name].value_type}; seen {kind!r}: ask for the "
-                "type that the handler's parameter has"
-            )
+        check_store(self.name, [store for handler in self.handlers.values() for store in handler.stores], name, kind)
 
         def find() -> Found:
             if self._member is None:

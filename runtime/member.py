@@ -29,6 +29,7 @@ from .engine.readers import CatchUp, MainReader
 from .engine.slots import Slots
 from .engine.transaction import Transactions
 from .engine.windows import Windows
+from .handlers.accepted import NOTHING, Accepted
 from .handlers.handler import Handler
 from .holding import Holding
 from .load_report import LoadReport
@@ -37,6 +38,7 @@ from .logs.reader import LogReader, offsets_topic
 from .logs.rights import prepare_with_rights
 from .logs.snapshots import Snapshots
 from .logs.topics import destinations_of, reserved_topics
+from .membership.first_look import FirstLook
 from .membership.group import Group
 from .membership.offer import SOMEWHERE, Origin, offer_of
 from .membership.patience import StartPatience
@@ -92,10 +94,11 @@ class Member:
         partitioners: Mapping[str, Partitioner] = NO_PARTITIONERS,
         address: str | None = None,
         origin: Origin = SOMEWHERE,
+        accepts: Accepted = NOTHING,
     ) -> None:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
         self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
-        self.now_s, self.origin = now_s, origin
+        self.now_s, self.origin, self.accepts = now_s, origin, accepts
         """The time of the loop that it runs on, also when another thread asks."""
         self.state: RunState = "starting"
         self.cause: Exception | None = None
@@ -121,8 +124,7 @@ class Member:
         )
         self.group.following.wall_ms, self.group.following.now_s = lambda: self.wall_ms(), self.now_s
         self.group.following.listeners += [self.holding.wake, self._has_followed]
-        self._is_lost = False
-        self._unclosed = 0
+        self._is_lost, self._unclosed = False, 0
         self._work: Work | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
@@ -288,7 +290,9 @@ class Member:
         sources = [(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
         starts = {handler.topic: handler.start for handler in self.handlers}
-        await ask(lambda: self.group.check(sources, identities, starts))
+        unread = await ask(lambda: self.group.check(sources, identities, starts))
+        look = FirstLook(self.broker, self.settings, self.handlers, self.keeper.partitioners, self.accepts)
+        await ask(lambda: look.check(unread, topics))
         return topics
 
     async def _first_producer(self) -> Producer:

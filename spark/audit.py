@@ -72,6 +72,7 @@ class AuditSpec:
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
     ``state``: computes the state that the sources give; it is compared key by key, while the application rests, but for
     ``without_stores``, by their names.
+    ``accept_moved_keys``: sources whose keys of state may lie in several partitions.
     ``copies``: folders of copies of state on this machine, which are compared with the changelogs; also at work.
     ``tiles``: put the counted tiles into the report; ``group``: and what the group did. ``security``: client settings
     for Kafka. ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring
@@ -88,6 +89,7 @@ class AuditSpec:
     expected: Expected | None = None
     state: ExpectedState | None = None
     without_stores: Sequence[str] = ()
+    accept_moved_keys: Sequence[str] = ()
     copies: Sequence[str] = ()
     level: bool = False
     tiles: bool = False
@@ -172,8 +174,8 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         with run.phase("outputs"):
             outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
         with run.phase("state"):
-            without = sorted({*spec.without_stores})
-            keys = judge_state(run, history, records, app=spec.app, expected=spec.state, without=without)
+            without, moved = sorted({*spec.without_stores}), spec.accept_moved_keys
+            keys = judge_state(run, history, records, app=spec.app, expected=spec.state, without=without, moved=moved)
         with run.phase("copies"):
             copied = judge_copies(run, app=spec.app, folders=spec.copies) if spec.copies else 0
         plane = planned.result()

@@ -190,6 +190,13 @@ def _parser() -> argparse.ArgumentParser:
         "--without-store", action="append", metavar="NAME", help="a store that --state does not compare (repeat)"
     )
     parser.add_argument(
+        "--accept-moved-keys",
+        action="append",
+        metavar="TOPIC",
+        help="a source of which it is not looked at that each key of state lies in one partition (repeat); MODULE:APP "
+        "names what it accepts",
+    )
+    parser.add_argument(
         "--copies",
         action="append",
         default=[],
@@ -233,6 +240,7 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
         expected=_hook("expected", args.expected) if args.expected else None,
         state=_hook("state", args.state) if args.state else None,
         without_stores=args.without_store or (),
+        accept_moved_keys=args.accept_moved_keys or (),
         copies=args.copies,
         level=args.level,
         group=args.group or bool(args.group_plot),

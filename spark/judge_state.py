@@ -5,7 +5,7 @@ in between: while an application works the keys alone are judged, and a hook is 
 meanwhile, of ranges and workers, changes no state.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple, TypeAlias
@@ -54,10 +54,12 @@ def judge_state(
     app: str,
     expected: ExpectedState | None,
     without: Sequence[str],
+    moved: Collection[str],
 ) -> int:
     """Judge all statements about state; returns how many keys there are. Without stores there is nothing to judge.
 
-    ``without``: names of stores that are not compared with what is ``expected``.
+    ``without``: names of stores that are not compared with what is ``expected``; ``moved``: sources whose keys may lie
+    in several partitions.
     """
     stores = run.pins.grants.stores
     if not stores:
@@ -72,7 +74,7 @@ def judge_state(
         broker.close()
     keys = sum(found.keys for found in there.values())
     _judge_keys(run, changelogs, read, keys)
-    _judge_partitions(run, changelogs, read, keys)
+    _judge_partitions(run, read, there, moved)
     if has_gone_on:
         if expected is not None:
             raise AuditError(f"state: {app} went on committing while it was read; compare it when all is level")
@@ -135,11 +137,19 @@ def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataF
     run.judge_rows("state-key", statement, keys, bad, ["topic", "partition", "point", "store", "raw"])
 
 
-def _judge_partitions(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataFrame], keys: int) -> None:
+def _judge_partitions(
+    run: Run, read: Mapping[str, DataFrame], there: Mapping[Source, _Found], moved: Collection[str]
+) -> None:
+    left_out = sorted(read.keys() & {*moved})
+    run.not_looked_at += [f"state-partition of {source}: left out by --accept-moved-keys" for source in left_out]
     split = [
-        state.in_several(state.entries(read[log.source])).select(F.lit(log.source).alias("topic"), "*")
-        for log in changelogs
+        state.in_several(state.entries(frame)).select(F.lit(source).alias("topic"), "*")
+        for source, frame in read.items()
+        if source not in left_out
     ]
+    if not split:
+        return
+    keys = sum(found.keys for (source, _), found in there.items() if source not in left_out)
     bad = reduce(DataFrame.unionAll, split)
     run.judge_rows(SPLIT_KEYS, "every key of state lies in one partition", keys, bad, ["topic", "key", "partitions"])
 

@@ -1,6 +1,7 @@
 """What a handler asks of its state by annotation, checked: from ``State[int]`` to a declared store."""
 
 import typing
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -86,6 +87,20 @@ def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclarati
         decode=decode,
         sure_type=value if is_sure else None,
     )
+
+
+def check_store(app: str, declared: Iterable[StoreDeclaration], name: str, kind: Any) -> None:
+    """Raises SettingsError where an application has declared no store of that name, or one whose values are of another
+    kind; ``kind`` None: of any.
+    """
+    known = {store.name: store for store in declared}
+    if name not in known:
+        raise SettingsError(f"application {app!r} has no store {name!r}; it has {sorted(known)}: name one of them")
+    if kind is not None and shape_of(kind) != known[name].value_type:
+        raise SettingsError(
+            f"values of store {name!r} are declared as {known[name].value_type}; seen {kind!r}: ask for the "
+            "type that the handler's parameter has"
+        )
 
 
 def shape_of(annotation: Any) -> str:

@@ -33,6 +33,11 @@ LOG_PARTITIONS_MAX = 64
 KNOWN_PAUSE_MS = 50
 """Between two looks whether a topic that was created is known."""
 
+NEW_TOPIC: Final = (
+    "Write its records to a new topic by one partitioner, and process that one under a new application name: "
+    "docs/partitioners.md has the program"
+)
+"""What to do where a topic with state got more partitions."""
 NO_PARTITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -155,8 +160,7 @@ def _check_changelog(topic: TopicDescription, partitions: int) -> None:
     if topic.partitions != partitions:
         raise SettingsError(
             f"{topic.name} has {topic.partitions} partitions, its source {partitions}; they must have as many. State "
-            "is kept by partition and key, so a source with stores can't get more partitions: make a new source "
-            "topic, or start under a new application name"
+            f"is kept by partition and key, so a source with stores can't get more partitions. {NEW_TOPIC}"
         )
     policy = topic.config.get("cleanup.policy", "delete")
     if policy != "compact":

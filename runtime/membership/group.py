@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...brokers.protocol import TopicPartition
+from ...brokers.protocol import TopicPartition, Watermarks
 from ...brokers.waiting import bounded
 from ...group.heard import COORDINATORS, Heard
 from ...group.rates import Obeyed, limits_of
@@ -70,10 +70,13 @@ class Group:
                 self.on_rate(topic, share_per_s)
             self.taking_part.beat()
 
-    async def check(self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]) -> None:
+    async def check(
+        self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]
+    ) -> dict[TopicPartition, Watermarks]:
         """Read the control log, and whether this process can take part: one that can't disturbs nobody.
 
-        Raises SettingsError, SourceError, LogError, BrokerError.
+        Returns of each partition that was never started where it would be started and where it ends. Raises
+        SettingsError, SourceError, LogError, BrokerError.
         """
         asked = self.following.moment()
         await self.standing.read_control()
@@ -87,7 +90,9 @@ class Group:
             begun = [TopicPartition(*place) for place in places if place[0] in new]
             limit = self.settings.call_limit_ms
             marks = await bounded(self.identity.broker.watermarks(begun), limit, "watermarks of sources")
-            await trial.decide(control, marks)
+            decided = await trial.decide(control, marks)
+            return {place: Watermarks(begun.offset, marks[place].high) for place, begun in decided.items()}
+        return {}
 
     def view(self) -> GroupView:
         """What questions for state are answered by."""

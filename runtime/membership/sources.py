@@ -19,6 +19,7 @@ from ...offsets.decide import StoreSpec, Turn, decide_stores
 from ...offsets.ledger import Ledger, Place
 from ...offsets.starts import EARLIEST, LATEST
 from ..handlers.start import FROM_EARLIEST, Start
+from ..logs.topics import NEW_TOPIC
 from ..settings import Settings
 from .starts import Starts, tell
 
@@ -66,7 +67,7 @@ class Sources:
             if name in stateful_in(control.members.values()):
                 raise SourceError(
                     f"{name} has {now} partitions now and had {before}: keys moved to other partitions, their state "
-                    "did not. Make a new source topic, or start under a new application name"
+                    f"did not. {NEW_TOPIC}"
                 )
             logger.warning(
                 "%s has %d partitions now and had %d: the new ones are read from their start. Records of keys that "
@@ -142,8 +143,7 @@ def check_growth(control: Control, sources: Iterable[Place], stateful: Collectio
             raise StateGrown(
                 f"{topic} has {now} partitions now; its state was begun with {before}. State is kept by partition and "
                 "key, and with more partitions a key's records go to another one, where its state is not. Nothing was "
-                "read. Make a new topic with as many partitions as it needs and start under a new application name, "
-                "or start under a new application name on this one, which works all its records again."
+                f"read. {NEW_TOPIC}"
             )
 
 

@@ -349,6 +349,8 @@ def test_an_application_says_what_its_audit_needs() -> None:
 
     outputs = ["--outputs", "counted", "--outputs", "restocked", "--dead-letters", "orders.dead", "--or-elsewhere"]
     assert audit_arguments(app) == [*named, *outputs]
+    app.accepts = App("shop", accept_moved_keys=("orders",)).accepts
+    assert audit_arguments(app)[-3:-1] == ["--accept-moved-keys", "orders"]
     with pytest.raises(SettingsError, match="--broker"):
         audit_arguments(App("shop", broker=EmbeddedBroker("data")))
 

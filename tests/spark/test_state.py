@@ -262,6 +262,17 @@ def test_a_key_in_two_partitions_is_found(judged: "Callable[..., Report]") -> No
     assert f"key={own.decode()} partitions=[0, 1]" in report.to_text()
 
 
+def test_keys_that_moved_are_not_looked_at_where_that_is_accepted(judged: "Callable[..., Report]") -> None:
+    """Of the topic that is named; everything else is judged."""
+    run = planner(restarts=0, records=120, lag=0.0).run()
+    own = next(key for key, _ in run.records[0] if key is not None)
+    changes = [*stateful(run), (1, state_key(point_of_key(own), SEEN, own), encode_stored(b"1"))]
+    report = judged(run, [*changes, *beacons(run)], state=None, accept_moved_keys=[SOURCE, "another"])
+    assert report.violated() == [], report.to_text()
+    assert report.not_looked_at == (f"state-partition of {SOURCE}: left out by --accept-moved-keys",)
+    assert [check.name for check in report.checks if check.name.startswith("state")] == ["state-key", "state-beacon"]
+
+
 LAST = -1
 """The last transaction of the first writer, which has other numbers in other partitions."""
 FIRST_GONE, SECOND_GONE = (beacon_key(1), None), (beacon_key(2), None)

@@ -90,6 +90,7 @@ class Engine:
             cpu_s=self.cpu_s,
             now_s=loop.time,
             partitioners=self.app.partitioners,
+            accepts=self.app.accepts,
         )
         self.starts += 1
         return self.member

@@ -1,0 +1,72 @@
+"""Records of both ends of partitions that were never started, to be looked at before anything is."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from ...brokers.protocol import (
+    Broker,
+    BrokerError,
+    CorruptRecord,
+    OffsetOutOfRange,
+    Reader,
+    Record,
+    TopicPartition,
+    Watermarks,
+)
+from ...brokers.waiting import bounded, closed_within
+from ..settings import Settings
+from ..watch.key_places import PARTITIONS_LOOKED_AT_MAX, SAMPLE_RECORDS
+
+LOOK_S_MAX: Final = 5.0
+"""So long at most a start looks at records that it will read: what it has not read by then, it does not know."""
+WAIT_MS: Final = 100
+
+Found = dict[TopicPartition, list[Record]]
+
+
+def lowest(unread: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Watermarks]:
+    """The lowest partitions of each topic, as many as are looked at, where there is something to be read."""
+    kept: dict[TopicPartition, Watermarks] = {}
+    for topic in sorted({place.topic for place in unread}):
+        own = sorted(place for place in unread if place.topic == topic)[:PARTITIONS_LOOKED_AT_MAX]
+        kept |= {place: unread[place] for place in own if unread[place].start < unread[place].high}
+    return kept
+
+
+async def both_ends(broker: Broker, settings: Settings, spans: Mapping[TopicPartition, Watermarks]) -> Found:
+    """The first and the last ``SAMPLE_RECORDS`` records of each span, as far as they can be read in time. Raises
+    BrokerError.
+    """
+    found: Found = {place: [] for place in spans}
+    reader = await bounded(broker.reader({}), settings.call_limit_ms, "a reader of the ends of sources")
+    heads = {place: span.start for place, span in spans.items()}
+    tails = {place: max(span.start, span.high - SAMPLE_RECORDS) for place, span in spans.items()}
+    try:
+        async with asyncio.timeout(LOOK_S_MAX):
+            for positions in (heads, tails):
+                await _read(reader, positions, spans, found)
+    except (TimeoutError, OffsetOutOfRange, CorruptRecord):  # whoever reads on from there says so
+        pass
+    finally:
+        closing = closed_within(settings.close_timeout_ms, reader.close(), "closing a reader", excused=BrokerError)
+        await asyncio.shield(closing)
+    return found
+
+
+async def _read(
+    reader: Reader, positions: Mapping[TopicPartition, int], spans: Mapping[TopicPartition, Watermarks], found: Found
+) -> None:
+    reader.assign(positions)
+    left = dict.fromkeys(positions, SAMPLE_RECORDS)
+    while left:
+        for place, records, offset_next in await reader.fetch(
+            list(left), records_max=SAMPLE_RECORDS * len(left), wait_ms=WAIT_MS
+        ):
+            if place not in left:
+                continue
+            taken = [record for record in records if record.offset < spans[place].high][: left[place]]
+            found[place] += taken
+            left[place] -= len(taken)
+            if left[place] == 0 or offset_next >= spans[place].high:
+                del left[place]
