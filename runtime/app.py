@@ -74,7 +74,8 @@ class App:
     object, its owner closes it. ``on_fatal`` is called with the error that ends a run. ``partitioners``: by which
     partitioner a topic is written, for topics where it is not murmur2; outputs, dead letters and sources alike.
     ``accept_moved_keys``: topics with state that are started although their keys lie where fewer partitions put them
-    (docs/partitioners.md). Raises SettingsError.
+    (docs/partitioners.md). ``accept_outputs_of_others``: topics that it writes and reads, and that may hold outputs of
+    another application with the same sources (docs/process-again.md). Raises SettingsError.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class App:
         on_fatal: OnFatal | None = None,
         partitioners: Mapping[str, Partitioner] | None = None,
         accept_moved_keys: Iterable[str] = (),
+        accept_outputs_of_others: Iterable[str] = (),
     ) -> None:
         if not __debug__:
             raise SettingsError(
@@ -101,7 +103,7 @@ class App:
         self.on_fatal = on_fatal
         self.handlers: dict[str, Handler] = {}
         self.partitioners = partitioners_of(partitioners)
-        self.accepts = accepted(moved_keys=accept_moved_keys)
+        self.accepts = accepted(moved_keys=accept_moved_keys, outputs_of_others=accept_outputs_of_others)
         if isinstance(self.broker, str):
             connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._sending = self._new_sending()

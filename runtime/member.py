@@ -29,7 +29,7 @@ from .engine.readers import CatchUp, MainReader
 from .engine.slots import Slots
 from .engine.transaction import Transactions
 from .engine.windows import Windows
-from .handlers.accepted import NOTHING, Accepted
+from .handlers.accepted import NOTHING, Accepted, looped
 from .handlers.handler import Handler
 from .holding import Holding
 from .load_report import LoadReport
@@ -55,6 +55,7 @@ from .stopping import (
 )
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .telling import Telling
+from .watch.foreign_outputs import ForeignOutputs
 from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
 from .watch.watchdog import StallWatch
@@ -119,6 +120,7 @@ class Member:
         self.group.on_rate = self.slots.turns.set_rate
         self.keeper.group = self.group.view()
         by_topic = {handler.topic: handler for handler in handlers}
+        self.foreign_outputs = ForeignOutputs(looped(handlers, accepts), by_topic, lambda: self.standing.app_id)
         self.holding = Holding(
             self.standing, self.group.taking_part, self.group.sources, by_topic, self.keeper, settings
         )
@@ -129,8 +131,6 @@ class Member:
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
         self._catching_up: dict[TopicPartition, asyncio.Task[None]] = {}
-        self.is_ready = self.holding.is_settled
-        """It works on what it was granted first."""
         self._ended = asyncio.Event()
         self.stopping = Stopping(
             self.group, self.holding, self.slots, self.telling, self._ended.is_set, lambda: self.error is not None
@@ -222,6 +222,11 @@ class Member:
         return self.slots.oldest_running(self.now_s())
 
     @property
+    def is_ready(self) -> asyncio.Event:
+        """It works on what it was granted first."""
+        return self.holding.is_settled
+
+    @property
     def work(self) -> Work:
         """What it works on; raises ValueError before it is in office."""
         if self._work is None:
@@ -291,7 +296,7 @@ class Member:
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
         starts = {handler.topic: handler.start for handler in self.handlers}
         unread = await ask(lambda: self.group.check(sources, identities, starts))
-        look = FirstLook(self.broker, self.settings, self.handlers, self.keeper.partitioners, self.accepts)
+        look = FirstLook(self.app, self.standing, self.handlers, self.keeper.partitioners, self.accepts)
         await ask(lambda: look.check(unread, topics))
         return topics
 
@@ -398,6 +403,7 @@ class Member:
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
         self.keeper.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
+        self.foreign_outputs.look(run.dispatch.topic, records)
         return await self.keeper.read_ahead(run.state, run.bindings, records)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

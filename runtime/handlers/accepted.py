@@ -4,21 +4,32 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ...errors import SettingsError
-from .handler import check_topic_name
+from .handler import Handler, check_topic_name
 
 
 class Accepted(NamedTuple):
-    """``moved_keys``: topics with state whose old records lie where fewer partitions put them."""
+    """``moved_keys``: topics with state whose old records lie where fewer partitions put them. ``outputs_of_others``:
+    topics that are written and read, and hold what another application made of the same sources.
+    """
 
     moved_keys: frozenset[str] = frozenset()
+    outputs_of_others: frozenset[str] = frozenset()
 
 
 NOTHING: Final = Accepted()
 
 
-def accepted(*, moved_keys: Iterable[str]) -> Accepted:
+def accepted(*, moved_keys: Iterable[str], outputs_of_others: Iterable[str]) -> Accepted:
     """What ``App`` is given, checked; raises SettingsError."""
-    return Accepted(_topics(moved_keys, "accept_moved_keys"))
+    others = _topics(outputs_of_others, "accept_outputs_of_others")
+    return Accepted(_topics(moved_keys, "accept_moved_keys"), others)
+
+
+def looped(handlers: Iterable[Handler], accepts: Accepted) -> set[str]:
+    """The topics that an application both writes and reads, but for those of which it accepts outputs of others."""
+    listed = list(handlers)
+    written = {topic for handler in listed for topic in (*handler.outputs, handler.dead_letters)}
+    return {handler.topic for handler in listed} & written - accepts.outputs_of_others
 
 
 def _topics(named: Iterable[str], name: str) -> frozenset[str]:

@@ -7,12 +7,13 @@ partitioners its topics are written and what its user accepts, while whoever coo
 from collections.abc import Mapping, Sequence
 
 from ...brokers.partitioner import PartitionOfKey, partition_of_key
-from ...brokers.protocol import Broker, TopicDescription, TopicPartition, Watermarks
+from ...brokers.protocol import TopicDescription, TopicPartition, Watermarks
 from ...errors import SettingsError
-from ..handlers.accepted import Accepted
+from ..handlers.accepted import Accepted, looped
 from ..handlers.handler import Handler
+from ..logs.office import Standing
 from ..logs.topics import NEW_TOPIC
-from ..settings import Settings
+from ..watch.foreign_outputs import source_of_other
 from .ends_read import Found, both_ends, lowest
 from .moved_keys import moved
 
@@ -22,24 +23,42 @@ class FirstLook:
 
     def __init__(
         self,
-        broker: Broker,
-        settings: Settings,
+        app: str,
+        standing: Standing,
         handlers: Sequence[Handler],
         partitioners: Mapping[str, PartitionOfKey],
         accepts: Accepted,
     ) -> None:
-        self.broker, self.settings, self.partitioners = broker, settings, partitioners
+        self.app, self.standing, self.partitioners = app, standing, partitioners
+        self.handled = {handler.topic for handler in handlers}
         self.stateful = {handler.topic for handler in handlers if handler.stores} - accepts.moved_keys
+        self.looped = looped(handlers, accepts)
 
     async def check(self, unread: Mapping[TopicPartition, Watermarks], topics: Mapping[str, TopicDescription]) -> None:
         """``unread``: what would be read of partitions that were never started. Raises SettingsError, BrokerError."""
-        spans = {
-            place: span
-            for place, span in lowest(unread).items()
-            if place.topic in self.stateful and topics[place.topic].partitions > 1
-        }
-        if spans:
-            self._check_keys(await both_ends(self.broker, self.settings, spans), topics)
+        spread = {topic for topic in self.stateful if topics[topic].partitions > 1}
+        spans = {place: span for place, span in lowest(unread).items() if place.topic in spread | self.looped}
+        if not spans:
+            return
+        found = await both_ends(self.standing.identity.broker, self.standing.identity.settings, spans)
+        await self._check_outputs({place: records for place, records in found.items() if place.topic in self.looped})
+        self._check_keys({place: records for place, records in found.items() if place.topic in spread}, topics)
+
+    async def _check_outputs(self, found: Found) -> None:
+        if not any(source_of_other(records, b"", self.handled) for records in found.values()):
+            return
+        await self.standing.read_control()  # another process of this application may have begun meanwhile
+        own = self.standing.app_id if self.standing.ledger.control.app_birth else b""
+        for place, records in sorted(found.items()):
+            source = source_of_other(records, own, self.handled)
+            if source is not None:
+                raise SettingsError(
+                    f"{place.topic} is written and read by {self.app!r}, and holds outputs that another application "
+                    f"made of records of {source}, which this one handles, too. Its handler would be given these and "
+                    "its own, so what it does would be done twice. Nothing was started. Give the topic another name, "
+                    f"where it is written and where it is read: docs/process-again.md. Or accept both: "
+                    f'App(accept_outputs_of_others=("{place.topic}",))'
+                )
 
     def _check_keys(self, found: Found, topics: Mapping[str, TopicDescription]) -> None:
         for topic in sorted({place.topic for place in found}):

@@ -1,0 +1,55 @@
+"""Whether a topic that an application writes and reads itself holds what another application made of the same sources.
+
+So it is when an application is started under a new name: its handlers read the outputs of the old one and their own,
+and each comes twice. Looked at before the start, and in what is read later.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from ...brokers.protocol import Record
+from ...offsets.provenance import HEADER, decode_provenance
+
+logger = logging.getLogger("keylanes")
+
+
+def source_of_other(records: Iterable[Record], own: bytes, handled: Collection[str]) -> str | None:
+    """The source of a record that an application of another id than ``own`` made, if that topic is handled here, too;
+    None: there is no such record. A header that names no application is its own, once it has an id.
+    """
+    for record in records:
+        for name, data in record.headers:
+            if name != HEADER or data is None or (own and own in data):
+                continue
+            try:
+                made = decode_provenance(data)
+            except ValueError:
+                continue
+            if made.topic in handled and (made.app_id or not own):
+                return made.topic
+    return None
+
+
+class ForeignOutputs:
+    """Warns once for each topic. ``looped``: the topics that are written and read; ``handled``: all that are read;
+    ``own``: the id of the application.
+    """
+
+    def __init__(self, looped: Collection[str], handled: Collection[str], own: Callable[[], bytes]) -> None:
+        self._left, self._handled, self._own = {*looped}, frozenset(handled), own
+
+    def look(self, topic: str, records: Sequence[Record]) -> None:
+        """Look at records that were read."""
+        if topic not in self._left:
+            return
+        source = source_of_other(records, self._own(), self._handled)
+        if source is not None:
+            self._left.remove(topic)
+            logger.warning(
+                "%s holds outputs that another application made of records of %s, which this one handles, too: the "
+                "handler of %s is given what both made, so what it does is done twice. Stop one of them, or give this "
+                "one a topic of its own: docs/process-again.md",
+                topic,
+                source,
+                topic,
+            )
