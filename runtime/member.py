@@ -296,7 +296,7 @@ class Member:
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
         starts = {handler.topic: handler.start for handler in self.handlers}
         unread = await ask(lambda: self.group.check(sources, identities, starts))
-        look = FirstLook(self.app, self.standing, self.handlers, self.keeper.partitioners, self.accepts)
+        look = FirstLook(self.app, self.standing, self.handlers, self.destinations.partitioners, self.accepts)
         await ask(lambda: look.check(unread, topics))
         return topics
 

@@ -12,6 +12,12 @@ from ..keyrange.ranges import KeyRange, even_bounds
 from .keys import bounds_of, is_state_key, parse_key, point_in
 from .tables import Table
 
+SAMPLE_KEYS: Final = 256
+"""So many keys of a partition are looked at where it is asked by which partitioner they were placed; 2 ms of work."""
+PARTITIONS_LOOKED_AT_MAX: Final = 16
+"""Of a topic: the keys of more partitions would say the same."""
+CHANCE_MAX: Final = 1e-6
+"""A finding that this likely comes about when keys are placed by hand is none."""
 PLACES: Final = 8
 ENTRIES: Final = 64
 """Of each place."""

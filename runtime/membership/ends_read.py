@@ -15,8 +15,8 @@ from ...brokers.protocol import (
     Watermarks,
 )
 from ...brokers.waiting import bounded, closed_within
+from ...state.sampling import PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS
 from ..settings import Settings
-from ..watch.key_places import PARTITIONS_LOOKED_AT_MAX, SAMPLE_RECORDS
 
 LOOK_S_MAX: Final = 5.0
 """So long at most a start looks at records that it will read: what it has not read by then, it does not know."""
@@ -35,13 +35,13 @@ def lowest(unread: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, 
 
 
 async def both_ends(broker: Broker, settings: Settings, spans: Mapping[TopicPartition, Watermarks]) -> Found:
-    """The first and the last ``SAMPLE_RECORDS`` records of each span, as far as they can be read in time. Raises
+    """The first and the last ``SAMPLE_KEYS`` records of each span, as far as they can be read in time. Raises
     BrokerError.
     """
     found: Found = {place: [] for place in spans}
     reader = await bounded(broker.reader({}), settings.call_limit_ms, "a reader of the ends of sources")
     heads = {place: span.start for place, span in spans.items()}
-    tails = {place: max(span.start, span.high - SAMPLE_RECORDS) for place, span in spans.items()}
+    tails = {place: max(span.start, span.high - SAMPLE_KEYS) for place, span in spans.items()}
     try:
         async with asyncio.timeout(LOOK_S_MAX):
             for positions in (heads, tails):
@@ -58,10 +58,10 @@ async def _read(
     reader: Reader, positions: Mapping[TopicPartition, int], spans: Mapping[TopicPartition, Watermarks], found: Found
 ) -> None:
     reader.assign(positions)
-    left = dict.fromkeys(positions, SAMPLE_RECORDS)
+    left = dict.fromkeys(positions, SAMPLE_KEYS)
     while left:
         for place, records, offset_next in await reader.fetch(
-            list(left), records_max=SAMPLE_RECORDS * len(left), wait_ms=WAIT_MS
+            list(left), records_max=SAMPLE_KEYS * len(left), wait_ms=WAIT_MS
         ):
             if place not in left:
                 continue

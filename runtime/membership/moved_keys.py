@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from ...brokers.partitioner import PartitionOfKey
 from ...errors import OutputRefused
-from ..watch.key_places import CHANCE_MAX
+from ...state.sampling import CHANCE_MAX
 
 KEYS_OF_ONE_PARTITION: Final = 64
 """More than so many have to lie astray where they lie in one partition: one may be somebody's choice."""
@@ -33,8 +33,8 @@ class Moved(NamedTuple):
 
 
 def moved(seen: Mapping[int, Collection[bytes]], partitions: int, partition_of: PartitionOfKey) -> Moved | None:
-    """What the keys that were seen in partitions say of a topic that has so many; None: nothing. An empty key has no
-    place.
+    """What the keys that were seen in partitions say of a topic that has so many, 2 or more; None: nothing. An empty
+    key has no place.
     """
     keys = [(place, key) for place, own in sorted(seen.items()) for key in sorted({*own}) if key]
     astray = [(place, key) for place, key in keys if _place_of(key, partitions, partition_of) not in (place, None)]

@@ -20,19 +20,10 @@ from ...brokers.partitioner import BY_NAME, MURMUR2, Partitioner, checked, name_
 from ...brokers.protocol import Record, TopicPartition
 from ...errors import OutputRefused, StateNotReady
 from ...offsets.ledger import Place
-from ...state.sampling import sampled_keys
+from ...state.sampling import CHANCE_MAX, PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS, sampled_keys
 from .follower import StateThreads, Storage
 
 logger = logging.getLogger("keylanes")
-
-SAMPLE_KEYS = 256
-"""So many records with a key are looked at in each partition, and so many keys in each table; 2 ms of work."""
-
-PARTITIONS_LOOKED_AT_MAX = 16
-"""Of each topic: the keys of more partitions would say the same."""
-
-CHANCE_MAX = 1e-6
-"""A finding that this likely comes about when keys are placed by hand is none."""
 
 
 class KeyPlaces:

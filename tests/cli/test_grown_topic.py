@@ -32,7 +32,7 @@ APPLICATIONS = """
 def program() -> str:
     """What people copy."""
     (found,) = re.findall(r'```python\n("""copy_orders\.py.*?)```', PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    return found
+    return str(found)
 
 
 def at_ms(minutes: int) -> int:
