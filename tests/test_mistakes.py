@@ -416,7 +416,7 @@ MISTAKES: dict[str, Mistake] = {
     "an async handler that computes or blocks, under app.test()": Mistake(warned(mistaken.sleeps)),
     "seen.get().append(1), and no put": Mistake(warned(mistaken.changes_in_place)),
     'broker.read("order"), and the topic is orders': Mistake(
-        misspelt, Parts("the topics of a test are", "seen 'order'", "have written to, orders", "correct the name, or")
+        misspelt, Parts("the topics of a test are", "seen 'order'", "declare, orders", "correct the name, or")
     ),
 }
 

@@ -36,13 +36,20 @@ def ground(tmp_path: Any) -> Ground:
     return ground
 
 
+@pytest.fixture(autouse=True)
+def unheard() -> Iterator[None]:
+    """Nobody listens for SIGTERM, whoever has run the tests: where somebody does the process would end."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture
-def heard() -> Iterator[list[int]]:
+def heard(unheard: None) -> list[int]:
     """The signals that a server hears."""
     found: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: found.append(number))
-    yield found
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, lambda number, _: found.append(number))
+    return found
 
 
 @pytest.mark.parametrize("ends_by", ["the server", "an error, unheard", "the lifespan inside"])
