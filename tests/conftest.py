@@ -4,6 +4,7 @@ set in ``pyproject.toml``.
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,3 +146,11 @@ def spark() -> "Iterator[SparkSession]":
     running.conf.set("spark.sql.optimizer.runtime.bloomFilter.enabled", "false")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def unheard() -> Iterator[None]:
+    """Nobody listens for SIGTERM, whatever tests before have left: where somebody does a lifespan ends the process."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,8 @@ from keylanes import App, HandlerFailed, Health, HotKey, KeylanesError, Retry, S
 from keylanes.asgi import lifespan
 
 from ..stage.ground import Ground
+
+pytestmark = pytest.mark.usefixtures("unheard")
 
 
 def failing(ground: Ground, topic: str = "orders") -> App:
@@ -34,14 +36,6 @@ def ground(tmp_path: Any) -> Ground:
     ground = Ground(f"embedded:{tmp_path / 'data'}")
     ground.create("orders", 1)
     return ground
-
-
-@pytest.fixture(autouse=True)
-def unheard() -> Iterator[None]:
-    """Nobody listens for SIGTERM, whoever has run the tests: where somebody does the process would end."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

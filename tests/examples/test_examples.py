@@ -19,7 +19,7 @@ from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 from ..stage.appending import append
 from ..tiers.marks import tier
 
-pytestmark = tier("check")
+pytestmark = [tier("check"), pytest.mark.usefixtures("unheard")]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
