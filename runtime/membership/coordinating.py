@@ -320,7 +320,7 @@ class Coordinating:
     def _look_at_unowned(self) -> None:
         """Say once of each member that is gone that keys wait for its name."""
         view = self._view()
-        self.unowned, found = unowned(view), waiting(view)
+        self.unowned, found = (unowned(view), waiting(view)) if view.standings.unheld else ([], {})
         for incarnation, one in found.items():
             if incarnation not in self._told_waiting:
                 logger.warning("%s: %s", self.identity.app, one.line())
