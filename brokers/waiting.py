@@ -39,6 +39,28 @@ async def bounded(work: Awaitable[T], limit_ms: int, what: str) -> T:
         raise BrokerTimeout(f"{what} took longer than {limit_ms} ms") from None
 
 
+async def rest(seconds: float, news: asyncio.Event | None = None) -> None:
+    """Let time pass until the next round of what is done in rounds: beats, polls, looks. Ends at once with ``news``,
+    which are set when the time is over, too.
+
+    A simulation may leave out rounds of an application at rest: it knows them by ``rested``.
+    """
+    news = news or asyncio.Event()
+    timer = asyncio.get_running_loop().call_later(seconds, rested, news)
+    try:
+        await news.wait()
+    finally:
+        timer.cancel()
+
+
+def rested(news: "asyncio.Event | asyncio.Future[None]") -> None:
+    """End a rest."""
+    if isinstance(news, asyncio.Event):
+        news.set()
+    elif not news.done():
+        news.set_result(None)
+
+
 class Patience:
     """How long a broker that does not answer, or refuses a right, is waited for. Starts anew whenever it answers."""
 

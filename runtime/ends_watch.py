@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from ..brokers.protocol import Broker, BrokerError, TopicPartition
-from ..brokers.waiting import bounded
+from ..brokers.waiting import bounded, rest
 from ..group.unowned import Unowned
 from ..keyrange.hashing import SPACE_END
 from .holding import Holding
@@ -33,7 +33,7 @@ class EndsWatch:
     async def run(self) -> None:
         """Ask for the ends of the source partitions in intervals, until cancelled."""
         while True:
-            await asyncio.sleep(self.settings.ends_interval_ms / 1000)
+            await rest(self.settings.ends_interval_ms / 1000)
             try:
                 await self._ask()
             except BrokerError:

@@ -206,6 +206,10 @@ class Holding:
         """Whether nothing is held here, taken up or being released."""
         return not (self.runs or self._tasks or self._leaving)
 
+    def is_at_rest(self) -> bool:
+        """Whether all that is granted is taken up, and nothing is being released."""
+        return self.is_settled.is_set() and not (self._tasks or self._leaving)
+
     def _follow(self) -> None:
         control = self.standing.ledger.control
         own = self.standing.identity

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
+from ..brokers.waiting import rest
 from ..group.reports import Reports, loads_of
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import KeyRange
@@ -18,6 +19,8 @@ from .membership.group import Group
 from .settings import Settings
 from .stores.keeper import Keeper
 
+DUE_S: Final = 0.001
+"""It is due from so long before: a timer may come a moment early."""
 SAMPLED_MS: Final = 60_000
 """How long what was found of a range's state holds."""
 
@@ -50,20 +53,18 @@ class LoadReport:
         loop, interval_s = asyncio.get_running_loop(), self.settings.load_interval_ms / 1000
         due_s = loop.time() + interval_s
         while True:
-            try:
-                async with asyncio.timeout_at(due_s):
-                    await self._wake.wait()
-            except TimeoutError:
+            await rest(due_s - loop.time(), self._wake)
+            self._wake.clear()
+            if due_s - loop.time() < DUE_S:
                 due_s = loop.time() + interval_s
                 self._measure()
-            self._wake.clear()
             self._tell()
 
     async def sample(self) -> None:
         """Look how large the state of each band is, until cancelled."""
         loop = asyncio.get_running_loop()
         while not self.group.taking_part.is_alone:
-            await asyncio.sleep(self.settings.load_interval_ms / 1000)
+            await rest(self.settings.load_interval_ms / 1000)
             now, old = loop.time(), self._bytes
             stateful = [run for run in self.windows.runs if run.state is not None and self._hears[0]]
             bands = [(run, KeyRange(first, end)) for run in stateful for first, end, _ in _bands(run)]

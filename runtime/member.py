@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Producer, Record, TopicDescription, TopicPartition
-from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
+from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, rest, until_answered
 from ..errors import FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
 from ..state.overlay import Cell
 from .compiled import IS_COMPILED
@@ -221,6 +221,10 @@ class Member:
         """The record that has been running longest. Any thread may ask."""
         return self.slots.oldest_running(self.now_s())
 
+    def is_at_rest(self) -> bool:
+        """Whether nothing is moved, copied, restored or waited for by name."""
+        return self.keeper.restoring is None and self.holding.is_at_rest() and self.group.is_at_rest()
+
     @property
     def is_ready(self) -> asyncio.Event:
         """It works on what it was granted first."""
@@ -424,7 +428,7 @@ class Member:
     async def _watch(self, work: Work, *, until_level: bool) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
+            await rest(WATCH_INTERVAL_MS / 1000)
             now = loop.time()
             self.slots.overdue(now)
             self.telling.look(work, now)

@@ -25,6 +25,7 @@ from .handler_watch import HandlerWatch
 from .handlers.context import Output
 from .handlers.handler import Handler, check_topic_name, codec_of_topic
 from .handlers.values import value_decoder
+from .logs.reader import signals_topic
 from .logs.topics import destinations_of, reserved_topics
 from .member import Member
 from .sending import Sending
@@ -42,6 +43,12 @@ PARTITIONS_MAX = 1_000
 AS_IT_IS: Final = object()
 SETTLE_LIMIT_S = 3_600.0
 SETTLE_STEP_S = 0.05
+REST_S: Final = 10.0
+"""An application is at rest when its logs have stood still for so long; so long before the next timer it goes on with
+its rounds.
+"""
+REST_LOOK_S: Final = 0.37
+"""Between two looks whether it is: no multiple of what its rounds take, or a look would always meet them at work."""
 
 
 class SimulatedApp:
@@ -75,6 +82,9 @@ class SimulatedApp:
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylanes-simulation")
         self._crashes = 0
+        self._ends: dict[TopicPartition, int] = {}
+        self._look_s = self._rests_s = 0.0
+        """Since when the logs have had these ends."""
         self._told: BaseException | None = None
 
     # --- what a test calls -----------------------------------------------------------------------------------------
@@ -127,8 +137,13 @@ class SimulatedApp:
         return await self._call(self._committed(topic))
 
     async def advance(self, seconds: float) -> None:
-        """Let virtual time pass."""
-        await self._call(asyncio.sleep(seconds))
+        """Let virtual time pass: a day of an application that has nothing to do takes a second or two.
+
+        While no record waits, runs or is to be tried again and nothing is moved, copied, restored or held, what the
+        application does in rounds (beats, polls, looks) is left out, and the clocks go on to the next timer of any
+        other kind.
+        """
+        await self._call(self._advance(seconds))
 
     async def crash(self) -> None:
         """Kill the application's process (-9): nothing it does from here on has an effect."""
@@ -269,6 +284,36 @@ class SimulatedApp:
             f'name the topic in app.test(partitions={{"{topic}": {PARTITIONS}}})'
         )
 
+    async def _advance(self, seconds: float) -> None:
+        self._loop.before_waiting = self._skip_rounds
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._loop.before_waiting = None
+
+    def _skip_rounds(self) -> None:
+        """Leave out rounds once nothing but signals was written for ``REST_S``, and nothing is to be done."""
+        now_s = self._loop.time()
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + REST_LOOK_S
+        signals = signals_topic(self.name)
+        places = [place for topic in self._cluster.topics() if topic != signals for place in self._places(topic)]
+        ends = {place: self._cluster.watermarks(place).high for place in places}
+        if ends != self._ends:
+            self._ends, self._rests_s = ends, now_s
+        member = self._member
+        is_at_rest = member is None or (self._is_processed(member) and member.is_at_rest())
+        if is_at_rest and now_s - self._rests_s >= REST_S and self._loop.skip_rests(REST_S) and member is not None:
+            member.group.following.has_read(member.group.following.moment())  # nothing was written meanwhile
+
+    def _is_processed(self, member: Member) -> bool:
+        """Whether everything in the sources is committed."""
+        sources = [place for topic in self.handlers for place in self._places(topic)]
+        ends = {source: self._cluster.watermarks(source).high for source in sources}
+        held, frontier = member.work.holding.edges(), member.standing.ledger.frontier
+        return all(min(held.get(source, end), frontier(source)) >= end for source, end in ends.items())
+
     async def _settle(self) -> None:
         """Wait until everything in the sources is committed; raises what stopped the application."""
         loop = asyncio.get_running_loop()
@@ -284,10 +329,7 @@ class SimulatedApp:
             if self._run.done():
                 self._told = self._run.exception()
                 await self._run
-            sources = [place for topic in self.handlers for place in self._places(topic)]
-            ends = {source: self._cluster.watermarks(source).high for source in sources}
-            held, frontier = self._member.work.holding.edges(), self._member.standing.ledger.frontier
-            if all(min(held.get(source, end), frontier(source)) >= end for source, end in ends.items()):
+            if self._is_processed(self._member):
                 return
             await asyncio.sleep(SETTLE_STEP_S)
         raise TimeoutError(f"not everything was processed within {SETTLE_LIMIT_S:.0f} s of virtual time")

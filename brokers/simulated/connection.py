@@ -25,6 +25,7 @@ from ..protocol import (
     Watermarks,
 )
 from ..rights import Lacking, Right
+from ..waiting import rested
 from .cluster import Cluster
 from .link import ConnectionSevered, KnownNodes, Link, unknown
 from .network import Kind
@@ -280,13 +281,8 @@ class SimulatedReader:
             raise BrokerTimeout(f"{self._link.client_name}: no answer to reads for {limit_ms:.0f} ms")
 
     async def _wait(self, news: "asyncio.Future[None]", wait: float) -> None:
-        timer = asyncio.get_running_loop().call_later(wait, _finish_nowait, news)
+        timer = asyncio.get_running_loop().call_later(wait, rested, news)
         try:
             await self._link.wait(news)
         finally:
             timer.cancel()
-
-
-def _finish_nowait(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

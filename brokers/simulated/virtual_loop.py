@@ -12,6 +12,7 @@ Rules:
 - Nothing ready and no timer is a deadlock, and a million passes without the clock moving is a live-lock: both raise
   ``VirtualDeadlock``, which names the tasks.
 
+- Rounds of an application at rest may be left out (``skip_rests``): the clock goes on to whatever else is due.
 - Nothing real is waited for: who asks for a socket, a host name, a pipe or a process is refused at once
   (``NotSimulated``), because the clock would jump over its time-out before an answer could come.
 
@@ -29,6 +30,7 @@ from concurrent.futures import Executor
 from typing import Any, Final, NoReturn, TypeVar
 
 from ...errors import NotSimulated
+from ..waiting import rested
 
 T = TypeVar("T")
 
@@ -105,6 +107,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop for simulations; see the rules above. ``seed`` alone decides the order of task steps.
 
     ``refused``: the first thing that was refused because it is real, also when its caller has caught the error.
+    ``before_waiting`` is called when nothing is ready and the clock is about to move; it may ``skip_rests``.
     """
 
     # Of asyncio.BaseEventLoop, the same in every supported Python: what is ready, and the heap of timers.
@@ -119,6 +122,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._passes = 0
         self._passes_at_now = 0
         self.refused: NotSimulated | None = None
+        self.before_waiting: Callable[[], None] | None = None
         selector = _JumpingSelector()
         super().__init__(selector)
         self._clock_resolution = _RESOLUTION
@@ -146,6 +150,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         else:
             self.call_soon(_finish, future, result, None)
         return future
+
+    def skip_rests(self, awake_s: float) -> bool:
+        """Move the clock on to so many seconds before the next timer that is no rest (waiting.py); False: it is due
+        sooner. Rests that have passed then end at once, each of them once.
+        """
+        due = [timer.when() for timer in self._scheduled if not timer.cancelled() and not _is_rest(timer)]
+        landing = min(due, default=self._now) - awake_s
+        if landing <= self._now:
+            return False
+        self._now = landing
+        return True
 
     def close(self) -> None:
         """Cancel what is still pending, let it clean up, and close."""
@@ -182,6 +197,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return poll
         self._passes_at_now = 0
         if timeout is not None:
+            if self.before_waiting is not None:
+                self.before_waiting()
             self._now = max(self._now, self._scheduled[0].when())
             return poll
         if self._selector_has_events():
@@ -252,6 +269,10 @@ def _is_task_step(handle: asyncio.Handle) -> bool:
     # Both the first step and every wake-up are bound to their task, in the C and in the Python version alike.
     callback = handle._callback  # type: ignore[attr-defined]  # private to asyncio
     return isinstance(getattr(callback, "__self__", None), asyncio.Task)
+
+
+def _is_rest(timer: asyncio.TimerHandle) -> bool:
+    return timer._callback is rested  # type: ignore[attr-defined]  # private to asyncio
 
 
 def _finish(future: asyncio.Future[T], result: Any, error: BaseException | None) -> None:

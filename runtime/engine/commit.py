@@ -5,10 +5,10 @@ becomes visible is in transaction.py.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from ...brokers.throttling import BYTES_LEAST
+from ...brokers.waiting import rest
 from ..logs.office import Standing
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take
@@ -151,7 +151,5 @@ class CommitCycle:
         await self.transactions.close()
 
     async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
+        await rest(seconds, self._wake)
         self._wake.clear()

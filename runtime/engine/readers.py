@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from ...brokers.protocol import Batch, Broker, BrokerError, BrokerTimeout, NotAuthorized, Reader, Record, TopicPartition
-from ...brokers.waiting import Patience, closed_within, until_answered
+from ...brokers.waiting import Patience, closed_within, rest, until_answered
 from ...errors import InvariantBroken
 from ...state.overlay import Cell
 from ..partition.dispatch import Blocked, PartitionDispatch
@@ -275,9 +275,7 @@ class CatchUp:
         while not self.is_stopped:
             run.lacks.clear()
             if run.dispatch.catch_up_start() is None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CATCH_UP_CHECK_MS / 1000):
-                        await run.lacks.wait()
+                await rest(CATCH_UP_CHECK_MS / 1000, run.lacks)
                 continue
             self._asking += 1
             try:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
+from ...brokers.waiting import rest
 from ...keyrange.policy import WorkerLoad
 from ..partition.worker import Worker
 from ..settings import Settings
@@ -84,7 +85,7 @@ class Windows:
         closed_s = dict.fromkeys(self.runs, loop.time())
         interval_s = self.settings.balance_interval_ms / 1000
         while True:
-            await asyncio.sleep(interval_s)
+            await rest(interval_s)
             if self._is_stopped:
                 return
             if self.looks is not None:

@@ -22,7 +22,7 @@ from ...brokers.protocol import (
     TopicPartition,
     TransactionRefused,
 )
-from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
+from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, rest, until_answered
 from ...errors import LogError
 from ...group.coordinator import decide, needs
 from ...group.declared import Declared
@@ -142,7 +142,7 @@ class Coordinating:
                 else:
                     refused.answered()
                     told = ""
-                await self._rest()
+                await rest(self.settings.heartbeat_interval_ms / 1000, self._wake)
         finally:
             for task in self._tasks.values():
                 task.cancel()
@@ -152,15 +152,7 @@ class Coordinating:
         interval_s = self.settings.heartbeat_interval_ms / 1000
         while True:
             is_probing = self._beat_or_probe()
-            await asyncio.sleep(interval_s / PROBES if is_probing else interval_s)
-
-    async def _rest(self) -> None:
-        """Until there is something to look at, or time has passed."""
-        try:
-            async with asyncio.timeout(self.settings.heartbeat_interval_ms / 1000):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+            await rest(interval_s / PROBES if is_probing else interval_s)
 
     async def _step(self) -> None:
         control = self.standing.ledger.control

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...brokers.protocol import AuthenticationRefused, Batch, BrokerError, NotAuthorized, Reader
-from ...brokers.waiting import Patience, closed_within, fatal_of
+from ...brokers.waiting import Patience, closed_within, fatal_of, rest
 from ...group.heard import News
 from ..logs.office import Standing
 from ..settings import Settings
@@ -137,7 +137,7 @@ class Following:
                 continue
             if await self.has_reached(end, self.settings.call_limit_ms / 1000):
                 self.has_read(asked)
-                await asyncio.sleep(self._wait_ms / 1000)
+                await rest(self._wait_ms / 1000)
 
     async def _take(self, begins: int, batch: Batch) -> None:
         """What was fetched goes into the ledger; who reads the log to its end meanwhile may have it there already."""

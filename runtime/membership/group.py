@@ -140,6 +140,11 @@ class Group:
         """What nobody owns, where this process coordinates."""
         return self.coordinating.unowned if self.coordinating.is_coordinator else ()
 
+    def is_at_rest(self) -> bool:
+        """Whether nothing is asked of any member, and nobody is waited for."""
+        moves = self.standing.ledger.control.moves
+        return not (moves.asked or moves.copies or moves.answer or self.unowned())
+
     def takes_snapshots(self) -> bool:
         """Whether it is this process that does: it coordinates, and does not leave, after which it may be fenced."""
         return self.coordinating.is_coordinator and not self.taking_part.leaves

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from ...brokers.waiting import rest
 from ...errors import FencedError, LogError, SettingsError
 from ...group.features import CONTRADICTS, LEVEL_TOO_LOW, kind_of
 from ...group.heard import Heard, partition_of
@@ -87,7 +88,7 @@ class TakingPart:
             if control.term != self._term:  # whoever was elected since has not heard it
                 self._term = control.term
                 self.signals.tell(self.partition, self._asked)
-            await self._pause(self.identity.settings.heartbeat_interval_ms / 1000)
+            await rest(self.identity.settings.heartbeat_interval_ms / 1000, self._changed)
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -95,7 +96,7 @@ class TakingPart:
         while True:
             self.beat()
             due_s = loop.time() + interval_s
-            await asyncio.sleep(interval_s)
+            await rest(interval_s)
             self._late_ms = max(0, int((loop.time() - due_s) * 1000))
 
     def beat(self) -> None:
@@ -139,7 +140,7 @@ class TakingPart:
                 return False
             self._changed.clear()
             self.leave()
-            await self._pause(min(LEAVES_AGAIN_MS / 1000, until - loop.time()))
+            await rest(min(LEAVES_AGAIN_MS / 1000, until - loop.time()), self._changed)
         return True
 
     def ask_move(self, asked: MoveAsked) -> None:
@@ -160,13 +161,6 @@ class TakingPart:
         """Say how far the copies of state have come that this process was asked for."""
         if not self.is_alone:
             self.signals.tell(self.partition, Copies(self.standing.incarnation, copies))
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
 
     def _say_wait(self, waited_s: float) -> None:
         """Once, when it takes longer than it does among those who live: for whom it waits, and how to avoid it."""

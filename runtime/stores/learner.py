@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from ...brokers.protocol import Broker
+from ...brokers.waiting import rest
 from ...keyrange.ranges import KeyRange
 from ...keyrange.steps import Steps
 from ...offsets.control import LEARNER, STANDBY
@@ -106,7 +107,7 @@ class Learner:
         new = [_Asked(one, now_s) for move, one in sorted(known.items()) if move not in self._asked]
         self._asked.update((one.wanted.move, one) for one in new)
         places = {one.place for one in self._asked.values()} | {one.place for one in self._passes()}
-        for place in places:
+        for place in sorted(places):
             self._match(place)
         for one in new:
             self._say_begun(one)
@@ -359,11 +360,7 @@ class Learner:
                     said_s = loop.time()
                     self._say_progress(copies)
             self._news.clear()
-            try:
-                async with asyncio.timeout(self.settings.heartbeat_interval_ms / 1000):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
+            await rest(self.settings.heartbeat_interval_ms / 1000, self._news)
 
 
 def _overlap(points: Steps[bool], others: Steps[bool]) -> bool:

@@ -118,6 +118,7 @@ PARTS: Final = (
     of_tests("refusals", "refused connections and rights are named", ("brokers", "devkafka", "runtime"), 2.5),
     of_tests("sessions", "log-ins are renewed before they end", ("brokers",), 4.5),
     of_tests("quotas", "throttled brokers are slow, and most of a quota is used", ("brokers", "runtime"), 5.5),
+    of_tests("rests", "a test that lets time pass sees the same, with and without rounds", ("runtime",), 5),
     of_tests("many-seeds", "hundreds of simulated groups meet every fault at every step", ALL, 4),
     of_tests(
         "group-model",
