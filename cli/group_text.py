@@ -135,7 +135,7 @@ def beat_text(member: MemberShown, stands: Stands) -> str:
 
 
 def history_json(app: str, history: History, entries: Sequence[Entry], now_ms: int) -> str:
-    """One document; docs/group.md has its shape."""
+    """One document; docs/operating.md has its shape."""
     told = {
         "app": app,
         "first": _written(history.first_ms),

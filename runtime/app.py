@@ -143,7 +143,7 @@ class App:
 
         At most ``max_in_flight`` of its records run at once in this process, over all partitions; the others wait, and
         their clock does not run. At most ``rate_per_s`` attempts at its records begin in a second, over all processes
-        of the application (docs/group.md). ``timeout_ms`` bounds one attempt, in place of the setting
+        of the application (docs/placement.md). ``timeout_ms`` bounds one attempt, in place of the setting
         ``handler_timeout_ms``. ``start``: where the first start begins: "earliest", "latest", a datetime, or
         "group:NAME" (docs/migration.md). ``own_task``: each attempt runs in an ``asyncio.Task`` of its own, for
         libraries that keep something by task (docs/mistakes.md); it costs some microseconds a record. ``timestamps``:

@@ -167,7 +167,7 @@ def test_the_history_of_a_group_that_is_down(group: Group) -> None:
 
 
 def test_the_history_for_programs(group: Group) -> None:
-    """All of it has one shape: docs/group.md."""
+    """All of it has one shape: docs/operating.md."""
     told = told_by(group, "history")
     assert list(told) == ["app", "first", "read", "offset_log_begins", "entries"]
     assert (told["app"], told["first"], told["offset_log_begins"]) == ("shop", "2026-11-25T14:58:33.918Z", {})
@@ -199,7 +199,7 @@ def test_the_history_for_programs(group: Group) -> None:
         "reason": None,
         "stood_still_s": 0.048,
     }
-    page = (Path(__file__).resolve().parents[2] / "docs" / "group.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in [*told, *whole])
     changes = [entry for entry in told["entries"] if entry["kind"] != "move"]
     assert all(f"`{name}`" in page for change in changes for name in change)
