@@ -67,6 +67,8 @@ def test_the_lists_of_events_are_up_to_date() -> None:
     """They say what the structures say; the command on the page writes them anew. All fields stand there in order."""
     assert offset_log_page.page(PAGE) == PAGE, f"run {offset_log_page.COMMAND}"
     assert offset_log_page.COMMAND in PAGE
-    assert "- **`workers_merged/1`** `[incarnation, transaction, epoch, topic, partition, left, right, worker]`: T" in PAGE
+    assert (
+        "- **`workers_merged/1`** `[incarnation, transaction, epoch, topic, partition, left, right, worker]`: " in PAGE
+    )
     assert "topic, partition, move, bands[Edge], bounds]`: " in PAGE
     assert "- **`Edge`** `[first, end, edge]`: P" in PAGE

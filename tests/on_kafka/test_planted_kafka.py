@@ -1,6 +1,6 @@
 """The traps' own test: defects planted into the kafka adapter are found by them, on a real broker.
 
-They are what Kafka's own clients do, or did. ``docs/planted-bugs.md`` lists them with all others.
+They are what Kafka's own clients do, or did.
 """
 
 import inspect

@@ -2,8 +2,11 @@
 
 Most are found by the seeds of the simulation. Where an interleaving needs what no seed has (a damaged topic, a folder
 of RocksDB, a key at the end of the hash space) a test of another suite is named. The defects themselves are in
-``plants_*.py``, by what they are about; ``test_planted.py`` runs them; docs/planted-bugs.md lists them, each with
-what it would do.
+``plants_*.py``, by what they are about; ``test_planted.py`` runs them.
+
+Two defects are not planted, because nothing shows them: a process that takes its fence for an abort, and one that reads
+the logs before it makes a new producer and not after. They would have to commit between their expulsion and the moment
+at which they read of it. What both would lead to is planted as "fenced process goes on" and "INIT without READ".
 """
 
 import asyncio
@@ -47,7 +50,7 @@ class Plant:
     """One defect.
 
     ``finding``: a pattern for what is said of it, so that nothing else that goes wrong counts. ``raised``: what raises
-    it, where that is neither an assertion nor an error of ours. What users would see of it says docs/planted-bugs.md.
+    it, where that is neither an assertion nor an error of ours.
 
     ``found_by``: tests that fail with it, each by itself; none: seeds, that is plans; with nothing but happenings of
     ``kinds``, where it takes a rare meeting; ``stateful``: those with state.
@@ -60,14 +63,6 @@ class Plant:
     stateful: bool = False
     finding: str = field(kw_only=True)
     raised: type[Exception] | None = None
-
-    @property
-    def finders(self) -> str:
-        """What finds it, for people."""
-        if self.found_by:
-            return ", ".join(f"`{label(test)}`" for test in self.found_by)
-        seeds = "stateful seeds" if self.stateful else "seeds"
-        return seeds + (f" with {', '.join(self.kinds)}" if self.kinds else "")
 
     def found(self, test: Test) -> str:
         """What a test or a plan finds of it; empty: nothing, or something else."""

@@ -1,6 +1,6 @@
 """The suite's own test: every planted defect is found, by seeds of the simulation or by the tests that it names.
 
-What the defects are: ``plants_*.py``; what they would do: docs/planted-bugs.md.
+What the defects are: ``plants_*.py``.
 """
 
 import logging
@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -76,20 +75,16 @@ WANTED = (
     "overlay read across keys",
 )
 """What every suite for such a system has to find, whatever else it finds."""
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "planted-bugs.md"
-HEAD = "| defect | what it would do | what finds it |\n|---|---|---|\n"
-
-CHAPTERS = {
-    "Who may write": plants_fencing.PLANTS,
-    "Who is believed": plants_deposing.PLANTS,
-    "How a range changes hands": plants_moves.PLANTS,
-    "A record's way": plants_lanes.PLANTS,
-    "The logs": plants_logs.PLANTS,
-    "State": plants_state.PLANTS,
-    "Copies of state": plants_copies.PLANTS,
-    "Questions for state": plants_questions.PLANTS,
-}
-ALL = [plant for plants in CHAPTERS.values() for plant in plants]
+ALL = [
+    *plants_fencing.PLANTS,
+    *plants_deposing.PLANTS,
+    *plants_moves.PLANTS,
+    *plants_lanes.PLANTS,
+    *plants_logs.PLANTS,
+    *plants_state.PLANTS,
+    *plants_copies.PLANTS,
+    *plants_questions.PLANTS,
+]
 BY_SEEDS = [plant for plant in ALL if not plant.found_by]
 BY_TESTS = [(plant, test) for plant in ALL for test in plant.found_by]
 
@@ -214,21 +209,3 @@ def test_it_is_known_what_found_each() -> None:
     known = plants_found.known()
     assert {(name, found.seed is None) for name, found in known.items()} == {(p.name, bool(p.found_by)) for p in ALL}
     assert all(found.digest for found in known.values())
-
-
-def test_the_document_lists_them() -> None:
-    """docs/planted-bugs.md has a row for each, in their order: its name, what it would do, and what finds it."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    made = sum(bool(plant.kinds) for plant in BY_SEEDS)
-    assert f"{len(BY_SEEDS)} are found by seeds, {made} of them in plans that are made for them" in " ".join(
-        text.split()
-    )
-    wanted = {chapter: [(p.name, p.finders) for p in plants] for chapter, plants in CHAPTERS.items()}
-    wanted["The kafka adapter"] = [(trapped.name, f"`{label(trapped.trap)}`") for trapped in TRAPPED]
-    listed = {}
-    for chapter in text.split("\n## ")[1:]:
-        title, _, head, rule, *rows = chapter.rstrip().split("\n")
-        assert f"{head}\n{rule}\n" == HEAD, f"{DOCUMENT.name}: the head of {title!r}"
-        cells = [row.strip("|").strip().split(" | ") for row in rows]
-        listed[title] = [(name, found_by) for name, effect, found_by in cells if effect.strip()]
-    assert listed == wanted, f"{DOCUMENT.name} lists other defects, or other tests"
