@@ -79,7 +79,7 @@ def test_the_page_of_exit_codes_lists_all_of_them() -> None:
 
 def test_no_link_between_the_pages_ends_nowhere() -> None:
     """Files and headings exist."""
-    for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
+    for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *ROOT.glob("*/README.md")]:
         for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
             if "://" in link:
                 continue
