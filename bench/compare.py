@@ -7,7 +7,7 @@ threads. Every run is written down as it ends, and a second start goes on.
 
     --workloads W1 W4   only these           --full      full sizes, three rounds (five of W7); else quick ones, one
     --arms keylanes …   only these           --report    no run: tables of what was written down
-    --rounds 5          another number       --docs      the same, and the README's table and two pages in docs/
+    --rounds 5          another number       --docs      the same, and the README's table and docs/benchmarks.md
     --again             begin afresh; the book before it is kept
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 from comparison import kill, latency, rate
 from comparison.arms import ARMS, ready
 from comparison.bars import own_failures
-from comparison.markdown import benchmark_tables, figures_page, summary_table
+from comparison.markdown import benchmark_tables, summary_table
 from comparison.report import latency_rate, report
 from comparison.workloads import WORKLOADS, Workload, chosen
 from rig.book import Book, alone
@@ -60,7 +60,6 @@ def main() -> int:
     if parsed.docs:
         write_between(ROOT / "README.md", MARKERS, summary_table(book.content))
         write_between(ROOT / "docs" / "benchmarks.md", MARKERS, benchmark_tables(book.content))
-        (ROOT / "docs" / "figures.md").write_text(figures_page(book.content))
     return 1 if fails or own_failures(book.content) else 0
 
 

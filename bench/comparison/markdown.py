@@ -1,11 +1,10 @@
-"""A book as Markdown: the README's table, the tables of docs/benchmarks.md, and docs/figures.md with every arm."""
+"""A book as Markdown: the README's table, and the tables of docs/benchmarks.md."""
 
 import statistics
-from typing import Any
 
 from comparison.arms import ARMS
 from comparison.bars import best, judge, median, ratios, why_not
-from comparison.report import KILL_COLUMNS, LATENCY_COLUMNS, kill_row, notes, sizes, table
+from comparison.report import KILL_COLUMNS, LATENCY_COLUMNS, kill_row
 from comparison.workloads import PC, WORKLOADS, Workload
 from rig.figures import Content, values
 
@@ -27,12 +26,6 @@ _PEERS = {
     "aiokafka, one record at a time": {"aiokafka-serial": ""},
 }
 """The columns of the README's table. What commits nothing is no peer."""
-_PAGE_HEAD = """\
-This page is written by `python3 dev.py bench compare --full --docs` from the runs of `make bench-full`. A rate counts
-records/s from the start of the first record to the end of the last one; *written /s* counts until the broker wrote the
-last output. *keylanes is ×* is the median of the ratios of runs in the same round. *CPU µs* is the processor time of
-all threads of an arm's processes, per record. *MiB* is their greatest resident memory. *in flight* is the greatest
-number of handlers that ran at the same time."""
 
 
 def summary_table(content: Content) -> str:
@@ -76,24 +69,6 @@ def benchmark_tables(content: Content) -> str:
             parts.append(f"- Not counted: {workload.name}: {reason}.")
     parts += [f"- A run failed its check and was repeated, or has no figures: {what}." for what in content["failures"]]
     return "\n".join(parts)
-
-
-def figures_page(content: Content) -> str:
-    """All that was measured, arm by arm, as a page of Markdown, with every bar."""
-    parts = ["# Figures, arm by arm", "", _PAGE_HEAD, "", _head(content)]
-    for workload in WORKLOADS:
-        if any(run["workload"] == workload.name for run in content["runs"]):
-            columns, rows = table(content, workload)
-            cells = [[_page_cell(cell) for cell in row] for row in rows]
-            parts += [f"## {workload.name}: {workload.title}{sizes(content, workload)}", ""]
-            parts += [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *cells)]
-            parts += ["", *(f"{note}\n" for note in notes(content, workload))]
-    parts += ["## The bars", "", *(f"- {verdict}" for verdict in judge(content))]
-    return "\n".join(parts) + "\n"
-
-
-def _page_cell(cell: Any) -> str:
-    return f"{cell:,.{0 if cell >= 100 else 1}f}" if isinstance(cell, float) else str(cell)
 
 
 def _head(content: Content) -> str:

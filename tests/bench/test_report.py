@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from comparison.bars import own_failures
-from comparison.markdown import benchmark_tables, figures_page, summary_table
+from comparison.markdown import benchmark_tables, summary_table
 from comparison.report import latency_rate, notes, report, table
 from comparison.workloads import WORKLOADS, chosen
 from rig.pages import write_between
@@ -179,19 +179,6 @@ def test_the_summary_compares_with_the_fastest_peer_of_each_guarantee() -> None:
     ]
     assert text.endswith("medians of 1 interleaved rounds, measured on 2020-02-29 at commit 0123456789.")
     assert "rounds (quick sizes), measured" in summary_table(book(run("W4", "keylanes", per_second=1.0), size="quick"))
-
-
-def test_the_page_has_every_arm_and_every_bar() -> None:
-    """Whole tables, one for each workload that ran, and all verdicts."""
-    page = figures_page(book(*thrice(*W5)))
-    assert [line for line in page.splitlines() if line.startswith("## ")] == [
-        "## W5: Zipf(1.0) keys, 10 ms, 8 partitions (50,000 records, 1,000 keys, 8 partitions, full)",
-        "## The bars",
-    ]
-    rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 3
-    assert len({row.count("|") for row in rows}) == 1
-    assert page.count("- holds: W5") == 2
 
 
 def test_the_tables_say_how_many_rounds_there_were() -> None:
