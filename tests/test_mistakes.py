@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from keylanes import (
     Settings,
 )
 from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.partitioner import partition_of_key
 from keylanes.brokers.protocol import Outgoing, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker
 
@@ -174,11 +175,51 @@ def run(made: Callable[[Stage], App]) -> Callable[[Stage], None]:
     def make(stage: Stage) -> None:
         application = made(stage)
         application.handler("orders")(plain)
-        with pytest.raises(SystemExit) as end:
-            application.run(until="level")
-        raise end.value.__cause__ or AssertionError("it gives its cause")
+        ended(application)
 
     return make
+
+
+def ended(application: App) -> None:
+    """Raises what ended it."""
+    with pytest.raises(SystemExit) as end:
+        application.run(until="level")
+    raise end.value.__cause__ or AssertionError("it gives its cause")
+
+
+def filled(stage: Stage, partitions: int = 1, keys: Mapping[bytes, int] = {b"k": 0}) -> str:
+    """The address of a folder with a record of ``orders`` for each key, in the partition of each, and another topic."""
+    address = f"embedded:{stage.folder / 'data'}"
+
+    async def fill() -> None:
+        broker = EmbeddedBroker(address.removeprefix("embedded:"))
+        await broker.open()
+        await broker.create([TopicSpec("orders", partitions, {}), TopicSpec("unique", 1, {})])
+        await append(broker, [Outgoing("orders", place, key, b"1") for key, place in keys.items()])
+        await broker.close()
+
+    asyncio.run(fill())
+    return address
+
+
+def added_partitions(stage: Stage) -> None:
+    """A topic had two partitions, and has four when its state begins."""
+    keys = {b"customer %d" % n: partition_of_key(b"customer %d" % n, 2) for n in range(100)}
+    made = app(broker=filled(stage, 4, keys))
+    made.handler("orders")(mistaken.counts)
+    ended(made)
+
+
+def started_anew(stage: Stage) -> None:
+    """A new name on a topic of its own that holds what the old application wrote."""
+    address = filled(stage)
+    for name in ("shop-1", "shop"):
+        made = App(name, broker=address)
+        made.handler("orders", to="unique")(mistaken.passes_on)
+        made.handler("unique")(plain)
+        if name == "shop-1":
+            made.run(until="level")
+    ended(made)
 
 
 def without_call(stage: Stage) -> None:
@@ -209,17 +250,7 @@ def without_folder(stage: Stage) -> None:
 
 def blocked(stage: Stage) -> str:
     """An async handler keeps the loop; what is logged of it."""
-    address = stage.folder / "data"
-
-    async def fill() -> None:
-        broker = EmbeddedBroker(str(address))
-        await broker.open()
-        await broker.create([TopicSpec("orders", 1, {})])
-        await append(broker, [Outgoing("orders", 0, b"k", b"1")])
-        await broker.close()
-
-    asyncio.run(fill())
-    made = app(broker=f"embedded:{address}", settings=Settings(loop_lag_ms=100))
+    made = app(broker=filled(stage), settings=Settings(loop_lag_ms=100))
     said: list[str] = []
 
     @made.handler("orders")
@@ -379,6 +410,14 @@ MISTAKES: dict[str, Mistake] = {
     "seen: State[int | None]": Mistake(declared(mistaken.optional_state)),
     "seen: MapState[tuple[int, int], int]": Mistake(declared(mistaken.map_of_tuples)),
     "state on Kafka without a folder": Mistake(without_folder),
+    "partitions were added before state began": Mistake(
+        added_partitions,
+        Parts("had 2", "of 100 keys", "State is kept by partition and key", 'App(accept_moved_keys=("orders",))'),
+    ),
+    "a new name on a topic that the old application wrote": Mistake(
+        started_anew,
+        Parts("would be done twice", "unique is written", "another name", 'App(accept_outputs_of_others=("unique",))'),
+    ),
     "state for a record without a key": Mistake(failed(mistaken.counts, key=None)),
     'seen.put("x") of a State[int]': Mistake(failed(mistaken.puts_text)),
     "seen.put(None)": Mistake(failed(mistaken.puts_none)),
