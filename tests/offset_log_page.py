@@ -13,7 +13,6 @@ import msgspec
 
 from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.events import OffsetEvent
-from keylanes.offsets.signals import Signal
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "offset-log.md"
@@ -21,9 +20,8 @@ COMMAND = ".venv/bin/python -P tests/offset_log_page.py"
 LISTS: Final = {
     "control": typing.get_args(ControlEvent),
     "offset": typing.get_args(OffsetEvent),
-    "signals": typing.get_args(Signal),
 }
-SOURCES: Final = ("event_values.py", "control_events.py", "events.py", "signals.py")
+SOURCES: Final = ("event_values.py", "control_events.py", "events.py")
 
 
 def page(written: str) -> str:
