@@ -24,13 +24,13 @@ from comparison.report import latency_rate, report
 from comparison.workloads import WORKLOADS, Workload, chosen
 from rig.book import Book, alone
 from rig.broker import running_broker
+from rig.errors import WrongRun
 from rig.ground import Ground
 from rig.machine import Processors
 from rig.pages import write_between
 from rig.places import FOLDER, ROOT
 from rig.results import picture, print_table
 from rig.steps import Steps
-from rig.witness import WrongRun
 
 MARKERS = "bench"
 """Of what is written into pages."""
@@ -98,8 +98,8 @@ def run_missing(book: Book, wanted: list[tuple[Workload, str, int]], size: str) 
     if not wanted:
         return
     cold = warm_ups(wanted, size)
-    with running_broker("kafka", "compare") as address, Steps(len(wanted) + sum(map(len, cold.values()))) as steps:
-        ground = Ground(address.removeprefix("kafka://"), FOLDER / "runs")
+    with running_broker("compare") as bootstrap, Steps(len(wanted) + sum(map(len, cold.values()))) as steps:
+        ground = Ground(bootstrap, FOLDER / "runs")
         for workload, arm, number in wanted:
             for first in cold.pop(workload.name, ()):
                 steps.begin(f"{workload.name}, to warm the broker up: {first}")

@@ -16,7 +16,6 @@ Required, of keylanes: see ``BARS``.
     --only keylanes …   some arms
 """
 
-import asyncio
 import sys
 import time
 from pathlib import Path
@@ -24,20 +23,22 @@ from statistics import median
 from typing import Any
 
 from comparison.arms import java_command
-from failing_over.group import Members, loader
+from failing_over.group import Members
 from failing_over.notes import again, stops
 from keylanes import Settings
 from keylanes.cli.application import Named
 from keylanes.cli.group_logs import stands_of
-from rig.broker import all_records, connected, running_broker
+from rig.broker import known, running_broker
 from rig.child import run_coroutine
+from rig.drivers import run_module
+from rig.errors import Skipped, WrongRun
 from rig.gaps import gaps, percentile
 from rig.ground import Ground
+from rig.logs import ahead_s, whole
 from rig.machine import Processors, surroundings
-from rig.places import BENCH, FOLDER, PEERS
+from rig.places import FOLDER, PEERS
 from rig.results import print_table, spread, verdict, write_result
 from rig.rounds import Figures, arguments, run_rounds
-from rig.witness import Skipped, WrongRun
 
 ARMS = ("keylanes", "aiokafka", "java")
 NAMES = ("a", "b", "c")
@@ -46,7 +47,6 @@ FACTOR = 4
 SESSION_MS = 10_000
 WINDOW_S = 10.0
 """How long a stop and a calm time are watched."""
-KNOWN_S_MAX = 30.0
 STANDS_S_MAX = 40.0
 """Longer than anything may stand."""
 PARTS = ("stop", "death", "deaths")
@@ -59,32 +59,24 @@ UNMOVED_S = 0.25
 """The others' commits may be so far apart, or twice as far as in a calm time."""
 
 
-def run_arm(arm: str, suffix: str, address: str, folder: Path) -> Figures:
+def run_arm(arm: str, suffix: str, bootstrap: str, folder: Path) -> Figures:
     """One run of an arm. Raises WrongRun, Skipped."""
-    bootstrap = address.removeprefix("kafka://")
     ground = Ground(bootstrap, folder)
     with ground.scratch(f"failover-{suffix}") as place:
         topic = group = f"failover-{suffix}"
         ground.make(topic, PARTITIONS)
-        run_coroutine(known(address, topic))
+        run_coroutine(known(bootstrap, topic))
         order = {"arm": arm, "bootstrap": bootstrap, "topic": topic, "group": group, "partitions": PARTITIONS}
         order |= {"session_ms": SESSION_MS, "factor": FACTOR, "per_second": PARTITIONS * PER_PARTITION}
         members = Members(command_of(arm), order, place, PARTITIONS)
-        load = loader(order, place, BENCH)
+        load = run_module("failing_over.load", order, place / "loader")
         try:
             for name in NAMES:
                 members.start(name)
-            return watch(arm, address, group, members)
+            return watch(arm, bootstrap, group, members)
         finally:
             load.kill()
             members.end()
-
-
-async def known(address: str, topic: str) -> None:
-    """Wait until the broker has heard from its controller of a topic that was made."""
-    async with connected(address) as broker, asyncio.timeout(KNOWN_S_MAX):
-        while topic not in await broker.describe([topic]):  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.05)
 
 
 def command_of(arm: str) -> list[str]:
@@ -94,7 +86,7 @@ def command_of(arm: str) -> list[str]:
     return [sys.executable, str(PEERS / "failover_apps.py")]
 
 
-def watch(arm: str, address: str, group: str, members: Members) -> Figures:
+def watch(arm: str, bootstrap: str, group: str, members: Members) -> Figures:
     """All that is done to a group, and what came of it."""
     figures: Figures = {}
     commits_s: list[tuple[str, float, float, set[int]]] = []
@@ -105,7 +97,7 @@ def watch(arm: str, address: str, group: str, members: Members) -> Figures:
     figures["calm_s"] = sorted(seen(members, began_s).values())
 
     held = members.steady()
-    name = others(arm, address, group)[0]
+    name = others(arm, bootstrap, group)[0]
     doubled, began_s = again(members.look()), time.monotonic()
     members.stop(name)
     members.last(WINDOW_S - (time.monotonic() - began_s))
@@ -115,12 +107,12 @@ def watch(arm: str, address: str, group: str, members: Members) -> Figures:
     members.start(name)
 
     held = members.steady()
-    name = others(arm, address, group)[0]
+    name = others(arm, bootstrap, group)[0]
     figures["death_s"] = killed(members, held, name)
     members.start(name)
 
     held = members.steady()
-    names = [*coordinators(arm, address, group), *others(arm, address, group)][:2]
+    names = [*coordinators(arm, bootstrap, group), *others(arm, bootstrap, group)][:2]
     figures["deaths_s"] = killed(members, held, *names)
     for name in names:
         members.start(name)
@@ -134,7 +126,7 @@ def watch(arm: str, address: str, group: str, members: Members) -> Figures:
     figures["rollout_s"] = sorted(seen(members, began_s).values())
     figures["rollout_again"] = again(members.look()) - doubled
     if arm == "keylanes":
-        figures |= commit_gaps(address, group, commits_s)
+        figures |= commit_gaps(bootstrap, group, commits_s)
     return figures
 
 
@@ -163,36 +155,25 @@ def seen(members: Members, began_s: float) -> dict[int, float]:
     return stops(((note.partition, note.at_s) for note in notes), began_s, time.monotonic())
 
 
-def coordinators(arm: str, address: str, group: str) -> list[str]:
+def coordinators(arm: str, bootstrap: str, group: str) -> list[str]:
     """Who decides, by name; of Kafka's own groups no process does."""
     if arm != "keylanes":
         return []
-    found = run_coroutine(stands_of(Named(group, address, Settings()), None, lambda: int(time.time() * 1_000)))
+    named = Named(group, f"kafka://{bootstrap}", Settings())
+    found = run_coroutine(stands_of(named, None, lambda: int(time.time() * 1_000)))
     return [member.instance for member in found.group.members if member.is_coordinator]
 
 
-def others(arm: str, address: str, group: str) -> list[str]:
+def others(arm: str, bootstrap: str, group: str) -> list[str]:
     """Who does not decide."""
-    return [name for name in NAMES if name not in coordinators(arm, address, group)]
+    return [name for name in NAMES if name not in coordinators(arm, bootstrap, group)]
 
 
-def commit_gaps(address: str, group: str, windows: list[tuple[str, float, float, set[int]]]) -> Figures:
+def commit_gaps(bootstrap: str, group: str, windows: list[tuple[str, float, float, set[int]]]) -> Figures:
     """Of partitions that did not move: the gaps between commits in each window, 99.9th percentile and longest."""
-    from keylanes.offsets.codec import decode
-    from keylanes.offsets.events import Committed
-
-    behind_s = time.time() - time.monotonic()
-
-    async def read() -> dict[int, list[float]]:
-        times: dict[int, list[float]] = {}
-        async with connected(address) as broker:
-            async for record in all_records(broker, f"{group}.offsets"):
-                event = decode(record.value or b"")
-                if isinstance(event, Committed):
-                    times.setdefault(event.partition, []).append(record.timestamp / 1000 - behind_s)
-        return times
-
-    times = run_coroutine(read())
+    times: dict[int, list[float]] = {}
+    for commit in run_coroutine(whole(bootstrap, group, group)).commits:
+        times.setdefault(commit.partition, []).append(commit.at_ms / 1_000 - ahead_s())
     found: Figures = {}
     for name, since_s, until_s, partitions in windows:
         between = [gap for partition in partitions for gap in gaps(times.get(partition, []), since_s, until_s)]
@@ -205,19 +186,17 @@ def main() -> int:
     parser = arguments(__doc__, rounds=5)
     parser.add_argument("--only", nargs="+", choices=ARMS, default=ARMS)
     parsed = parser.parse_args()
-    if parsed.broker != "kafka":
-        raise SystemExit("failover: the embedded broker is for one process; use --broker kafka")
     where, processors = surroundings(), Processors()
-    with running_broker("kafka", "failover") as address:
+    with running_broker("failover") as bootstrap:
         folder = FOLDER / "failover-runs"
 
         def run(arm: str, suffix: str) -> Figures:
             try:
-                return run_arm(arm, suffix, address, folder)
+                return run_arm(arm, suffix, bootstrap, folder)
             except (WrongRun, Skipped) as error:
                 return {"failure": str(error)}
 
-        rounds = run_rounds(parsed.rounds, parsed.only, run, said, turned=True)
+        rounds = run_rounds(parsed.rounds, parsed.only, run, said)
     result = {**where, "stolen_share": processors.stolen_share(), "session_ms": SESSION_MS, "rounds": rounds}
     write_result("failover", result)
     return report(rounds)

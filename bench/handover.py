@@ -1,60 +1,51 @@
-"""What does it cost that ranges move, and what do many members on few partitions cost? keylanes, on one real Kafka.
+"""What does it cost that ranges move? keylanes on one real Kafka, and Kafka Streams beside it in one part.
 
-    amplification  one partition, 1 to 8 members: what they read, what it costs, whether each of them works
-    moves          ranges are handed over one after the other under 20,000 records/s: how long each stands still
-    skew           all traffic goes to one partition, or to a part of the keys, from a moment on: when is it even again
-    join           a member joins under load: how long until it works
-    held           1,000 moves beside a range that is held: whether a snapshot or a start grows (in process, no Kafka)
+    moves       ranges without state are handed over one after the other under 20,000 records/s: how long each stands
+                still
+    state       a range goes to another member and back again under 20,000 records/s: how long it stands still, by its
+                state of 0.1, 0.3 and 1 GB, and once 4 GB
+    scaling     1, 2, 4, 2 and 1 members under load: until the work is even, what was copied, what stood still; the
+                same with a standby; and Kafka Streams at the best settings for this, with a standby
+    crash       a member with a name is killed and started again at once: until it works, and what it reads
+    rollout     four members with names are started anew, one after the other: what they read
 
-Members are processes of their own. Each notes the begin and the end of every record; a run has figures only when every
-record was handled once and in order per key. Every run is written down as it ends, and a second start goes on. What is
-required: see ``handing_over/verdicts.py``.
-
-    --parts moves join …  some parts              --full    full sizes; else quick ones, about six minutes
-    --rounds 5            another number          --tiny    the least that runs through: figures mean nothing
-    --again               begin afresh; the book before it is kept
-    --report              no run: the tables, verdicts and pictures of what was written down
-    --docs                the same, and the part of docs/benchmarks.md and of the README
+Members are processes of their own. Each notes the begin and the end of every record, and by how much it ended behind
+its due time; a run has figures only when every record was handled. ``handing_over/verdicts.py`` has what is required.
 """
 
 import sys
+from typing import Any
 
-from handing_over import amplification, held, joining, moving, skewing
-from handing_over.sizes import SIZES, arms, rounds_of
-from handing_over.tables import cell, page, tables
+from comparison.arms import java_command
+from handing_over import carrying, moving, returning, scaling
+from handing_over.sizes import SIZES, STREAMS, WITH_STANDBY, Size, arms, rounds_of
+from handing_over.tables import tables
 from handing_over.verdicts import judge
-from rig.figures import Content
-from rig.pages import write_between
+from rig.ground import Ground
 from rig.parts import Parts
-from rig.places import ROOT
-
-NAME = "handover"
 
 
-def write(content: Content) -> None:
-    """Fill the pages."""
-    write_between(ROOT / "docs" / "benchmarks.md", NAME, page(content))
-    write_between(ROOT / "README.md", NAME, cell(content), is_inline=True)
+def scaled(ground: Ground, arm: str, suffix: str, size: Size) -> dict[str, Any]:
+    """The scaling of an arm. Raises WrongRun, Skipped."""
+    command = (*java_command()[:-1], "keylanes.bench.HoldingMember") if arm == STREAMS else ()
+    return scaling.run(ground, command, suffix, size, standbys=int(arm == WITH_STANDBY))
 
 
 BENCH = Parts(
-    name=NAME,
+    name="handover",
     doc=__doc__,
     runs={
-        "amplification": amplification.run,
         "moves": moving.run,
-        "skew": skewing.run,
-        "join": joining.run,
-        "held": held.run,
+        "state": carrying.run,
+        "scaling": scaled,
+        "crash": returning.run_crash,
+        "rollout": returning.run_rollout,
     },
     sizes=SIZES,
     arms=arms,
     rounds_of=rounds_of,
     tables=tables,
     judge=judge,
-    write=write,
-    plot="handing_over.plot",
-    without_kafka=("held",),
 )
 
 if __name__ == "__main__":

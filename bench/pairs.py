@@ -36,12 +36,12 @@ from pairing.ratios import BASE, CURRENT, MEDIAN_MAX, ROUNDS_MIN, SIDES, Finding
 from pairing.revision import NoBase, commit_of, environment, is_compiled, package_of
 from rig.book import Book, alone
 from rig.broker import running_broker
+from rig.errors import WrongRun
 from rig.ground import Ground
 from rig.machine import git, surroundings
 from rig.places import FOLDER
 from rig.results import print_table, verdict
 from rig.steps import Steps
-from rig.witness import WrongRun
 
 NAME = "pairs"
 PAIRED = {"W1": "W1-2ms", "W2": "W2-1p", "W3": "W3", "W4": "W4"}
@@ -162,8 +162,8 @@ def run_missing(book: Book, workloads: Sequence[Workload], rounds: Sequence[Roun
     by_name = {workload.name: workload for workload in workloads}
     cold = [(by_name[name], side) for name in dict.fromkeys(one.workload for one in wanted) for side in (CURRENT, BASE)]
     count = len(cold) + len(wanted) * len(SIDES)
-    with running_broker("kafka", NAME) as address, Steps(count) as steps:
-        stage = Stage(Ground(address.removeprefix("kafka://"), FOLDER / f"{NAME}-runs"), steps, size, package)
+    with running_broker(NAME) as bootstrap, Steps(count) as steps:
+        stage = Stage(Ground(bootstrap, FOLDER / f"{NAME}-runs"), steps, size, package)
         try:
             for workload, side in cold:
                 stage.run(workload, side, "to warm the broker up")

@@ -35,8 +35,7 @@ from keylanes.offsets.event_values import NO_MOVE, Band, Sourced
 from keylanes.offsets.events import Event
 from keylanes.offsets.ledger import Ledger, evolve_all
 from rig.machine import surroundings
-from rig.places import FOLDER
-from rig.results import picture, print_table, verdict, write_result
+from rig.results import print_table, verdict, write_result
 
 TOPIC: Final = "flights"
 CELLS: Final = 8
@@ -140,7 +139,6 @@ def main() -> int:
     print_table(f"A group that is idle, processor time, {how}", columns, [list(one.values()) for one in looks])
     content = {**surroundings(), "settings": {"rounds": parsed.rounds}, "plans": plans, "looks": looks}
     write_result(f"placement-{how}", content)
-    picture("placing.plot", content, FOLDER / f"placement-{how}.png")
     steps_ms = [one["step_ms"] for one in plans]
     look_ms = next(one["look_ms"] for one in looks if (one["members"], one["partitions"]) == LOOK_OF)
     holds = [

@@ -22,14 +22,14 @@ from rig.book import alone
 from rig.broker import running_broker
 from rig.counts import write_counts
 from rig.drivers import READY_SECONDS_MAX, Driver, checked, run_peer
+from rig.errors import WrongRun
 from rig.ground import Ground
-from rig.loader import counts_of, keys_of
 from rig.machine import surroundings
 from rig.outputs import COMMIT_MS, HEADERS, check_output
 from rig.places import FOLDER
+from rig.records import counts_of, keys_of
 from rig.results import picture, print_table, write_result
 from rig.steps import Steps
-from rig.witness import WrongRun
 from steadiness.slopes import MIB, Verdict, Written, judge, of_intervals
 
 NAME = "steady"
@@ -61,8 +61,8 @@ def main() -> int:
     }
     where = surroundings()
     try:
-        with alone(), running_broker("kafka", NAME) as address:
-            found = run(Ground(address.removeprefix("kafka://"), FOLDER / "steady-runs"), settings)
+        with alone(), running_broker(NAME) as bootstrap:
+            found = run(Ground(bootstrap, FOLDER / "steady-runs"), settings)
     except WrongRun as error:
         print(f"FAILED: {error}")
         return 1
@@ -116,7 +116,7 @@ def run(ground: Ground, settings: dict[str, Any]) -> dict[str, Any]:
         looks = Looks(order, FOLDER / f"{NAME}-kafka" / "data")
         with ground.loader(load) as loader:
             loader.event("backlog", settings["backlog_s"] + READY_SECONDS_MAX)
-            with run_peer("growth_app.py", order, folder) as running:
+            with run_peer("steady_app.py", order, folder) as running:
                 running.event("ready", READY_SECONDS_MAX)
                 result = watch(running, looks, settings)
                 running.end()

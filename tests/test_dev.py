@@ -152,20 +152,20 @@ def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(dev, "steps", steps)
     for call in (dev.bench, dev.COMMANDS["bench-full"]):
         assert call(["--rounds", "2"]) == 0
-    assert dev.bench(["lanes", "zipf", "--full"]) == 0
-    assert dev.bench(["lanes"]) == 0
+    assert dev.bench(["cores", "restore", "--full"]) == 0
+    assert dev.bench(["cores"]) == 0
     assert dev.main(["bench", "pairs", "HEAD~1", "--quick", "--pairs", "2"]) == 0
-    assert dev.bench(["pairs", "zipf"]) == 0
-    with pytest.raises(SystemExit, match="no such benchmark: lane, HEAD"):
-        dev.bench(["zipf", "lane", "HEAD"])
+    assert dev.bench(["pairs", "cores"]) == 0
+    with pytest.raises(SystemExit, match="no such benchmark: core, HEAD"):
+        dev.bench(["cores", "core", "HEAD"])
     assert [command[1:] for command in ran] == [
         ["bench/compare.py", "--rounds", "2"],
         ["bench/compare.py", "--full", "--rounds", "2"],
-        ["bench/lanes.py", "--full"],
-        ["bench/zipf.py", "--full"],
-        ["bench/lanes.py"],
+        ["bench/cores.py", "--full"],
+        ["bench/restore.py", "--full"],
+        ["bench/cores.py"],
         ["bench/pairs.py", "HEAD~1", "--quick", "--pairs", "2"],
-        ["bench/pairs.py", "zipf"],
+        ["bench/pairs.py", "cores"],
     ]
 
 

@@ -54,13 +54,10 @@ stands no higher than its own room.
 BENCH_SEES = {
     "rig": (),
     "comparison": ("rig",),
-    "growing": ("rig",),
     "steadiness": ("rig",),
     "failing_over": ("rig",),
-    "placing": ("rig",),
     "handing_over": ("rig",),
     "spreading": ("rig",),
-    "refusing": ("rig",),
     "pairing": ("rig",),
     "peers": (),
 }
@@ -313,9 +310,9 @@ _PLANTED: list[tuple[Callable[[Files], Iterator[str]], str, str]] = [
     (bare_rooms, "bench/x.py", "from runtime.errors import FatalError"),
     (bare_rooms, "runtime/x.py", "from keylanes.keyrange import ranges"),
     (rooms_of_the_bench, "bench/rig/x.py", "from comparison.arms import ARMS"),
-    (rooms_of_the_bench, "bench/growing/x.py", "from steadiness import slopes"),
+    (rooms_of_the_bench, "bench/spreading/x.py", "from steadiness import slopes"),
     (rooms_of_the_bench, "bench/peers/x.py", "import rig.records"),
-    (rooms_of_the_bench, "bench/rig/x.py", "import lanes"),
+    (rooms_of_the_bench, "bench/rig/x.py", "import restore"),
     (rooms_of_the_bench, "bench/fresh/x.py", ""),
     (pure_hearts, "runtime/x.py", '"""PURE. Edges."""\nfrom time import monotonic'),
     (pure_hearts, "runtime/x.py", '"""PURE. Edges."""\nasync def f(): ...'),
@@ -355,7 +352,7 @@ def test_the_house_is_in_order(rule: Callable[[Files], Iterator[str]]) -> None:
 def test_a_planted_violation_is_found(rule: Callable[[Files], Iterator[str]], path: str, source: str) -> None:
     """Each rule complains about a file that breaks it, and names the file or its folder."""
     clean = {"__init__.py": "", **{f"{name}/__init__.py": "" for name in ROOMS}, **dict.fromkeys(BELOW, "")}
-    clean["bench/lanes.py"] = "from rig.records import SEED"
+    clean["bench/restore.py"] = "from rig.records import SEED"
     assert not list(rule(clean))
     complaints = list(rule({**clean, path: source}))
     assert complaints

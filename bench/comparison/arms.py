@@ -19,8 +19,8 @@ from typing import Any
 from keylanes.devkafka.java import java_home
 from keylanes.errors import KeylanesError
 from rig.drivers import Driver
+from rig.errors import Skipped
 from rig.places import FOLDER, PEERS, ROOT
-from rig.witness import Skipped
 
 ENVIRONMENTS = FOLDER / "env"
 JAVA_BUILD = FOLDER / "java"

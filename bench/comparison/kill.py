@@ -26,10 +26,10 @@ from keylanes.offsets.event_values import Tile
 from keylanes.offsets.events import Committed
 from rig.counts import read_counts, write_counts
 from rig.drivers import READY_SECONDS_MAX, Driver
+from rig.errors import WrongRun
 from rig.ground import Ground
 from rig.outputs import COMMIT_MS, WRONG_OUTPUTS, read_output
 from rig.records import key_bytes
-from rig.witness import WrongRun
 
 KILL_SHARE = 0.75
 POLL_S = 0.01

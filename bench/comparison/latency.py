@@ -18,8 +18,8 @@ from comparison.workloads import Workload
 from rig.counts import write_counts
 from rig.drivers import READY_SECONDS_MAX, checked, run_module
 from rig.ground import Ground
-from rig.loader import counts_of
 from rig.outputs import check_output
+from rig.records import counts_of
 
 SECONDS = {"full": 20.0, "quick": 5.0}
 WARM_UP_SHARE = 0.25

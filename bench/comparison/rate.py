@@ -11,11 +11,11 @@ from comparison.arms import ARMS, driver
 from comparison.workloads import Workload
 from rig.counts import write_counts
 from rig.drivers import READY_SECONDS_MAX, checked
+from rig.errors import WrongRun
 from rig.ground import Ground
-from rig.loader import counts_of, keys_of
 from rig.outputs import COMMIT_MS, HEADERS, ask_reader, check_output
 from rig.reader import changelog_of
-from rig.witness import WrongRun
+from rig.records import counts_of, keys_of
 
 RESULT_SECONDS_MAX = {"full": 300.0, "quick": 120.0}
 IN_FLIGHT = 1_000

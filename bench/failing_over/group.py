@@ -1,7 +1,6 @@
 """The processes of one run: started, told to stop, killed, and watched by what they note."""
 
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from failing_over.notes import Note, notes_in, owners
 from rig.drivers import Driver
-from rig.witness import WrongRun
+from rig.errors import WrongRun
 
 FRESH_S = 0.5
 """A partition is worked on if its newest note is younger."""
@@ -36,17 +35,9 @@ class Members:
         self.running[name] = Driver(self.command, order, self.folder / name)
 
     def stop(self, name: str) -> None:
-        """SIGTERM, and its end. Raises WrongRun."""
-        self.told(name)
-        self.ended(name)
-
-    def told(self, name: str) -> None:
-        """SIGTERM."""
-        self.running[name].process.send_signal(signal.SIGTERM)
-
-    def ended(self, name: str) -> None:
-        """Its end in order; Java ends with 143 when it was told to. Raises WrongRun."""
+        """SIGTERM, and an end in order; Java ends with 143 when it was told to. Raises WrongRun."""
         driver = self.running.pop(name)
+        driver.process.send_signal(signal.SIGTERM)
         if (code := driver.process.wait(60)) not in (0, 128 + signal.SIGTERM):
             raise WrongRun(f"{name} ended with code {code}: {driver.last_words()}")
 
@@ -111,11 +102,6 @@ class Members:
 
     def _file(self, name: str) -> Path:
         return self.folder / f"notes-{name}"
-
-
-def loader(order: Mapping[str, Any], folder: Path, bench: Path) -> Driver:
-    """What fills the source."""
-    return Driver([sys.executable, "-m", "failing_over.load"], order, folder / "loader", at=bench)
 
 
 def _sizes(held: Mapping[str, Iterable[int]]) -> dict[str, int]:

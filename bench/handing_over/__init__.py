@@ -1,1 +1,1 @@
-"""What a hand-over costs, and what many members on few partitions do (``handover.py``): its members, logs and parts."""
+"""What a hand-over costs, without state and with it (``handover.py``): its members, logs and parts."""

@@ -11,17 +11,17 @@ from typing import Any
 
 from handing_over.load import keys_of
 from handing_over.moving import figures_of, has_until_s, is_done, stays_of
+from handing_over.sizes import CHANGE_EVERY, COPY_BYTES_PER_S, LARGE_MOVES, Size, arm_of, entries_of
 from handing_over.stage import Stage, Work, begun, cut, said, staged
-from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, LARGE_MOVES, StateSize, arm_of, entries_of
 from handing_over.stops import ended_of, longest_gap_ms
 from keylanes.group.plans import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
+from rig.errors import WrongRun
 from rig.gaps import percentile
 from rig.ground import Ground
 from rig.logs import Logs, ahead_s
 from rig.notes import Notes, Points
-from rig.witness import WrongRun
 
 FACTOR, KEYS = 64, 40_000
 NAMES = ("m1", "m2")
@@ -29,17 +29,17 @@ CELLS = cut(Points(0, 0, SPACE_END), FACTOR)
 MOVER = Points(0, CELLS[0].first, CELLS[1].end)
 HALVES = {Points(0, 0, SPACE_END // 2): "m1", Points(0, SPACE_END // 2, SPACE_END): "m2"}
 STAYS = {Points(0, CELLS[2].first, SPACE_END // 2): "m1", Points(0, SPACE_END // 2, SPACE_END): "m2"}
-FILL_PER_S, SETTLE_S, SHARED_S_MAX, FILLED_S_MAX = 4_000.0, 3.0, 60.0, 1_800.0
+SETTLE_S, SHARED_S_MAX, FILLED_S_MAX = 3.0, 60.0, 1_800.0
 MOVE_S_MAX, MOVE_S_PER_GB = 60.0, 120.0
 BEHIND_S = 1.0
 """So long behind a move its stop is still looked for."""
 
 
-def run(ground: Ground, arm: str, suffix: str, size: StateSize) -> dict[str, Any]:
+def run(ground: Ground, arm: str, suffix: str, size: Size) -> dict[str, Any]:
     """The figures of one size of state. Raises WrongRun."""
     gb = next(gb for gb in (*size.state_gb, size.large_gb) if arm_of(gb) == arm)
     heavy = sum(MOVER.first <= key.point < MOVER.end for key in keys_of(KEYS, 1))
-    moves = LARGE_MOVES if gb == size.large_gb else size.moves
+    moves = LARGE_MOVES if gb == size.large_gb else size.state_moves
     seconds = 2 * SETTLE_S + size.watch_s + moves * (size.rest_s + 10 + gb * MOVE_S_PER_GB)
     work = Work(
         partitions=1,
@@ -65,22 +65,17 @@ async def filled(stage: Stage, logs: Logs) -> None:
     said(f"filled; {time.monotonic() - began_s:.0f} s behind the last record")
 
 
-def once(stage: Stage, per_second: float = FILL_PER_S) -> Any:
-    """A phase that takes each key once."""
-    return {**stage.phase(per_second), "is_once": True}
-
-
-async def _run(stage: Stage, gb: float, moves: int, size: StateSize) -> dict[str, Any]:
+async def _run(stage: Stage, gb: float, moves: int, size: Size) -> dict[str, Any]:
     asked: list[tuple[float, float]] = []
     failed = 0
     async with begun(stage, *NAMES) as logs:
         await stage.steady(logs)
         await logs.share(HALVES, SHARED_S_MAX)
-        stage.begin_load(once(stage), stage.phase(size.per_second))
+        stage.begin_load(stage.once(), stage.phase(size.per_second))
         await filled(stage, logs)
-        began_s = stage.next_phase()
+        stage.next_phase()
         await logs.watch(SETTLE_S)
-        calm = await _window(logs, size.watch_s)
+        calm = await logs.watch(size.watch_s)
         since_s = time.monotonic()
         for number in range(moves):
             asked_s = time.monotonic()
@@ -90,8 +85,7 @@ async def _run(stage: Stage, gb: float, moves: int, size: StateSize) -> dict[str
             await logs.watch(size.rest_s)
         busy = since_s, time.monotonic()
         records = stage.end_load()
-        ended_s = time.monotonic()
-        late_s = await stage.handled(logs, records) - ended_s
+        await stage.handled(logs, records)
         await logs.watch(0.5)
         members = logs.names()
         stage.stop(*NAMES)
@@ -106,40 +100,27 @@ async def _run(stage: Stage, gb: float, moves: int, size: StateSize) -> dict[str
     return {
         "gb": gb,
         "records": records,
-        "per_second": (records - KEYS) / (ended_s - began_s),
-        "late_s": late_s,
         "failed": failed,
-        "others": len(done) - len(own),
         "moves": [one for one in told if one is not None],
         "asked": seen(notes, points, asked),
-        "read_bytes": stage.total("changelog_bytes"),
-        "copied_bytes": stage.total("copied_bytes"),
-        "calm": all_late(notes, points, calm),
-        "busy": all_late(notes, points, busy),
+        "calm_late_p99_ms": late_p99_ms(notes, points, calm),
+        "busy_late_p99_ms": late_p99_ms(notes, points, busy),
         **stays,
     }
 
 
-async def _window(logs: Logs, seconds: float) -> tuple[float, float]:
-    since_s = time.monotonic()
-    await logs.watch(seconds)
-    return since_s, time.monotonic()
-
-
 def seen(notes: list[Notes], points: Any, asked: list[tuple[float, float]]) -> list[dict[str, float]]:
-    """Of each request what the records of the range saw: the longest gap, how late they were at most, and its time."""
+    """Of each request its time, and the longest gap between records of the range."""
     ended = ended_of(notes, MOVER, points)
     found = []
     for asked_s, done_s in asked:
-        since_ns, until_ns = int(asked_s * 1e9), int((done_s + BEHIND_S) * 1e9)
-        late = [one.late_us / 1e3 for one in ended if since_ns <= one.at_ns < until_ns]
-        gap_ms = longest_gap_ms(ended, since_ns, until_ns)
-        found.append({"took_s": done_s - asked_s, "gap_ms": gap_ms, "late_ms_max": max(late, default=0.0)})
+        gap_ms = longest_gap_ms(ended, int(asked_s * 1e9), int((done_s + BEHIND_S) * 1e9))
+        found.append({"took_s": done_s - asked_s, "gap_ms": gap_ms})
     return found
 
 
-def all_late(notes: list[Notes], points: Any, window: tuple[float, float]) -> dict[str, float]:
+def late_p99_ms(notes: list[Notes], points: Any, window: tuple[float, float]) -> float:
     """How late the records of all points were that ended in a window."""
     since_ns, until_ns = (int(at_s * 1e9) for at_s in window)
     late = [one.late_us / 1e3 for one in ended_of(notes, None, points) if since_ns <= one.at_ns < until_ns]
-    return {"p50_ms": percentile(late, 0.5), "p99_ms": percentile(late, 0.99), "max_ms": max(late, default=0.0)}
+    return percentile(late, 0.99)

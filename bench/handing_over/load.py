@@ -1,9 +1,9 @@
 """Fills the source at a steady rate, in phases. Called as ``-m handing_over.load ORDER.json``.
 
-Each key belongs to one partition. A phase has a rate, and takes the keys of some partitions whose points lie in some
-range; with ``is_once`` each of them once, and then it waits. A value has the time at which it is due by the system's
-monotonic clock, in ns. SIGUSR1 begins the next phase, SIGTERM ends: then it tells how many records each key has. A
-record that comes late comes all the same: none is left out.
+Each key belongs to one partition. A phase has a rate, and draws its keys; with ``is_once`` it takes each key once, and
+then it waits. A value has the time at which it is due by the system's monotonic clock, in ns. SIGUSR1 begins the next
+phase, SIGTERM ends: then it tells how many records each key has. A record that comes late comes all the same: none is
+left out.
 """
 
 import json
@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from keylanes.keyrange.hashing import point_of_key
 from rig.counts import write_counts
-from rig.loader import partition_of, value_of
-from rig.records import SEED, key_bytes
+from rig.records import SEED, key_bytes, partition_of, value_of
 
 TICK_S = 0.002
 AHEAD_MAX = 5_000
@@ -38,12 +37,6 @@ def keys_of(count: int, partitions: int) -> list[Key]:
     """All keys of a source."""
     names = [key_bytes(number) for number in range(count)]
     return [Key(n, name, partition_of(name, partitions), point_of_key(name)) for n, name in enumerate(names)]
-
-
-def chosen(keys: list[Key], phase: dict[str, Any]) -> list[Key]:
-    """Those that a phase takes."""
-    first, end = phase["points"]
-    return [key for key in keys if key.partition in phase["partitions"] and first <= key.point < end]
 
 
 class Load:
@@ -78,8 +71,7 @@ class Load:
 
     def _run_phase(self, number: int) -> None:
         phase = self.order["phases"][number]
-        keys, per_second = chosen(self.keys, phase), phase["per_second"]
-        is_once = phase.get("is_once", False)
+        keys, per_second, is_once = self.keys, phase["per_second"], phase["is_once"]
         began_s, sent, before = time.monotonic(), 0, self.records
         say({"event": "phase", "number": number, "at_s": began_s})
         while self.phase == number and not self.is_over:

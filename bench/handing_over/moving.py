@@ -19,12 +19,12 @@ from keylanes.group.happened import Move, MoveState
 from keylanes.group.plans import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
+from rig.errors import WrongRun
 from rig.gaps import gaps
 from rig.ground import Ground
 from rig.logs import Commit, Logs, ahead_s
 from rig.notes import Notes, Points, stood_still_ns
 from rig.records import SEED
-from rig.witness import WrongRun
 
 FACTOR = 64
 CHUNKS_OF_MEMBER = 3
@@ -52,7 +52,7 @@ async def _run(stage: Stage, group: Group, size: Size) -> dict[str, Any]:
         await logs.share(bands_of(homes), SHARED_S_MAX)
         began_s = stage.begin_load(stage.phase(MOVES_PER_SECOND))
         await logs.watch(SETTLE_S)
-        calm = await _window(logs, size.window_s)
+        calm = await logs.watch(size.window_s)
         said(f"{group.arm}: {size.moves} hand-overs, one after the other")
         since_s = time.monotonic()
         failed = await _move(logs, homes, names, size)
@@ -124,12 +124,6 @@ def bands_of(homes: dict[Points, Home]) -> dict[Points, str]:
     return dict(bands)
 
 
-async def _window(logs: Logs, seconds: float) -> tuple[float, float]:
-    since_s = time.monotonic()
-    await logs.watch(seconds)
-    return since_s, time.monotonic()
-
-
 async def _move(logs: Logs, homes: dict[Points, Home], names: Sequence[str], size: Size) -> int:
     """Each move begins at its time of the window, or when the one before is through; how many came to nothing."""
     draw, failed = random.Random(SEED), 0
@@ -188,13 +182,7 @@ def figures_of(move: Move, notes: Sequence[Notes], points: Any, ahead: float, un
     ended_s, began_s = stood[0] / 1e9, stood[1] / 1e9
     times = (move.asked.ms, move.released.ms if move.released else None, move.granted_ms, move.taken_up_ms)
     behind = [None if ms is None else (ms / 1e3 - ahead - ended_s) * 1e3 for ms in times]
-    return {
-        "cause": move.cause,
-        "partition": move.partition,
-        "share": (move.end - move.first) / SPACE_END,
-        "stood_ms": (began_s - ended_s) * 1e3,
-        **dict(zip(TIMES, behind, strict=True)),
-    }
+    return {"stood_ms": (began_s - ended_s) * 1e3, **dict(zip(TIMES, behind, strict=True))}
 
 
 # --- what stays ------------------------------------------------------------------------------------------------------

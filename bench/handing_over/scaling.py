@@ -13,15 +13,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from handing_over.carrying import FILL_PER_S, FILLED_S_MAX, once
-from handing_over.stage import Stage, Work, said, staged
-from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, ENTRY_BYTES, STEPS, StateSize, entries_of
-from handing_over.stops import curve, ended_of, gap_of_all_ms, stood
+from handing_over.carrying import FILLED_S_MAX
+from handing_over.sizes import CHANGE_EVERY, COPY_BYTES_PER_S, ENTRY_BYTES, STEPS, Size, entries_of
+from handing_over.stage import FILL_PER_S, Stage, Work, said, staged
+from handing_over.stops import ended_of, gap_of_all_ms, stood
 from keylanes.keyrange.hashing import SPACE_END
+from rig.broker import known
 from rig.child import run_coroutine
+from rig.errors import WrongRun
 from rig.ground import Ground
 from rig.notes import Notes
-from rig.witness import WrongRun
 
 FACTOR, KEYS, PARTITIONS = 16, 2_000, 8
 LOOK_S, CALM_S, EVEN_S_MAX = 2.0, 6.0, 180.0
@@ -42,7 +43,7 @@ class Due(NamedTuple):
         return self.before + max(when_s - self.since_s, 0.0) * self.per_second
 
 
-def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize, *, standbys: int) -> dict[str, Any]:
+def run(ground: Ground, command: tuple[str, ...], suffix: str, size: Size, *, standbys: int) -> dict[str, Any]:
     """The figures of an arm. ``command``: what starts a member of it; (): ours. Raises WrongRun."""
     seconds = len(STEPS) * (size.watch_s + EVEN_S_MAX)
     work = Work(
@@ -60,11 +61,11 @@ def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize, 
         return run_coroutine(_run(stage, size))
 
 
-async def _run(stage: Stage, size: StateSize) -> dict[str, Any]:
+async def _run(stage: Stage, size: Size) -> dict[str, Any]:
     steps = list[dict[str, Any]]()
-    await stage.known()
+    await known(stage.bootstrap, stage.topic)
     stage.start("m1")
-    stage.begin_load(once(stage, FILL_PER_S / 10), stage.phase(size.four_per_second))
+    stage.begin_load(stage.once(FILL_PER_S / 10), stage.phase(size.four_per_second))
     await handled(stage, stage.filled())
     due = Due(KEYS, stage.next_phase(), size.four_per_second)
     await even(stage, due, size.even_share)
@@ -91,15 +92,7 @@ async def _run(stage: Stage, size: StateSize) -> dict[str, Any]:
         step["moved_bytes"] = changed_share(notes, since_ns, until_ns, KEYS) * state_bytes
         step["stood"] = stood(ended, since_ns, until_ns)
         step["gap_ms"] = gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns)
-        step["late_ms_max"] = max((e.late_us / 1e3 for e in ended if since_ns <= e.at_ns < until_ns), default=0.0)
-    zero_ns = int(steps[0]["span"][0] * 1e9)
-    until_s = steps[-1]["span"][1] - steps[0]["span"][0]
-    return {
-        "records": records,
-        "state_bytes": state_bytes,
-        "steps": steps,
-        "curve": [list(late) for late in curve(ended, zero_ns, -LOOK_S, until_s)],
-    }
+    return {"records": records, "state_bytes": state_bytes, "steps": steps}
 
 
 async def handled(stage: Stage, records: int) -> None:

@@ -1,6 +1,5 @@
 """One run's members, load and logs, from its first process to the proof that every record was handled rightly."""
 
-import asyncio
 import contextlib
 import json
 import mmap
@@ -9,7 +8,7 @@ import signal
 import sys
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -18,41 +17,39 @@ from typing import Any
 from handing_over.load import keys_of
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import even_bounds
-from rig.broker import connected
+from rig.broker import known
 from rig.counts import read_counts
 from rig.drivers import Driver, run_module, run_peer
+from rig.errors import WrongRun
 from rig.ground import Ground
 from rig.logs import Logs, opened
 from rig.notes import NOTE_BYTES, Notes, Points, Unproven, count_of, notes_of, prove, prove_all_came
-from rig.witness import WrongRun
 
 SESSION_MS = 10_000
-START_S_MAX, END_S_MAX, KNOWN_S_MAX, FILL_S_MAX = 120.0, 120.0, 30.0, 1_800.0
+START_S_MAX, END_S_MAX, FILL_S_MAX = 120.0, 120.0, 1_800.0
 LOOK_S = 0.1
 CALM_S = 1.5
 """For so long everything has an owner that works on it, and nothing is asked for, before a group is steady."""
 NOTES_MORE = 1_000
 
+FILL_PER_S = 4_000.0
 TAIL_BYTES = 2_000
 """Of samples: more than two of them."""
 
 Sample = dict[str, float]
-NOTHING: Sample = {"at_s": 0.0, "cpu_s": 0.0, "records": 0, "busy_s": 0.0, "records_read": 0}
+NOTHING: Sample = {"records": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is to be handled, and how. ``wait_ms``: an asynchronous handler waits so long; ``spin_us``: it uses so much
-    processor time. ``records_max``: at most so many records come of one process. ``entries``: of state, for each key;
-    ``settings``: of the members, beside those that all have.
+    """What is to be handled. ``records_max``: at most so many records come of one process. ``entries``: of state, for
+    each key, 0 for a handler that does nothing; ``settings``: of the members, beside those that all have.
     """
 
     partitions: int
-    factor: int = 64
+    factor: int
+    records_max: int
     keys: int = 20_000
-    wait_ms: float = 0.0
-    spin_us: float = 0.0
-    records_max: int = 4_000_000
     entries: int = 0
     change_every: int = 1
     """One of so many records of a key changes its state."""
@@ -67,14 +64,12 @@ class Work:
 class Stage:
     """A run: its processes, in a folder of its own."""
 
-    address: str
+    bootstrap: str
     app: str
     topic: str
     folder: Path
     work: Work
     running: dict[str, Driver] = field(default_factory=dict)
-    started_s: dict[str, float] = field(default_factory=dict)
-    """When each was started last, by the monotonic clock."""
     all_started: dict[str, int] = field(default_factory=dict)
     """How often each was started."""
     load: Driver | None = None
@@ -97,15 +92,12 @@ class Stage:
                 "notes_max": work.records_max + NOTES_MORE,
                 "session_ms": SESSION_MS,
                 "factor": work.factor,
-                "wait_ms": work.wait_ms,
-                "spin_us": work.spin_us,
                 "entries": work.entries,
                 "heavy": work.heavy,
                 "change_every": work.change_every,
                 "settings": {**work.settings, **({"state_folder": str(self.folder / "state")} if work.entries else {})},
                 "folder": str(self.folder / "state" / name),
             }
-            self.started_s[name] = time.monotonic()
             if work.command:
                 self.running[name] = Driver(work.command, order, self.folder / name)
             else:
@@ -128,14 +120,8 @@ class Stage:
             if (code := driver.process.poll()) is not None:
                 raise WrongRun(f"{name} ended with code {code}: {driver.last_words()}")
 
-    def samples(self, name: str, start: int = 0) -> list[Sample]:
-        """What a member told so far; ``start``: its which process, 0 for the newest."""
-        path = self._samples(name, start)
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        return [json.loads(line) for line in lines]
-
     def last(self, name: str, start: int = 0) -> Sample:
-        """The newest of these."""
+        """The newest sample of a member's process number ``start``, 0 for its newest process."""
         path = self._samples(name, start)
         if not path.exists():
             return NOTHING
@@ -148,10 +134,6 @@ class Stage:
         """One figure of the newest samples of all processes, as a sum."""
         starts = [(name, start) for name, count in self.all_started.items() for start in range(1, count + 1)]
         return sum(self.last(name, start).get(what, 0) for name, start in starts)
-
-    def notes(self, name: str) -> Notes:
-        """All notes of a member so far."""
-        return notes_of(self._notes(name).read_bytes(), name)
 
     def first_began_s(self, name: str) -> float | None:
         """When a member's record began that ended first; None: there was none."""
@@ -183,10 +165,15 @@ class Stage:
         self.load.end()
         return records
 
-    def phase(self, per_second: float, partitions: Sequence[int] = (), first: int = 0, end: int = SPACE_END) -> Any:
-        """One of a load: of some partitions (none: all), and of points ``[first, end)``."""
-        chosen = list(partitions) or list(range(self.work.partitions))
-        return {"per_second": per_second, "partitions": chosen, "points": [first, end]}
+    @staticmethod
+    def phase(per_second: float) -> dict[str, Any]:
+        """A phase of a load that draws its keys."""
+        return {"per_second": per_second, "is_once": False}
+
+    @staticmethod
+    def once(per_second: float = FILL_PER_S) -> dict[str, Any]:
+        """A phase of a load that takes each key once."""
+        return {"per_second": per_second, "is_once": True}
 
     def filled(self) -> int:
         """Wait until the phase that takes each key once has sent all; how many records there are."""
@@ -194,12 +181,6 @@ class Stage:
         return int(self.load.event("all once", FILL_S_MAX)["records"])
 
     # --- the whole ---------------------------------------------------------------------------------------------------
-
-    async def known(self) -> None:
-        """Wait until the broker has heard of the topic."""
-        async with connected(self.address) as broker, asyncio.timeout(KNOWN_S_MAX):
-            while self.topic not in await broker.describe([self.topic]):  # noqa: ASYNC110  # nobody tells
-                await asyncio.sleep(LOOK_S)
 
     async def steady(self, logs: Logs, *, to_all: bool = False) -> None:
         """Wait until every member has joined, and everything has an owner that works on it. ``to_all``: and everybody
@@ -296,8 +277,7 @@ class Stage:
             driver.kill()
 
     def _order(self) -> dict[str, Any]:
-        bootstrap = self.address.removeprefix("kafka://")
-        return {"bootstrap": bootstrap, "topic": self.topic, "partitions": self.work.partitions}
+        return {"bootstrap": self.bootstrap, "topic": self.topic, "partitions": self.work.partitions}
 
     def _notes(self, name: str, start: int = 0) -> Path:
         return self.folder / f"notes-{name}-{start or self.all_started[name]}"
@@ -312,7 +292,7 @@ def staged(ground: Ground, name: str, work: Work) -> Iterator[Stage]:
     with ground.scratch(f"handover-{name}") as folder:
         topic = f"handover-{name}"
         ground.make(topic, work.partitions)
-        stage = Stage(f"kafka://{ground.bootstrap}", f"{topic}-app", topic, folder, work)
+        stage = Stage(ground.bootstrap, f"{topic}-app", topic, folder, work)
         try:
             yield stage
         finally:
@@ -322,9 +302,9 @@ def staged(ground: Ground, name: str, work: Work) -> Iterator[Stage]:
 @contextlib.asynccontextmanager
 async def begun(stage: Stage, *names: str) -> AsyncIterator[Logs]:
     """Its logs, once these members were started on a topic that the broker knows."""
-    await stage.known()
+    await known(stage.bootstrap, stage.topic)
     stage.start(*names)
-    async with opened(stage.address, stage.app, stage.topic) as logs:
+    async with opened(stage.bootstrap, stage.app, stage.topic) as logs:
         yield logs
 
 

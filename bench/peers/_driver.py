@@ -46,7 +46,6 @@ class Spec(NamedTuple):
     stuck: int = -1
     counters: str = ""
     expected: str = ""
-    window: tuple[int, int] = (0, 0)
     sample_s: float = 0.0
 
     @property

@@ -3,15 +3,14 @@
 Called as ``python handover_app.py ORDER.json``. A note is u64 nanoseconds of the system's monotonic clock when the
 record began and when it ended, u32 partition, u32 microseconds by which it ended behind its due time, u32 number of its
 key, u32 its own number within the key, little-endian; notes lie in memory that a file holds, in the order in which
-records ended, and a zero one ends them. Some times a second a sample is written: what this process has handled and read
-of the source so far, its processor time, and what it has read of changelogs and copied of ranges that it did not own.
-SIGTERM ends it in order.
+records ended, and a zero one ends them. Some times a second a sample is written: what this process has handled so far,
+and what it has read of changelogs and copied of ranges that it did not own. SIGTERM ends it in order.
 
 With ``entries`` the first record of a key fills a map; of the others one in ``change_every`` replaces a value, and the
-rest read one. So many are those of a key in the ``heavy`` partition and points, one those of the others.
+rest read one. So many are those of a key in the ``heavy`` partition and points, one those of the others. Without
+``entries`` the handler does nothing.
 """
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -19,12 +18,11 @@ import mmap
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from struct import Struct
 from typing import Any, cast
 
-from _driver import spin
 from keylanes import App, Context, MapState, Settings
 from keylanes.brokers.protocol import Batch, Broker, Reader, TopicPartition
 from keylanes.keyrange.hashing import point_of_key
@@ -46,7 +44,7 @@ class Notes:
         with open(path, "w+b") as file:
             file.truncate(most * NOTE.size)
             self._memory = mmap.mmap(file.fileno(), most * NOTE.size)
-        self.count = self.busy_ns = 0
+        self.count = 0
 
     def add(self, began_ns: int, partition: int, value: bytes) -> None:
         """A record that began then has ended now."""
@@ -55,7 +53,6 @@ class Notes:
         late_us = min(max(ended_ns - due_ns, 0) // 1_000, LATE_US_MAX)
         NOTE.pack_into(self._memory, self.count * NOTE.size, began_ns, ended_ns, partition, late_us, key, number)
         self.count += 1
-        self.busy_ns += ended_ns - began_ns
 
 
 class CountingBroker:
@@ -121,11 +118,7 @@ class Samples:
             self._copied_bytes = copying.bytes_learner + copying.bytes_standby
         with self._lock:
             sample = {
-                "at_s": time.monotonic(),
-                "cpu_s": time.process_time(),
                 "records": self._notes.count,
-                "busy_s": self._notes.busy_ns / 1e9,
-                "records_read": self._counts.records_read,
                 "changelog_records": self._counts.changelog_records,
                 "changelog_bytes": self._counts.changelog_bytes,
                 "copied_bytes": self._copied_bytes,
@@ -136,28 +129,17 @@ class Samples:
 
 def run(order: dict[str, Any]) -> None:
     """Until SIGTERM."""
-    settings = Settings(
-        session_timeout_ms=order["session_ms"], group_instance_id=order["name"], **order.get("settings", {})
-    )
+    settings = Settings(session_timeout_ms=order["session_ms"], group_instance_id=order["name"], **order["settings"])
     broker = connect(f"kafka://{order['bootstrap']}", settings, order["group"])
     counting = CountingBroker(broker, order["topic"], changelog_topic(order["group"], order["topic"]))
     notes = Notes(order["notes"], order["notes_max"])
     app = App(order["group"], broker=cast(Broker, counting), settings=settings)
     declared = app.handler(order["topic"], parallelising_factor=order["factor"])
-    wait_s, spin_us, clock = order["wait_ms"] / 1e3, order["spin_us"], time.monotonic_ns
-    entries, change_every = order.get("entries", 0), order.get("change_every", 1)
-    heavy: Sequence[int] = order.get("heavy", ())
-
-    async def wait(value: bytes, ctx: Context) -> None:
-        began_ns = clock()
-        await asyncio.sleep(wait_s)
-        notes.add(began_ns, ctx.partition, value)
+    entries, change_every, heavy = order["entries"], order["change_every"], order["heavy"]
+    clock = time.monotonic_ns
 
     async def work(value: bytes, ctx: Context) -> None:
-        began_ns = clock()
-        if spin_us:
-            spin(spin_us)
-        notes.add(began_ns, ctx.partition, value)
+        notes.add(clock(), ctx.partition, value)
 
     async def keep(value: bytes, ctx: Context, held: MapState[int, bytes]) -> None:
         began_ns = clock()
@@ -171,7 +153,7 @@ def run(order: dict[str, Any]) -> None:
                 held.put(place, entry)
         notes.add(began_ns, ctx.partition, value)
 
-    declared(keep if entries else wait if wait_s else work)
+    declared(keep if entries else work)
     samples = Samples(order["samples"], notes, counting, app)
     app.run()
     samples.write()

@@ -5,14 +5,12 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rig.witness import WrongRun
+from rig.errors import WrongRun
 
 T = TypeVar("T")
 CHILD_SECONDS_MAX = 600.0
@@ -42,20 +40,6 @@ def in_child(function: Callable[..., T], *arguments: Any, limit_s: float = CHILD
 def _run_and_send(sender: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
     quiet()
     sender.send(function(*arguments))
-
-
-def beside(address: str, function: Callable[..., None], *arguments: Any) -> threading.Thread | BaseProcess:
-    """Start ``function(address, *arguments)`` beside this one, in a process of its own; or in a thread where the broker
-    is the embedded one, which one process has to itself.
-    """
-    given = (address, *arguments)
-    running: threading.Thread | BaseProcess
-    if address.startswith("embedded:"):
-        running = threading.Thread(target=function, args=given, daemon=True)
-    else:
-        running = multiprocessing.get_context("spawn").Process(target=function, args=given, daemon=True)
-    running.start()
-    return running
 
 
 def quiet() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from rig.errors import WrongRun
 from rig.places import BENCH, PEERS
-from rig.witness import WrongRun
 
 READY_SECONDS_MAX = 90.0
 CLOSE_SECONDS_MAX = 90.0

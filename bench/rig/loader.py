@@ -1,83 +1,20 @@
-"""Writes source records: all at once, or in an open loop at one rate. Called as ``-m rig.loader ORDER.json``.
-
-The records are the same in every run: keys are drawn with a seed (uniform, Zipf(1.0) by rank), all distinct, or each in
-turn (even), and the filler does not compress, as keys and values of real systems mostly do not.
-"""
+"""Writes source records: all at once, or in an open loop at one rate. Called as ``-m rig.loader ORDER.json``."""
 
 import asyncio
 import json
-import random
 import sys
 import time
-import zlib
-from array import array
-from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
-from rig.records import FILLER, SEED, VALUE_BYTES, key_bytes, uniform_keys
+from aiokafka import AIOKafkaProducer
+
+from rig.records import key_bytes, keys_of, records_of, value_of
 
 BATCH_BYTES = 64 * 1024
 TICK_S = 0.001
 START_S = 0.5
 """From the loader's start to the first scheduled time of an open loop."""
-
-_head = Struct("<IIQ")
-
-
-def keys_of(distribution: str, records: int, keys: int) -> "array[int]":
-    """Which key each record has, the same in every process and run."""
-    if distribution == "distinct":
-        return array("I", range(records))
-    if distribution == "even":
-        return array("I", (i % keys for i in range(records)))
-    if distribution == "zipf":
-        weights = list(accumulate(1 / (rank + 1) for rank in range(keys)))
-        return array("I", random.Random(SEED).choices(range(keys), cum_weights=weights, k=records))
-    return uniform_keys(records, keys)
-
-
-def keys_of_order(order: dict[str, Any]) -> "array[int]":
-    """The keys of an order's records. The last key is for the record at ``lone`` alone, where there is one."""
-    lone = order.get("lone", -1)
-    keys = keys_of(order["distribution"], order["records"], order["keys"] - (lone >= 0))
-    if lone >= 0:
-        keys[lone] = order["keys"] - 1
-    return keys
-
-
-def counts_of(keys: "array[int]", distinct: int) -> "array[int]":
-    """How many records each key has."""
-    counts = array("I", bytes(4 * distinct))
-    for key in keys:
-        counts[key] += 1
-    return counts
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """Where a key's records go."""
-    return zlib.crc32(key) % partitions
-
-
-def value_of(key: int, number: int, third: int, place: int, size: int = VALUE_BYTES) -> bytes:
-    """A value: its head, and filler that differs from record to record; below 16 bytes a part of the head."""
-    start = place % (len(FILLER) - VALUE_BYTES)
-    rest = max(size - _head.size, 0)
-    filler = FILLER[start : start + rest] if rest <= VALUE_BYTES else (FILLER * (rest // len(FILLER) + 1))[:rest]
-    return (_head.pack(key, number, third) + filler)[:size]
-
-
-def records_of(order: dict[str, Any]) -> Iterator[tuple[int, bytes, bytes]]:
-    """(partition, key, value) of all records; the third field of a value is the running index."""
-    keys, partitions = keys_of_order(order), order["partitions"]
-    numbers = [0] * order["keys"]
-    size = order.get("value_bytes", VALUE_BYTES)
-    for i, key in enumerate(keys):
-        name = key_bytes(key)
-        yield partition_of(name, partitions), name, value_of(key, numbers[key], i, i, size)
-        numbers[key] += 1
 
 
 async def fill(producer: Any, order: dict[str, Any]) -> None:
@@ -133,10 +70,9 @@ async def open_loop(producer: Any, order: dict[str, Any]) -> None:
 
 async def main(order: dict[str, Any]) -> None:
     """Fill, or send at a rate."""
-    from aiokafka import AIOKafkaProducer  # the harness takes the rest of this file where it needs no client
-
-    size = max(BATCH_BYTES, 2 * order.get("value_bytes", 0))
-    producer = AIOKafkaProducer(bootstrap_servers=order["bootstrap"], max_batch_size=size, max_request_size=4 * size)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=order["bootstrap"], max_batch_size=BATCH_BYTES, max_request_size=4 * BATCH_BYTES
+    )
     await producer.start()
     try:
         await (open_loop if order.get("per_second") else fill)(producer, order)

@@ -8,21 +8,21 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from keylanes.brokers.protocol import Appender, Broker, Outgoing, Reader, TopicPartition
+from keylanes.brokers.protocol import Appender, Outgoing, Reader, TopicPartition
 from keylanes.group.cells import Standing, cells
 from keylanes.group.happened import Change, Move
 from keylanes.group.heard import MEMBERS
 from keylanes.group.history import History
 from keylanes.keyrange.steps import Steps
 from keylanes.offsets.codec import decode, encode
-from keylanes.offsets.control_events import ControlEvent, MemberJoined
+from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.events import Committed, Event
 from keylanes.offsets.ledger import Ledger, evolve
 from keylanes.offsets.signals import MoveAsked
 from keylanes.runtime.logs.reader import control_topic, offsets_topic, signals_topic
 from rig.broker import connected
+from rig.errors import WrongRun
 from rig.notes import Points
-from rig.witness import WrongRun
 
 READ_MS, RECORDS_MAX = 20, 2_000
 OPEN_S_MAX = 90.0
@@ -44,7 +44,7 @@ class Commit(NamedTuple):
 
 @dataclass
 class Logs:
-    """Both logs of ``app``, as far as they were read. ``joined_ms``: by the name of a member, when its last one did."""
+    """Both logs of ``app``, as far as they were read."""
 
     app: str
     topic: str
@@ -54,7 +54,6 @@ class Logs:
     ledger: Ledger = field(default_factory=Ledger)
     history: History = field(default_factory=History)
     commits: list[Commit] = field(default_factory=list)
-    joined_ms: dict[str, int] = field(default_factory=dict)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -69,19 +68,18 @@ class Logs:
     def _take(self, source: TopicPartition, position: int, at_ms: int, event: Event) -> None:
         if isinstance(event, ControlEvent):
             self.history.hear_control(position, at_ms, event)
-            if isinstance(event, MemberJoined):
-                self.joined_ms[event.instance] = at_ms
         else:
             self.history.hear_offsets(source.partition, position, at_ms, event)
         if isinstance(event, Committed):
             spans = tuple((tile.first, tile.end) for tile in event.tiles)
             self.commits.append(Commit(at_ms, event.incarnation, event.partition, spans))
 
-    async def watch(self, seconds: float) -> None:
-        """Read for some time."""
-        until_s = time.monotonic() + seconds
-        while time.monotonic() < until_s:
+    async def watch(self, seconds: float) -> tuple[float, float]:
+        """Read for some time; the begin and the end of this time by the monotonic clock."""
+        since_s = time.monotonic()
+        while time.monotonic() < since_s + seconds:
             await self.read()
+        return since_s, time.monotonic()
 
     # --- how it stands -----------------------------------------------------------------------------------------------
 
@@ -169,18 +167,18 @@ class Logs:
 
 
 @contextlib.asynccontextmanager
-async def opened(address: str, app: str, topic: str, *, is_control_alone: bool = False) -> AsyncIterator[Logs]:
+async def opened(bootstrap: str, app: str, topic: str, *, is_control_alone: bool = False) -> AsyncIterator[Logs]:
     """The logs of an application that is being started; ``is_control_alone``: without the offset log, which is large.
     Raises TimeoutError.
     """
     names = [control_topic(app), offsets_topic(app), signals_topic(app)]
-    async with connected(address) as broker:
+    async with connected(bootstrap) as broker:
         async with asyncio.timeout(OPEN_S_MAX):
             while len(found := await broker.describe(names)) < len(names):  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(LOOK_S)
         read = names[:1] if is_control_alone else names[:2]
         sources = [TopicPartition(name, p) for name in read for p in range(found[name].partitions)]
-        reader = await _reader(broker, sources)
+        reader = await broker.reader(dict.fromkeys(sources, 0))
         appender = broker.appender()
         try:
             yield Logs(app, topic, reader, appender, sources)
@@ -189,18 +187,13 @@ async def opened(address: str, app: str, topic: str, *, is_control_alone: bool =
             await appender.close()
 
 
-async def whole(address: str, app: str, topic: str) -> Logs:
+async def whole(bootstrap: str, app: str, topic: str) -> Logs:
     """Both logs of an application, from their beginnings to their ends as they are now."""
-    async with connected(address) as broker, opened(address, app, topic) as logs:
+    async with connected(bootstrap) as broker, opened(bootstrap, app, topic) as logs:
         ends = await broker.watermarks(logs.sources)
         while any(logs.reader.position(source) < mark.high for source, mark in ends.items()):
             await logs.read()
         return logs
-
-
-async def _reader(broker: Broker, sources: list[TopicPartition]) -> Reader:
-    """From their beginnings."""
-    return await broker.reader(dict.fromkeys(sources, 0))
 
 
 def ahead_s() -> float:

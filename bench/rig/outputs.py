@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from rig.drivers import run_module
+from rig.errors import WrongRun
 from rig.ground import Ground
-from rig.witness import WrongRun
 
 READ_SECONDS_MAX = 120.0
 WRONG_OUTPUTS = ("doubled", "missing", "out_of_order", "damaged")

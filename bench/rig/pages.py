@@ -3,9 +3,9 @@
 from pathlib import Path
 
 
-def write_between(path: Path, name: str, text: str, *, is_inline: bool = False) -> None:
-    """Put a text between the markers ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->`` of a page, on lines of its own
-    unless it is ``is_inline``. Raises ValueError when they are missing.
+def write_between(path: Path, name: str, text: str) -> None:
+    """Put a text between the lines ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->`` of a page. Raises ValueError
+    when they are missing.
     """
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     page = path.read_text()
@@ -13,5 +13,4 @@ def write_between(path: Path, name: str, text: str, *, is_inline: bool = False) 
     _, found_end, after = rest.partition(end)
     if not found or not found_end:
         raise ValueError(f"{path.name} has no {begin} … {end}")
-    around = "" if is_inline else "\n"
-    path.write_text(f"{before}{begin}{around}{text}{around}{end}{after}")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")

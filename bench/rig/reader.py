@@ -23,8 +23,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rig.counts import read_counts
-from rig.loader import keys_of, value_of
-from rig.records import key_bytes
+from rig.records import key_bytes, keys_of, value_of
 
 HEAD_BYTES = 16
 _head = Struct("<IIQ").unpack_from

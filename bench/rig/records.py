@@ -1,23 +1,21 @@
-"""Source records: the same in every process and run, numbered within their key."""
+"""Source records: the same in every process and run, numbered within their key.
 
-import random
+Keys are drawn with a seed (uniform, or Zipf(1.0) by rank), or all distinct. The filler does not compress, as keys and
+values of real systems mostly do not.
+"""
+
+import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import accumulate
+from random import Random
 from struct import Struct
-
-from keylanes.brokers.protocol import Outgoing
+from typing import Any
 
 VALUE_BYTES = 100
 SEED = 7
-PLACE = Struct("<II")
-"""What a value begins with: the number of its key, and its own number within the key."""
-FILLER = random.Random(SEED).randbytes(4_096)  # does not compress, as keys and values of real systems mostly do not
-
-
-def uniform_keys(count: int, keys: int) -> "array[int]":
-    """Which key each of ``count`` records has: drawn at random, the same in every process and run."""
-    draw = random.Random(SEED).random
-    return array("I", (int(draw() * keys) for _ in range(count)))
+FILLER = Random(SEED).randbytes(4_096)
+_head = Struct("<IIQ")
 
 
 def key_bytes(key: int) -> bytes:
@@ -25,17 +23,42 @@ def key_bytes(key: int) -> bytes:
     return b"key-%06d" % key
 
 
-def source_records(topic: str, keys: Sequence[int]) -> Iterator[Outgoing]:
-    """Records for partition 0: a value starts with the number of its key and with its own number within the key."""
-    numbers = [0] * (max(keys) + 1)
-    for i, key in enumerate(keys):
-        start = i % (len(FILLER) - VALUE_BYTES)
-        value = PLACE.pack(key, numbers[key]) + FILLER[start : start + VALUE_BYTES - PLACE.size]
+def keys_of(distribution: str, records: int, keys: int) -> "array[int]":
+    """The key of each record, the same in every process and run."""
+    if distribution == "distinct":
+        return array("I", range(records))
+    if distribution == "zipf":
+        weights = list(accumulate(1 / (rank + 1) for rank in range(keys)))
+        return array("I", Random(SEED).choices(range(keys), cum_weights=weights, k=records))
+    draw = Random(SEED).random
+    return array("I", (int(draw() * keys) for _ in range(records)))
+
+
+def counts_of(keys: "array[int]", distinct: int) -> "array[int]":
+    """How many records each key has."""
+    counts = array("I", bytes(4 * distinct))
+    for key in keys:
+        counts[key] += 1
+    return counts
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a key's records."""
+    return zlib.crc32(key) % partitions
+
+
+def value_of(key: int, number: int, third: int, place: int, size: int = VALUE_BYTES) -> bytes:
+    """A value: its head, and filler that differs from record to record; below 16 bytes a part of the head."""
+    start = place % (len(FILLER) - VALUE_BYTES)
+    rest = max(size - _head.size, 0)
+    filler = FILLER[start : start + rest] if rest <= VALUE_BYTES else (FILLER * (rest // len(FILLER) + 1))[:rest]
+    return (_head.pack(key, number, third) + filler)[:size]
+
+
+def records_of(order: dict[str, Any]) -> Iterator[tuple[int, bytes, bytes]]:
+    """(partition, key, value) of all records; the third field of a value is the running index."""
+    numbers = [0] * order["keys"]
+    for i, key in enumerate(keys_of(order["distribution"], order["records"], order["keys"])):
+        name = key_bytes(key)
+        yield partition_of(name, order["partitions"]), name, value_of(key, numbers[key], i, i)
         numbers[key] += 1
-        yield Outgoing(topic, 0, key_bytes(key), value)
-
-
-def key_and_number(value: bytes) -> tuple[int, int]:
-    """The number of a value's key and its own number within the key."""
-    key, number = PLACE.unpack_from(value)
-    return key, number

@@ -1,9 +1,10 @@
 """Hand-overs under load: cells of a partition that go from one process to another, asked for one after the other."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keylanes.group.happened import Move
+from keylanes.group.plans import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
 from rig.logs import LOOK_S, opened
 from rig.notes import Points
@@ -11,7 +12,6 @@ from rig.notes import Points
 MOVES = 6
 CELLS = 256
 """Of a partition: as many as it is cut into by default."""
-REQUEST = "request"
 
 
 class Wanted(NamedTuple):
@@ -36,9 +36,9 @@ def chosen(bands: Mapping[int, Sequence[tuple[int, int, str]]]) -> Wanted | None
     return Wanted(Points(partition, first, first + SPACE_END // CELLS), target)
 
 
-async def ask_moves(address: str, app: str, topic: str, partitions: int) -> None:
+async def ask_moves(bootstrap: str, app: str, topic: str, partitions: int) -> None:
     """Ask for a move, wait until it is granted, and ask for the next one; who runs this may cancel it."""
-    async with opened(address, app, topic, is_control_alone=True) as logs:
+    async with opened(bootstrap, app, topic, is_control_alone=True) as logs:
         await logs.watch(LOOK_S)
         for _ in range(MOVES):
             wanted = chosen({partition: logs.granted(partition) for partition in range(partitions)})
@@ -54,23 +54,11 @@ def _is_granted(bands: Sequence[tuple[int, int, str]], wanted: Wanted) -> bool:
     return any(a <= first and end <= b and name == wanted.name for a, b, name in bands)
 
 
-def told(moves: Sequence[Move], began_s: float, ended_s: float) -> dict[str, Any]:
-    """What the logs say of a run that lasted so, by the clock of the logs: of the moves that were asked for under load,
-    how long the points stood still and how long it took in all, in ms; and of the plans for load, when their moves were
-    asked for and taken up, in seconds behind the first record.
-    """
-    done = [
-        (move, move.asked.ms, move.taken_up_ms)
+def handed_over_ms(moves: Sequence[Move], ended_s: float) -> list[int]:
+    """How long each move took that the harness asked for and that was over by then, by the clock of the logs."""
+    return [
+        move.taken_up_ms - move.asked.ms
         for move in moves
-        if move.asked is not None and move.taken_up_ms is not None and move.taken_up_ms <= ended_s * 1e3
+        if move.cause == REQUEST and move.asked is not None and move.taken_up_ms is not None
+        if move.taken_up_ms <= ended_s * 1e3
     ]
-    asked_for = [(move, asked, taken_up) for move, asked, taken_up in done if move.cause == REQUEST]
-    return {
-        "stood_still_ms": [move.stood_still_ms for move, _, _ in asked_for],
-        "handed_over_ms": [taken_up - asked for _, asked, taken_up in asked_for],
-        "by_load_s": [
-            (round(asked / 1e3 - began_s, 2), round(taken_up / 1e3 - began_s, 2))
-            for move, asked, taken_up in done
-            if move.cause == "load"
-        ],
-    }

@@ -4,19 +4,20 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rig.child import run_coroutine
 from rig.drivers import Driver, run_peer
+from rig.errors import WrongRun
 from rig.ground import Ground
-from rig.loader import counts_of, keys_of_order
 from rig.logs import ahead_s, whole
 from rig.memory import family, shared_out_bytes
 from rig.notes import Notes, Unproven, notes_of, prove
-from rig.witness import WrongRun
-from spreading.moving import ask_moves, told
+from rig.records import counts_of, keys_of
+from spreading.moving import ask_moves, handed_over_ms
 
 KEYS = 10_000
 LOOK_S, RUN_S_MAX = 0.1, 180.0
@@ -31,17 +32,39 @@ THREADS = 16
 Samples = list[dict[str, float]]
 
 
-class Arm(NamedTuple):
-    """``spin_us`` of processor time per record, on so many source partitions, in so many processes."""
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """``records`` of a run, by µs of processor time per record; ``processes`` of the arms, by part."""
 
-    spin_us: int
+    rounds: int
+    records: Mapping[int, int]
+    processes: Mapping[str, Sequence[int]]
+
+
+PROCESSES = {"1000us": (1, 2), "100us": (1, 2, 4, 8)}
+"""More than there are cores show what they cost: where the rest is cheap."""
+SIZES = {
+    "tiny": Size(rounds=1, records={1_000: 1_000, 100: 10_000}, processes={"1000us": (1, 2), "100us": (1, 2)}),
+    "quick": Size(rounds=1, records={1_000: 8_000, 100: 100_000}, processes=PROCESSES),
+    "full": Size(rounds=3, records={1_000: 20_000, 100: 200_000}, processes=PROCESSES),
+}
+
+
+class Arm(NamedTuple):
+    """So many source partitions, in so many processes."""
+
     partitions: int
     processes: int
+
+    @classmethod
+    def of(cls, name: str) -> "Arm":
+        """The arm of this name."""
+        return cls(*map(int, name.split(", ")))
 
     @property
     def name(self) -> str:
         """As it is called in the book."""
-        return f"{self.spin_us} µs, {self.partitions} partitions, {self.processes} processes"
+        return f"{self.partitions}, {self.processes}"
 
     @property
     def has_moves(self) -> bool:
@@ -56,7 +79,12 @@ class Seen(NamedTuple):
     moved_ns: int | None
 
 
-def run(ground: Ground, arm: Arm, records: int, suffix: str) -> dict[str, Any]:
+def run(spin_us: int) -> Callable[[Ground, str, str, Size], dict[str, Any]]:
+    """What runs an arm of the handler that uses so much processor time."""
+    return lambda ground, arm, suffix, size: run_arm(ground, spin_us, Arm.of(arm), size.records[spin_us], suffix)
+
+
+def run_arm(ground: Ground, spin_us: int, arm: Arm, records: int, suffix: str) -> dict[str, Any]:
     """The figures of an arm. Raises WrongRun."""
     source = {"distribution": "uniform", "records": records, "keys": KEYS, "partitions": arm.partitions}
     topic = f"cores-{records}-{arm.partitions}"
@@ -68,7 +96,7 @@ def run(ground: Ground, arm: Arm, records: int, suffix: str) -> dict[str, Any]:
             "group": f"cores-{suffix}",
             "processes": arm.processes,
             "threads": THREADS,
-            "spin_us": arm.spin_us,
+            "spin_us": spin_us,
             "notes": str(folder / "notes"),
             "notes_max": records + NOTES_MORE,
             "samples": str(folder / "samples"),
@@ -79,15 +107,14 @@ def run(ground: Ground, arm: Arm, records: int, suffix: str) -> dict[str, Any]:
             driver.end()
         notes = [notes_of((folder / f"notes-{n}").read_bytes(), f"{n}") for n in range(1, arm.processes + 1)]
         try:
-            prove(notes, counts_of(keys_of_order({**source, "topic": topic}), KEYS))
+            prove(notes, counts_of(keys_of("uniform", records, KEYS), KEYS))
         except Unproven as error:
             raise WrongRun(str(error)) from None
         samples = [_samples(folder, n) for n in range(1, arm.processes + 1)]
-        moves = run_coroutine(whole(f"kafka://{ground.bootstrap}", order["group"], topic)).moves()
-        began_s, ended_s = ends_of(notes)
+        moves = run_coroutine(whole(ground.bootstrap, order["group"], topic)).moves()
         return {
             **figures_of(notes, samples, records, seen.moved_ns),
-            **told(moves, began_s + ahead_s(), ended_s + ahead_s()),
+            "handed_over_ms": handed_over_ms(moves, ends_of(notes)[1] + ahead_s()),
             "memory_bytes": seen.memory_bytes,
         }
 
@@ -115,7 +142,7 @@ async def _watched(driver: Driver, folder: Path, arm: Arm, order: dict[str, Any]
                 raise WrongRun(f"{done:,} of {records:,} records were handled: {driver.last_words()}")
             if mover is None and arm.has_moves and done >= MOVES_FROM * records:
                 moved_ns = time.monotonic_ns()
-                asked = ask_moves(f"kafka://{order['bootstrap']}", order["group"], order["topic"], arm.partitions)
+                asked = ask_moves(order["bootstrap"], order["group"], order["topic"], arm.partitions)
                 mover = asyncio.create_task(asked)
     finally:
         if mover is not None:

@@ -10,7 +10,7 @@ from comparison.arms import ARMS, command, find_python, java_command, ready, run
 from comparison.workloads import WORKLOADS
 from keylanes.devkafka.jars import KafkaServerError
 from keylanes.devkafka.java import JavaHome
-from rig.witness import Skipped
+from rig.errors import Skipped
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cores import PROCESSES, RECORDS, arms, report
+from cores import BENCH, arms
 from handover_app import NOTE
 from keylanes.group.happened import Moment, Move, MoveState, Party
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
@@ -25,8 +25,8 @@ from keylanes.offsets.starts import EARLIEST
 from rig.logs import Logs
 from rig.memory import family, shared_out_bytes
 from rig.notes import Notes, Points, notes_of
-from spreading.moving import CELLS, chosen, told
-from spreading.run import Arm, figures_of
+from spreading.moving import CELLS, chosen, handed_over_ms
+from spreading.run import SIZES, Arm, figures_of
 
 from ..stage.log_events import range_released
 
@@ -145,15 +145,15 @@ def moved(cause: str, asked_ms: int, released_ms: int, taken_up_ms: int | None) 
     )
 
 
-def test_moves_are_told_that_were_done_under_load() -> None:
-    """What was asked for by the harness, with its times, and what the coordinator did by itself."""
+def test_hand_overs_are_told_that_were_done_under_load() -> None:
+    """Those that the harness asked for; not what the coordinator did by itself."""
     moves = [
         moved("request", 15_000, 15_100, 15_300),
         moved("request", 19_000, 19_100, 20_300),
         moved("request", 19_000, 19_100, None),
         moved("load", 16_000, 16_500, 18_000),
     ]
-    assert told(moves, 10.0, 20.0) == {"stood_still_ms": [200], "handed_over_ms": [300], "by_load_s": [(6.0, 8.0)]}
+    assert handed_over_ms(moves, 20.0) == [300]
 
 
 def test_memory_is_that_of_a_process_and_all_that_it_started(tmp_path: Path) -> None:
@@ -168,12 +168,17 @@ def test_memory_is_that_of_a_process_and_all_that_it_started(tmp_path: Path) -> 
 
 def test_all_arms_have_sizes() -> None:
     """Each of one process has one of two beside it."""
-    assert {arm.spin_us for arm in arms()} == {*PROCESSES} == {*RECORDS["full"]} == {*RECORDS["quick"]}
-    assert all(arm._replace(processes=2) in arms() for arm in arms())
-    assert not any(arm.has_moves for arm in arms() if arm.processes == 1 or arm.partitions > 1)
+    for size in SIZES.values():
+        for part in BENCH.runs:
+            found = [Arm.of(name) for name in arms(part, size)]
+            assert {arm.partitions for arm in found} == {1, 4}
+            assert all(arm._replace(processes=2) in found for arm in found)
+            assert int(part.removesuffix("us")) in size.records
+    assert not Arm(1, 1).has_moves
+    assert not Arm(4, 2).has_moves
 
 
-def run_of(arm: Arm, rate: float, steady: float | None, *handed_over_ms: int) -> dict[str, Any]:
+def run_of(arm: Arm, rate: float, steady: float | None, *handed_over_ms: int, part: str = "1000us") -> dict[str, Any]:
     """A run in a book."""
     figures = {
         "per_second": rate,
@@ -184,9 +189,8 @@ def run_of(arm: Arm, rate: float, steady: float | None, *handed_over_ms: int) ->
         "cpu_us_per_record": 120.0,
         "memory_bytes": 2**27,
         "handed_over_ms": [*handed_over_ms],
-        "arm": [*arm],
     }
-    return {"arm": arm.name, "round": 0, "figures": figures}
+    return {"workload": part, "arm": arm.name, "round": 0, "figures": figures}
 
 
 @pytest.mark.parametrize(("steady", "outcome"), [(1_600.0, "holds"), (1_599.0, "FAILS")])
@@ -194,17 +198,19 @@ def test_two_processes_reach_so_many_times_the_rate_of_one(
     steady: float, outcome: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of the steady rate; that of the whole run is told."""
-    runs = [run_of(Arm(1_000, 1, 1), 900.0, 1_000.0), run_of(Arm(1_000, 1, 2), 1_350.0, steady, 100, 300)]
-    assert report({"runs": runs}) is (outcome == "holds")
+    runs = [run_of(Arm(1, 1), 900.0, 1_000.0), run_of(Arm(1, 2), 1_350.0, steady, 100, 300)]
+    assert BENCH.report({"runs": runs}, [*BENCH.runs]) is (outcome == "holds")
     said = capsys.readouterr().out
-    assert f"{outcome}: 1,000 µs" in said
+    assert f"{outcome}: 1000us: 1 partition(s)" in said
     assert "1.50 times over the whole run; required 1.6" in said
     assert "1.60 ×" in said
     assert "200" in said, "the median of the hand-overs"
 
 
 def test_a_run_that_failed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """And fails the whole."""
-    failed = {"arm": Arm(100, 4, 8).name, "round": 1, "failed": "out of memory"}
-    assert not report({"runs": [run_of(Arm(100, 1, 1), 8_000.0, None), failed]})
-    assert "failed: 100 µs, 4 partitions, 8 processes, round 2: out of memory" in capsys.readouterr().out
+    """And fails the whole; a part that is not asked for does not."""
+    failed = {"workload": "100us", "arm": Arm(4, 8).name, "round": 1, "failed": "out of memory"}
+    content = {"runs": [run_of(Arm(1, 1), 8_000.0, None, part="100us"), failed]}
+    assert not BENCH.report(content, [*BENCH.runs])
+    assert "failed: 100us, 4, 8, round 2: out of memory" in capsys.readouterr().out
+    assert BENCH.report(content, ["1000us"])

@@ -17,7 +17,7 @@ from pairing.ratios import AGAIN, BASE, CURRENT, MEDIAN_MAX, SIDES, Finding, Rou
 from pairing.revision import NoBase
 from rig import machine
 from rig.book import Book
-from rig.witness import WrongRun
+from rig.errors import WrongRun
 
 PACKAGE = {
     "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'

@@ -10,7 +10,6 @@ from comparison.latency import percentiles_ms
 from keylanes.offsets.event_values import Tile
 from keylanes.state.changelog import Beacon, encode_beacon, encode_stored
 from keylanes.state.keys import state_key
-from rig.loader import counts_of, keys_of, records_of, value_of
 from rig.reader import (
     Found,
     Turns,
@@ -22,6 +21,7 @@ from rig.reader import (
     source_of,
     wrong_keys,
 )
+from rig.records import counts_of, keys_of, records_of, value_of
 
 from .books import output
 

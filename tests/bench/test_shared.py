@@ -9,8 +9,8 @@ import pytest
 from _driver import Spec
 from keylanes_processes_app import SharedTally, make_shared, merged
 from rig.counts import write_counts
-from rig.loader import value_of
 from rig.reader import changelog_of
+from rig.records import value_of
 
 KEYS, OF = 3, 2
 PART: dict[str, Any] = {

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rig.loader import value_of
 from rig.reader import Turns
+from rig.records import value_of
 from steadiness.slopes import BOUNDS, Verdict, Written, fitted, judge, of_intervals
 from steady import exit_code, table
 

@@ -21,9 +21,8 @@ import org.apache.kafka.streams.state.Stores;
 
 /**
  * Kafka Streams through the Processor API, at least once or exactly once. W3 counts per key in a persistent store with
- * cache and changelog, as the DSL's count has them; "refused" counts and sends a value of the length that it is asked
- * for; with any other output topic each value is transformed and sent on; else a record is only handled. Threads: as
- * many as the order says, one where it says nothing.
+ * cache and changelog, as the DSL's count has them; with an output topic each value is transformed and sent on; else a
+ * record is only handled. Threads: as many as the order says, one where it says nothing.
  */
 final class Streams extends Engine {
     private static final String STORE = "counts";
@@ -73,11 +72,12 @@ final class Streams extends Engine {
         topology.addSource("source", new ByteArrayDeserializer(), new ByteArrayDeserializer(), spec.topic());
         if (spec.workload().equals("W3")) {
             topology.addProcessor("count", () -> new Count(witness), "source");
-            addStore(topology, "count");
-        } else if (spec.workload().equals("refused")) {
-            topology.addProcessor("send", CountAndSend::new, "source");
-            addStore(topology, "send");
-            topology.addSink("sink", spec.output(), new ByteArraySerializer(), new ByteArraySerializer(), "send");
+            topology.addStateStore(
+                    Stores.keyValueStoreBuilder(
+                                    Stores.persistentKeyValueStore(STORE), Serdes.ByteArray(), Serdes.Long())
+                            .withCachingEnabled()
+                            .withLoggingEnabled(Map.of()),
+                    "count");
         } else if (spec.output().isEmpty()) {
             topology.addProcessor("handle", () -> new Handle(handler), "source");
         } else {
@@ -85,15 +85,6 @@ final class Streams extends Engine {
             topology.addSink("sink", spec.output(), new ByteArraySerializer(), new ByteArraySerializer(), "transform");
         }
         return topology;
-    }
-
-    private static void addStore(Topology topology, String processor) {
-        topology.addStateStore(
-                Stores.keyValueStoreBuilder(
-                                Stores.persistentKeyValueStore(STORE), Serdes.ByteArray(), Serdes.Long())
-                        .withCachingEnabled()
-                        .withLoggingEnabled(Map.of()),
-                processor);
     }
 
     /** W3. */
@@ -125,27 +116,7 @@ final class Streams extends Engine {
         }
     }
 
-    /** What refused_apps.py does. */
-    private static final class CountAndSend implements Processor<byte[], byte[], byte[], byte[]> {
-        private ProcessorContext<byte[], byte[]> context;
-        private KeyValueStore<byte[], Long> counts;
-
-        @Override
-        public void init(ProcessorContext<byte[], byte[]> context) {
-            this.context = context;
-            counts = context.getStateStore(STORE);
-        }
-
-        @Override
-        public void process(Record<byte[], byte[]> record) {
-            Long found = counts.get(record.key());
-            long count = found == null ? 1 : found + 1;
-            counts.put(record.key(), count);
-            context.forward(record.withValue(Value.asked(record.value(), count)));
-        }
-    }
-
-    /** W4, and any other workload with an output topic. */
+    /** A workload with an output topic. */
     private static final class Transform implements Processor<byte[], byte[], byte[], byte[]> {
         private final Witness witness;
         private final Handler handler;

@@ -27,14 +27,6 @@ final class Value {
         return (long) LONG.get(value, 8);
     }
 
-    /** As long as the third field of a value says: its head, with a count in the place of that field. */
-    static byte[] asked(byte[] value, long count) {
-        byte[] result = new byte[(int) indexOrTime(value)];
-        System.arraycopy(value, 0, result, 0, HEAD_BYTES);
-        LONG.set(result, 8, count);
-        return result;
-    }
-
     /** W4's transformation: the head as it was, the rest reversed. */
     static byte[] reversed(byte[] value) {
         byte[] result = value.clone();

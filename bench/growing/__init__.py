@@ -1,1 +1,0 @@
-"""How cost grows (``growth.py``): the points of each axis, their runs, where a curve bends."""

@@ -1,1 +1,0 @@
-"""What a batch that the broker refuses does: ``bench/refused.py``."""
