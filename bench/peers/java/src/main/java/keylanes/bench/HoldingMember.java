@@ -3,7 +3,6 @@ package keylanes.bench;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
-import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.MappedByteBuffer;
@@ -172,22 +171,14 @@ public final class HoldingMember {
     private synchronized void sample() {
         long read = restored.get() + takenIn.get();
         String line = String.format(
-                "{\"at_s\": %.6f, \"cpu_s\": %.3f, \"records\": %d, \"busy_s\": 0, \"records_read\": %d,"
-                        + " \"changelog_records\": %d, \"changelog_bytes\": %d, \"copied_bytes\": %d}%n",
-                System.nanoTime() / 1e9, processorSeconds(), records.get(), records.get(), read, read * ENTRY_BYTES,
-                takenIn.get() * ENTRY_BYTES);
+                "{\"records\": %d, \"changelog_records\": %d, \"changelog_bytes\": %d, \"copied_bytes\": %d}%n",
+                records.get(), read, read * ENTRY_BYTES, takenIn.get() * ENTRY_BYTES);
         try {
             Files.writeString(
                     Path.of(order.get("samples").asText()), line, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
         } catch (IOException failure) {
             throw new IllegalStateException("a sample can't be written", failure);
         }
-    }
-
-    private static double processorSeconds() {
-        return ManagementFactory.getOperatingSystemMXBean() instanceof com.sun.management.OperatingSystemMXBean system
-                ? system.getProcessCpuTime() / 1e9
-                : 0;
     }
 
     /** Counts what is restored before a task works. */
