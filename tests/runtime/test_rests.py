@@ -110,7 +110,7 @@ class Drawn:
             case 0:
                 await broker.advance(2)  # what was sent is committed, or is yet to be tried again
                 await broker.crash()
-                await passes(broker, self.random.choice((0.5, 30.0, 100.0)), in_steps=in_steps)
+                await passes(broker, self.random.choice((30.0, 100.0)), in_steps=in_steps)
                 await broker.restart()
             case 1:
                 await self.app.release("in", self.random.randrange(2), KeyRange(0, SPACE_END // 2))
