@@ -30,7 +30,7 @@ from ..brokers.protocol import (
 )
 from ..brokers.waiting import Patience, bounded, closed_within, fatal_of
 from ..errors import KeylanesError, OutputRefused, SendUnknown
-from .engine.destinations import Destinations, describe_output, sought
+from .engine.destinations import Destinations, describe_output, description_of
 from .handlers.context import Output
 from .handlers.handler import Handler, codec_of_topic
 from .handlers.outputs import build_sent
@@ -388,7 +388,7 @@ class _Way:
             raise OutputRefused(f"topic {topic!r} is a log of this application: nothing is sent to it")
         patience = Patience(self._settings.broker_retry_ms, f"looking up {topic}")
         try:
-            found = await sought(lambda: _described(known.broker, topic), topic, patience)
+            found = await description_of(lambda: _described(known.broker, topic), topic, patience)
         except BrokerError as error:
             raise fatal_of(error) from error
         if found is None:

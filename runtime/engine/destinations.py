@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -37,9 +38,7 @@ class Destinations:
         self.broker, self.settings, self.reserved = broker, settings, frozenset(reserved)
         self.partitioners = partitioners
         self.known: dict[str, Destination] = {}
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._missing_s: dict[str, float] = {}
-        """When each topic was found to be missing last."""
+        self._sought: defaultdict[str, _Sought] = defaultdict(_Sought)
 
     def learn(self, description: TopicDescription) -> None:
         """Know a topic from here on, as the broker describes it."""
@@ -57,24 +56,41 @@ class Destinations:
         except SettingsError as error:
             raise OutputRefused(str(error)) from None
         now_s = asyncio.get_running_loop().time
-        since_s = now_s()
-        async with self._turns[topic]:
-            if topic in self.known:
-                return
-            if self._missing_s.get(topic, since_s) <= since_s:
-                patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
-                found = await sought(lambda: describe_output(self.broker, topic), topic, patience)
-                if found is not None:
-                    self.learn(found)
+        since_s, sought = now_s(), self._sought[topic]
+        sought.records += 1
+        try:
+            async with sought.turn:
+                if topic in self.known:
                     return
-                self._missing_s[topic] = now_s()
+                if sought.missing_s is None or sought.missing_s <= since_s:
+                    patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
+                    found = await description_of(lambda: describe_output(self.broker, topic), topic, patience)
+                    if found is not None:
+                        self.learn(found)
+                        return
+                    sought.missing_s = now_s()
+        finally:
+            sought.records -= 1
+            if not sought.records:
+                del self._sought[topic]
         raise OutputRefused(
             f"topic {topic!r} does not exist; a handler makes no topic while it runs: declare it, as by "
             f"sends=({topic!r},), create it, or correct the name"
         )
 
 
-async def sought(
+@dataclass(eq=False, slots=True)
+class _Sought:
+    """A topic that is looked for. ``records``: those that wait for the answer; ``missing_s``: when it was found to be
+    missing last.
+    """
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    records: int = 0
+    missing_s: float | None = None
+
+
+async def description_of(
     ask: Callable[[], Awaitable[Mapping[str, TopicDescription]]], topic: str, patience: Patience
 ) -> TopicDescription | None:
     """What is said of a topic as soon as it is there; None: it was asked for for ``MISSING_MS``."""
