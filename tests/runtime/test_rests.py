@@ -154,8 +154,8 @@ async def test_two_days_at_rest_are_a_few_rounds(caplog: pytest.LogCaptureFixtur
     @app.handler("in", to="out")
     async def on_record(value: int) -> int:
         loop = asyncio.get_running_loop()
-        loop.call_later(DAY_S, lambda: woken_s.append(loop.time() - began_s))
         began_s = loop.time()
+        loop.call_later(DAY_S, lambda: woken_s.append(loop.time() - began_s))
         return value
 
     async with app.test() as broker:
