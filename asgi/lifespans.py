@@ -54,7 +54,7 @@ def lifespan(
         is_server_told = exits and is_heard and threading.current_thread() is threading.main_thread()
         is_begun = has_failed = False
         try:
-            async with _held(app, inside) if is_heard else inside as state:
+            async with _enter_in_task(app, inside) if is_heard else inside as state:
                 is_begun = True
                 yield state
                 has_failed = app.health().state == "failed"
@@ -92,7 +92,7 @@ async def _inside(
 
 
 @asynccontextmanager
-async def _held(app: App, inside: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+async def _enter_in_task(app: App, inside: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
     """What is inside, in a task of its own. A fatal error cancels that task, and not the one of the server, which
     would hear no more when its connections are closed. Until then what is inside is held.
     """

@@ -19,7 +19,7 @@ from keylanes.group.coordinator import decide, needs
 from keylanes.group.heard import Heard
 from keylanes.group.shares import NOBODY, Share, Taker
 from keylanes.group.target import GAIN_US, solve
-from keylanes.group.view import Found, Rules, Seat, View
+from keylanes.group.view import CoordinatorMemory, Rules, SourceFound, View
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.control_events import (
@@ -107,7 +107,7 @@ def begun(members: int, partitions: int) -> list[Event]:
 def look(members: int, partitions: int, rounds: int) -> dict[str, float]:
     """What a look at an idle group costs."""
     ledger = evolve_all(Ledger(), begun(members, partitions))
-    seat = Seat("app", "birth 1", 0, found={TOPIC: Found("", partitions)})
+    seat = CoordinatorMemory("app", "birth 1", 0, found={TOPIC: SourceFound("", partitions)})
     heard, rules, turn = Heard(10_000, 1_000), Rules(), Turn(1, ledger.control.number)
 
     def looks() -> None:

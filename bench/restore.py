@@ -30,7 +30,7 @@ from keylanes import Settings
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import WHOLE
-from keylanes.runtime.stores.restore import Restore, Restoring
+from keylanes.runtime.stores.restore import CopyToRestore, Restore
 from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.changelog import CHANGELOG_CONFIG, Beacon, encode_beacon, encode_stored
 from keylanes.state.copies import open_copies
@@ -155,7 +155,7 @@ async def restored(bootstrap: str, folder: Path, version: int, written: int | No
         began = time.perf_counter()
         await Restore(broker, Settings(), lambda progress: told.__setitem__(slice(None), [progress])).run(
             [
-                Restoring(
+                CopyToRestore(
                     TopicPartition(TOPIC, p), held[p], [WHOLE], Writers({1: version + 1}, frozenset([1])), lambda: None
                 )
                 for p in range(PARTITIONS)

@@ -22,19 +22,19 @@ def tls_context(cafile: str | None, certfile: str | None, keyfile: str | None, p
     for name, path in files.items():
         if path is not None:
             _refuse_unreadable(name, path)
-    context = _trusting(cafile)
+    context = _context_for(cafile)
     if certfile is not None:
         _show(context, certfile, keyfile, password)
     return context
 
 
-def _trusting(cafile: str | None) -> ssl.SSLContext:
+def _context_for(cafile: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=cafile)
     except (OSError, ValueError) as error:  # ssl's own are OSErrors
         raise SettingsError(
             f"ssl_cafile holds certificates in PEM of who may sign for the brokers; seen {cafile!r}, which can't be "
-            f"used: {_said(error)}; name a file with -----BEGIN CERTIFICATE----- in it"
+            f"used: {_text_of_error(error)}; name a file with -----BEGIN CERTIFICATE----- in it"
         ) from None
 
 
@@ -66,12 +66,12 @@ def _show(context: ssl.SSLContext, certfile: str, keyfile: str | None, password:
             ) from None
         raise SettingsError(
             f"ssl_certfile holds a certificate in PEM, and ssl_keyfile its key, if that is another file; seen {seen}, "
-            f"which can't be used: {_said(error)}; name files with -----BEGIN CERTIFICATE----- and -----BEGIN PRIVATE "
-            "KEY----- in them"
+            f"which can't be used: {_text_of_error(error)}; name files with -----BEGIN CERTIFICATE----- and "
+            "-----BEGIN PRIVATE KEY----- in them"
         ) from None
 
 
-def _said(error: Exception) -> str:
+def _text_of_error(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     return f"OpenSSL says {reason}" if reason else str(error)
 

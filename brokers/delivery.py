@@ -56,7 +56,7 @@ SENT_AGAIN: Final = frozenset({Verdict.NOT_SENT, Verdict.AGAIN, Verdict.DOUBTFUL
 """After these the same request is sent again, within its deadline."""
 
 
-class Answer(NamedTuple):
+class AppendAnswer(NamedTuple):
     """A verdict, what was said, and of a batch the offset behind its last record (below 0: the broker does not say).
 
     ``refusal``: the right that is missing, where that is what was said. ``is_untimely``: a refusal for the times of
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
     refusal: NotAuthorized | None = None
     is_untimely: bool = False
 
-    def refused_by(self, refusal: NotAuthorized) -> "Answer":
+    def refused_by(self, refusal: NotAuthorized) -> "AppendAnswer":
         """The same, with the right that is missing."""
         return self._replace(refusal=refusal)
 
@@ -78,7 +78,7 @@ class Answer(NamedTuple):
         return self.refusal or BrokerError(f"{what}: {self.problem}")
 
 
-class Batch(NamedTuple, Generic[T]):
+class ProduceBatch(NamedTuple, Generic[T]):
     """Records of one partition as they are sent: how many they are, in what form, and how many bytes they take.
     ``unpacked``: how many before compression.
     """
@@ -132,19 +132,19 @@ class BatchRequests(Protocol[T]):
 
     def encode(
         self, records: Sequence[Outgoing], indexes: Sequence[int], first: int, sequence: int, limit: int
-    ) -> Batch[T]:
+    ) -> ProduceBatch[T]:
         """As many of the indexed records from ``first`` on as fit into ``limit`` bytes, at least one."""
 
     async def produce(
-        self, batches: Mapping[TopicPartition, Batch[T]], deadline: Deadline
-    ) -> Mapping[TopicPartition, Answer]:
+        self, batches: Mapping[TopicPartition, ProduceBatch[T]], deadline: Deadline
+    ) -> Mapping[TopicPartition, AppendAnswer]:
         """Send each batch to its partition's leader."""
 
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""
 
 
-class Refused(Exception):
+class RecordsRefused(Exception):
     """The broker refuses records (by index) for good."""
 
     def __init__(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> None:
@@ -169,7 +169,7 @@ class _Queue(Generic[T]):
 
     indexes: Sequence[int]
     next: int = 0
-    batch: Batch[T] | None = None
+    batch: ProduceBatch[T] | None = None
     sent: Sequence[int] = ()
 
 
@@ -211,7 +211,7 @@ class Session(Generic[T]):
         queues: dict[TopicPartition, _Queue[T]] = {partition: _Queue(indexes) for partition, indexes in groups.items()}
         rest = 0
         while queues:
-            batches: dict[TopicPartition, Batch[T]] = {}
+            batches: dict[TopicPartition, ProduceBatch[T]] = {}
             size, room = 0, max(allowance.request_max(loop.time()), rest * REST_FACTOR)
             least = int(room * BATCH_SHARE)
             for partition, queue in queues.items():
@@ -262,11 +262,11 @@ class Session(Generic[T]):
         queue.batch, queue.sent = batch, queue.indexes[first : queue.next]
 
     def _judge(
-        self, answers: Mapping[TopicPartition, Answer], queues: Mapping[TopicPartition, _Queue[T]]
+        self, answers: Mapping[TopicPartition, AppendAnswer], queues: Mapping[TopicPartition, _Queue[T]]
     ) -> dict[TopicPartition, str]:
         """Which partitions' batches are to be sent again, and why; raises what ends the delivery."""
         again: dict[TopicPartition, str] = {}
-        refused: dict[TopicPartition, Answer] = {}
+        refused: dict[TopicPartition, AppendAnswer] = {}
         for partition, answer in answers.items():
             verdict, problem = answer.verdict, answer.problem
             if verdict is Verdict.DONE:
@@ -290,9 +290,9 @@ class Session(Generic[T]):
             raise self._refused(what, culprits, is_untimely=all(answer.is_untimely for answer in refused.values()))
         return again
 
-    def _refused(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> Refused:
+    def _refused(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> RecordsRefused:
         self.requests.limits.forget()
-        return Refused(message, culprits, is_untimely=is_untimely)
+        return RecordsRefused(message, culprits, is_untimely=is_untimely)
 
 
 class PartitionTurns:
@@ -344,7 +344,7 @@ class Appends(Generic[T]):
                 # What became of a batch is not known, so the sequence numbers can't go on from it.
                 if self._session is session:
                     self._session = None
-                if isinstance(error, Refused):
+                if isinstance(error, RecordsRefused):
                     raise error.as_refusal() from error
                 if isinstance(error, FencedAnswer):
                     raise BrokerError(f"an append was refused: {error}") from error

@@ -39,7 +39,7 @@ from .protocol import (
     UnknownTopic,
     Watermarks,
 )
-from .refusal import checked, describe_refusals, refusals
+from .refusal import complete_spec, describe_refusals, refusals
 from .rights import Lacking, Right
 from .threads import DaemonThreads
 from .throttling import Throttling
@@ -175,13 +175,16 @@ class EmbeddedBroker:
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """Create topics; existing ones stay as they are."""
         store = self._store
-        for spec in [checked(spec) for spec in specs]:
+        for spec in [complete_spec(spec) for spec in specs]:
             await self._write(functools.partial(store.create, spec.name, spec.partitions, spec.config), large=True)
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """Watermarks; raises UnknownTopic."""
         store = self._store
-        return {source: Watermarks(*_translated(functools.partial(store.watermarks, *source))) for source in partitions}
+        return {
+            source: Watermarks(*_translate_errors(functools.partial(store.watermarks, *source)))
+            for source in partitions
+        }
 
     async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """See the protocol; there is no index, so the records are looked at, in a thread."""
@@ -207,7 +210,7 @@ class EmbeddedBroker:
 
     def table(self, topic: str, partition: int) -> "EmbeddedTable | None":
         """A partition of a topic that is kept by key; None for a log. Raises UnknownTopic."""
-        found = _translated(functools.partial(self._store.table, topic, partition))
+        found = _translate_errors(functools.partial(self._store.table, topic, partition))
         return None if found is None else EmbeddedTable(found)
 
     def appender(self) -> "EmbeddedAppender":
@@ -241,10 +244,10 @@ class EmbeddedBroker:
         """Do a step of the store; in a thread when it is large or would wait for one that is."""
         if large or self._store.writing:
             return await self._in_thread(step)
-        return _translated(step)
+        return _translate_errors(step)
 
     async def _in_thread(self, step: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _translated, step)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _translate_errors, step)
 
     def _end_threads(self) -> None:
         """They end when they are through; the broker may be opened again."""
@@ -316,7 +319,7 @@ class EmbeddedReader:
             while room > 0 and bites > 0:
                 if pause:
                     await asyncio.sleep(0)
-                bite, position = _translated(
+                bite, position = _translate_errors(
                     functools.partial(store.read, *source, position, min(room, READ_RECORDS_MAX), READ_BYTES_MAX)
                 )
                 if not bite:
@@ -386,15 +389,15 @@ class EmbeddedTable:
 
     def get(self, key: bytes) -> bytes | None:
         """See ``Table``."""
-        return _translated(functools.partial(self._table.get, key))
+        return _translate_errors(functools.partial(self._table.get, key))
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Table``."""
-        return _translated(functools.partial(self._table.get_many, keys))
+        return _translate_errors(functools.partial(self._table.get_many, keys))
 
     def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
         """See ``Table``."""
-        return _translated(functools.partial(self._table.page, first, end, entries_max))
+        return _translate_errors(functools.partial(self._table.page, first, end, entries_max))
 
 
 def _check_and_append(
@@ -415,7 +418,7 @@ def _value_bytes(records: Sequence[Outgoing]) -> int:
     return sum(len(record.value) for record in records if record.value is not None)
 
 
-def _translated(step: Callable[[], T]) -> T:
+def _translate_errors(step: Callable[[], T]) -> T:
     """Do a step; what the store raises leaves as the protocol's errors."""
     try:
         return step()

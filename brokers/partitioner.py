@@ -70,7 +70,7 @@ def name_of(partitioner: Partitioner) -> str:
     return partitioner if isinstance(partitioner, str) else getattr(partitioner, "__qualname__", repr(partitioner))
 
 
-def checked(partitioner: Partitioner, topic: str) -> PartitionOfKey:
+def check_partitioner(partitioner: Partitioner, topic: str) -> PartitionOfKey:
     """The function of a topic's partitioner; one of the user's own raises OutputRefused for what is no partition.
 
     Raises SettingsError for what is no partitioner.

@@ -24,7 +24,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from .asking import Deadline
-from .delivery import SENT_AGAIN, Answer, BatchRequests, FencedAnswer, Refused, Session, Verdict
+from .delivery import SENT_AGAIN, AppendAnswer, BatchRequests, FencedAnswer, RecordsRefused, Session, Verdict
 from .protocol import (
     BrokerError,
     Outgoing,
@@ -52,13 +52,13 @@ class IdState(NamedTuple):
 class TransactionRequests(BatchRequests[T], Protocol[T]):
     """The requests of a producer id under a transactional id, which go to its coordinator."""
 
-    async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
+    async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> AppendAnswer:
         """AddPartitionsToTxn: begins the transaction."""
 
-    async def commit(self, deadline: Deadline) -> Answer:
+    async def commit(self, deadline: Deadline) -> AppendAnswer:
         """EndTxn: commits the transaction."""
 
-    async def describe(self, deadline: Deadline) -> tuple[Answer, IdState | None]:
+    async def describe(self, deadline: Deadline) -> tuple[AppendAnswer, IdState | None]:
         """DescribeTransactions (KIP-664). DONE and None: the id was forgotten because it was idle for days."""
 
 
@@ -103,7 +103,7 @@ class TransactionalProducer(Generic[T]):
             return await self.session.deliver(records, groups, deadline, in_parts=in_parts)
         except (ProducerForgotten, TransactionThrottled):
             raise
-        except Refused as error:
+        except RecordsRefused as error:
             raise error.as_refusal() from error
         except FencedAnswer as error:
             raise await self._fenced() from error

@@ -49,7 +49,7 @@ class Watermarks(NamedTuple):
     high: int
 
 
-class Record(Protocol):
+class ConsumerRecord(Protocol):
     """A record as read. Attribute names are those of the Kafka clients, so that theirs can be handed through."""
 
     @property
@@ -71,7 +71,7 @@ class Batch(NamedTuple):
     """
 
     source: TopicPartition
-    records: Sequence[Record]
+    records: Sequence[ConsumerRecord]
     offset_next: int
 
 
@@ -237,7 +237,7 @@ class Reader(Protocol):
         """Let go of connections; bounded in time."""
 
 
-class Producer(Protocol):
+class BrokerProducer(Protocol):
     """One transactional id's producer. After any error it is of no use any more: close it and make a new one."""
 
     async def transact(self, records: Sequence[Outgoing], *, in_parts: bool = False) -> Mapping[TopicPartition, int]:
@@ -316,7 +316,7 @@ class Broker(Protocol):
     async def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         """A new reader, assigned to these places (which may be none)."""
 
-    async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> Producer:
+    async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> BrokerProducer:
         """A new producer of the id, which fences all older ones (see the semantics above)."""
 
     def table(self, topic: str, partition: int) -> Table | None:

@@ -24,7 +24,7 @@ HEADER_OVERHEAD: Final = 10  # bytes: two lengths
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-def checked(spec: TopicSpec) -> TopicSpec:
+def complete_spec(spec: TopicSpec) -> TopicSpec:
     """The topic as it will be, settings completed by defaults; raises BrokerError for what Kafka would not create."""
     if not _NAME.fullmatch(spec.name) or spec.name in (".", ".."):
         raise BrokerError(f"{spec.name!r} can't be a topic's name: 1 to 249 of A-Z a-z 0-9 . _ - are allowed")

@@ -21,7 +21,7 @@ TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 """Asks whoever gives out tokens for one, and returns it."""
 
 
-def shown(address: str) -> str:
+def address_without_login(address: str) -> str:
     """An address without what stands before an ``@``: a user and a password."""
     user, at, place = address.rpartition("@")
     return f"***@{place}" if at and user else address

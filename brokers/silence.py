@@ -15,7 +15,7 @@ PAUSE_S_FIRST: Final = 1.0
 PAUSE_S_MAX: Final = 8.0
 
 
-class _Silence(NamedTuple):
+class _ClientSilence(NamedTuple):
     times: int  # in a row
     last_s: float
 
@@ -29,16 +29,16 @@ class SilentNodes(Generic[N]):
     """Nodes by whatever names them."""
 
     def __init__(self) -> None:
-        self._silences: dict[N, _Silence] = {}
+        self._silences: dict[N, _ClientSilence] = {}
 
     def lost(self, node: N, now_s: float) -> bool:
         """It did not answer. Whether it had answered, or was never asked, before."""
         known = self._silences.get(node)
         if known is None:
-            self._silences[node] = _Silence(1, now_s)
+            self._silences[node] = _ClientSilence(1, now_s)
             return True
         # Several requests that were lost at once are one silence.
-        self._silences[node] = _Silence(known.times + (now_s >= known.until_s), now_s)
+        self._silences[node] = _ClientSilence(known.times + (now_s >= known.until_s), now_s)
         return False
 
     def heard(self, node: N) -> bool:

@@ -30,7 +30,7 @@ SETTLED_MS: Final = 2_000
 """An answer so soon behind a refusal may come from before it: what was asked first is answered first."""
 
 
-async def bounded(work: Awaitable[T], limit_ms: int, what: str) -> T:
+async def within_limit(work: Awaitable[T], limit_ms: int, what: str) -> T:
     """The result of the work; raises BrokerTimeout that names it when it takes longer than the limit."""
     try:
         async with asyncio.timeout(limit_ms / 1000):
@@ -46,14 +46,14 @@ async def rest(seconds: float, news: asyncio.Event | None = None) -> None:
     A simulation may leave out rounds of an application at rest: it knows them by ``rested``.
     """
     news = news or asyncio.Event()
-    timer = asyncio.get_running_loop().call_later(seconds, rested, news)
+    timer = asyncio.get_running_loop().call_later(seconds, end_rest, news)
     try:
         await news.wait()
     finally:
         timer.cancel()
 
 
-def rested(news: "asyncio.Event | asyncio.Future[None]") -> None:
+def end_rest(news: "asyncio.Event | asyncio.Future[None]") -> None:
     """End a rest."""
     if isinstance(news, asyncio.Event):
         news.set()
@@ -125,7 +125,7 @@ async def closed_within(
     A passed limit is a BrokerTimeout. Errors of other kinds than the ``excused`` ones are raised; a cancellation, too.
     """
     try:
-        await bounded(closing, limit_ms, what)
+        await within_limit(closing, limit_ms, what)
     except excused as error:
         logger.log(level, "%s: %s", what, error)
 

@@ -38,7 +38,7 @@ def load_app(target: str) -> App:
     return found
 
 
-def named(command: str, target: str | None, app: str | None, broker: str | None) -> Named:
+def application_of(command: str, target: str | None, app: str | None, broker: str | None) -> Named:
     """The application of a command that takes MODULE:APP, or ``--app`` with ``--broker``. Raises SettingsError."""
     if (target is None) == (app is None):
         raise SettingsError(f"{command}: give either MODULE:APP, or --app NAME with --broker ADDRESS")

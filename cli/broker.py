@@ -56,7 +56,7 @@ def broker(
         if acls:
             cluster.access.allow(*acls)
         facts = _facts(cluster, security)
-        sys.stdout.write((json.dumps(facts) if as_json else _told(cluster, facts)) + "\n")
+        sys.stdout.write((json.dumps(facts) if as_json else _text_of_cluster(cluster, facts)) + "\n")
         sys.stdout.flush()
 
     with ProgressShown(f"fetching Apache Kafka {KAFKA_VERSION}", 2 * len(pinned_jars())) as shown:
@@ -109,7 +109,7 @@ def _environment(cluster: KafkaCluster, user: str) -> Path:
     return path
 
 
-def _told(cluster: KafkaCluster, facts: dict[str, Any]) -> str:
+def _text_of_cluster(cluster: KafkaCluster, facts: dict[str, Any]) -> str:
     many = f" with {len(cluster.nodes)} nodes" if len(cluster.nodes) > 1 else ""
     lines = [
         f"Apache Kafka {KAFKA_VERSION}{many} is ready: {facts['broker']}, data in {cluster.folder}; Ctrl+C ends it"

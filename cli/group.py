@@ -13,14 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import SettingsError
-from ..group.asked import ANYBODY, Asked, Expulsion, Move, asked_expulsion, asked_move
-from ..group.happened import selected
+from ..group.asked import ANYBODY, Expulsion, MoveRequest, Request, asked_expulsion, asked_move
+from ..group.happened import select_entries
 from ..group.history import History
 from ..offsets.control import Control
 from ..runtime.asking import ask, asker
-from .application import Named, named
+from .application import Named, application_of
 from .codes import epilog
-from .group_logs import opened, read_history, stands_of
+from .group_logs import open_group_logs, read_history, stands_of
 from .group_text import group_json, group_text, history_json, history_text
 from .group_watch import INTERVAL_MS, Show, shown_on_screen
 from .group_watch import watch as watched
@@ -34,7 +34,7 @@ COMES_BACK: Final = (
     "with exit code 3 instead. Stop the process to keep it out"
 )
 
-A = TypeVar("A", bound=Asked)
+A = TypeVar("A", bound=Request)
 
 
 class _Commands(TyperGroup):
@@ -80,7 +80,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show who takes part in an application, who owns what, and what waits for what."""
-    application = named("group", target, app, broker)
+    application = application_of("group", target, app, broker)
     if watch:
         if at is not None:
             raise SettingsError(
@@ -107,15 +107,15 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show who took part when, and how each range changed hands: asked, released, granted, taken up."""
-    application, now_ms = named("group history", target, app, broker), _now_ms()
+    application, now_ms = application_of("group history", target, app, broker), _now_ms()
     since_ms, until_ms = optional_ms("--since", since, now_ms), optional_ms("--until", until, now_ms)
 
     async def read() -> History:
-        async with opened(application, to_look(application.app)) as logs:
+        async with open_group_logs(application, to_look(application.app)) as logs:
             return await read_history(logs)
 
     found = asyncio.run(read())
-    entries = selected(found.entries(), since_ms, until_ms, topic, partition)
+    entries = select_entries(found.entries(), since_ms, until_ms, topic, partition)
     told = history_json if as_json else history_text
     sys.stdout.write(told(application.app, found, entries, now_ms) + "\n")
 
@@ -143,15 +143,15 @@ def move(
     as_json: AsJson = False,
 ) -> None:
     """Ask that a source partition, or some points of it, go to another member; wait until they belong to it."""
-    target, (topic, partition, *points) = _parted("move", words, "TOPIC PARTITION", 2)
+    target, (topic, partition, *points) = _split_words("move", words, "TOPIC PARTITION", 2)
     if not (partition.isascii() and partition.isdecimal()):
         raise SettingsError(f"group move: PARTITION is a whole number, 0 or more; seen {partition!r}")
     request, by = os.urandom(8).hex(), asker("keylanes group")
 
-    def make(control: Control) -> Move:
+    def make(control: Control) -> MoveRequest:
         return asked_move(control, request, by, (topic, int(partition)), to, points=points, cells=cells)
 
-    moved, said = _asked(named("group move", target, app, broker), make, request, timeout_s)
+    moved, said = _ask_application(application_of("group move", target, app, broker), make, request, timeout_s)
     if as_json:
         place = {"topic": topic, "partition": int(partition), "first": moved.within.first, "end": moved.within.end}
         said = json.dumps({"request": request, **place, "to": moved.target or None, "outcome": said})
@@ -169,7 +169,7 @@ def expel(
     as_json: AsJson = False,
 ) -> None:
     """Ask that a member is expelled: others get its ranges. Its process joins again, as a new incarnation."""
-    target, (who, *more) = _parted("expel", words, "MEMBER", 1)
+    target, (who, *more) = _split_words("expel", words, "MEMBER", 1)
     if more:
         raise SettingsError(f"group expel: one member at a time; seen {' '.join((who, *more))}")
     request, by = os.urandom(8).hex(), asker("keylanes group")
@@ -177,7 +177,7 @@ def expel(
     def make(control: Control) -> Expulsion:
         return asked_expulsion(control, request, by, who)
 
-    gone, said = _asked(named("group expel", target, app, broker), make, request, timeout_s)
+    gone, said = _ask_application(application_of("group expel", target, app, broker), make, request, timeout_s)
     if as_json:
         said = json.dumps({"request": request, "incarnation": gone.incarnation, "outcome": said})
     else:
@@ -189,7 +189,7 @@ def _watch(application: Named, interval_ms: int, *, as_json: bool, is_all: bool)
     """Until somebody interrupts it, which is its end in order."""
 
     async def run(show: Show) -> None:
-        async with opened(application, to_look(application.app)) as logs:
+        async with open_group_logs(application, to_look(application.app)) as logs:
             await watched(logs, _now_ms, interval_ms, show)
 
     with (
@@ -199,7 +199,7 @@ def _watch(application: Named, interval_ms: int, *, as_json: bool, is_all: bool)
         asyncio.run(run(show))
 
 
-def _parted(command: str, words: Sequence[str], wanted: str, least: int) -> tuple[str | None, Sequence[str]]:
+def _split_words(command: str, words: Sequence[str], wanted: str, least: int) -> tuple[str | None, Sequence[str]]:
     """MODULE:APP, which has a colon as no topic and no name has, and the other words. Raises SettingsError."""
     target, rest = (words[0], words[1:]) if ":" in words[0] else (None, words)
     if len(rest) < least:
@@ -207,7 +207,7 @@ def _parted(command: str, words: Sequence[str], wanted: str, least: int) -> tupl
     return target, rest
 
 
-def _asked(application: Named, make: Callable[[Control], A], request: str, timeout_s: float) -> tuple[A, str]:
+def _ask_application(application: Named, make: Callable[[Control], A], request: str, timeout_s: float) -> tuple[A, str]:
     """What was asked for, and what became of it; progress is told on standard error."""
     told: list[str] = []
 
@@ -217,7 +217,7 @@ def _asked(application: Named, make: Callable[[Control], A], request: str, timeo
         told.append(words)
 
     async def run() -> A:
-        async with opened(application, to_ask(application.app)) as logs:
+        async with open_group_logs(application, to_ask(application.app)) as logs:
             return await ask(logs, make, request, timeout_s, say)
 
     return asyncio.run(run()), told[-1]

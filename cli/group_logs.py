@@ -8,14 +8,14 @@ from typing import Final, NamedTuple, TypeVar
 
 from ..brokers.protocol import BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from ..brokers.rights import Right
-from ..brokers.waiting import bounded, fatal_of
+from ..brokers.waiting import fatal_of, within_limit
 from ..errors import SettingsError
 from ..group.beats import Beats
 from ..group.heard import COORDINATORS, PARTITIONS, partition_of
 from ..group.history import History
-from ..group.loads import Cost, Loads
+from ..group.loads import Loads, PointsCost
 from ..group.reports import ALL_EVERY
-from ..group.shown import GroupShown, shown
+from ..group.shown import GroupShown, show_group
 from ..offsets.codec import SignalError, decode_signal, prefix_of
 from ..offsets.control import Control
 from ..offsets.control_events import ControlEvent
@@ -50,7 +50,7 @@ PROGRESS: Final = tuple(prefix_of(kind) for kind in (Committed, StateChanged, Sn
 """What the offset log holds most of, and no history tells of."""
 
 
-class Heard(NamedTuple):
+class LastHeard(NamedTuple):
     """``last_ms``: by incarnation, when each member was heard last; ``expired``: of whom the signals hold nothing any
     more, who may have been heard before.
     """
@@ -67,15 +67,15 @@ class Stands(NamedTuple):
     group: GroupShown
     at_ms: int | None
     now_ms: int
-    heard: Heard | None
-    costs: Mapping[int, Cost] = MappingProxyType({})
+    heard: LastHeard | None
+    costs: Mapping[int, PointsCost] = MappingProxyType({})
     """What the ranges of each incarnation cost, by what it said last; of those whose load is known."""
 
 
 class Signalled(NamedTuple):
     """What the signals say of a moment. ``heard``: None where they say nothing of it."""
 
-    heard: Heard | None
+    heard: LastHeard | None
     loads: Loads
     copies: Mapping[int, Mapping[int, Copy]] = MappingProxyType({})
     """How far those of each incarnation have come, by move."""
@@ -84,7 +84,7 @@ class Signalled(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(named: Named, rights: Sequence[Right], *, hears: bool = True) -> AsyncIterator[GroupLogs]:
+async def open_group_logs(named: Named, rights: Sequence[Right], *, hears: bool = True) -> AsyncIterator[GroupLogs]:
     """The logs of an application, for what takes these rights; what goes wrong at the broker is its fatal error.
     ``hears``: whether the signals are among them.
     """
@@ -118,7 +118,7 @@ async def _read(group: GroupLogs, read: Callable[[LogReader], Awaitable[T]]) -> 
 
 async def stands_of(named: Named, at_ms: int | None, wall_ms: Callable[[], int]) -> Stands:
     """``read_group`` of an application on its broker."""
-    async with opened(named, to_look(named.app)) as logs:
+    async with open_group_logs(named, to_look(named.app)) as logs:
         return await read_group(logs, at_ms, wall_ms)
 
 
@@ -139,25 +139,25 @@ async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], 
         return await logs.begin_offsets(await logs.read_control(Ledger()))
 
     ledger = await _read(group, read)
-    heard, loads, copies, parked = await signalled(group, ledger.control, at_ms, wall_ms)
-    found = shown(ledger.control, ledger.partitions, copies, parked)
+    heard, loads, copies, parked = await signals_heard(group, ledger.control, at_ms, wall_ms)
+    found = show_group(ledger.control, ledger.partitions, copies, parked)
     return Stands(found, at_ms, wall_ms(), heard, costs_of(found, loads))
 
 
-def costs_of(group: GroupShown, loads: Loads) -> dict[int, Cost]:
+def costs_of(group: GroupShown, loads: Loads) -> dict[int, PointsCost]:
     """What the ranges of each member cost, as far as that is known."""
-    found: dict[int, Cost] = {}
+    found: dict[int, PointsCost] = {}
     for member in group.members:
         own = [loads.cost((held.topic, held.partition), held.first, held.end) for held in member.held]
         if known := [cost for cost in own if cost is not None]:
-            found[member.incarnation] = Cost(*map(sum, zip(*known, strict=True)))
+            found[member.incarnation] = PointsCost(*map(sum, zip(*known, strict=True)))
     return found
 
 
 async def _ends_at(group: GroupLogs, sources: Sequence[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
     """Of each partition the first position that is behind a moment; not in it: there is none."""
     finding = group.broker.offsets_at(dict.fromkeys(sources, at_ms + 1))
-    found = await bounded(finding, group.settings.call_limit_ms, f"looking for positions at {written(at_ms)}")
+    found = await within_limit(finding, group.settings.call_limit_ms, f"looking for positions at {written(at_ms)}")
     return {source: position for source, position in found.items() if position is not None}
 
 
@@ -210,7 +210,7 @@ async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, en
 # --- who was heard ---------------------------------------------------------------------------------------------------
 
 
-async def signalled(group: GroupLogs, control: Control, at_ms: int | None, wall_ms: Callable[[], int]) -> Signalled:
+async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, wall_ms: Callable[[], int]) -> Signalled:
     """When each member was heard last, by the signals, which are read backwards until all were, or to their start; and
     the load of ranges, which is told anew in intervals.
     """
@@ -219,13 +219,13 @@ async def signalled(group: GroupLogs, control: Control, at_ms: int | None, wall_
         return Signalled(None, loads)
     broker, limit = group.broker, group.settings.call_limit_ms
     sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
-    marks = await bounded(broker.watermarks(sources), limit, f"watermarks of {sources[0].topic}")
+    marks = await within_limit(broker.watermarks(sources), limit, f"watermarks of {sources[0].topic}")
     if at_ms is not None:
         ends = await _ends_at(group, sources, at_ms)
         marks = {source: Watermarks(mark.start, ends.get(source, mark.high)) for source, mark in marks.items()}
         if all(0 < mark.start >= mark.high for mark in marks.values()):
             return Signalled(None, loads)
-    reader = await bounded(broker.reader({}), limit, f"opening a reader of {sources[0].topic}")
+    reader = await within_limit(broker.reader({}), limit, f"opening a reader of {sources[0].topic}")
     try:
         heard = await _heard(group, control, reader, marks)
         since_ms = (wall_ms() if at_ms is None else at_ms) - TOLD_INTERVALS * group.settings.load_interval_ms
@@ -244,8 +244,8 @@ async def signalled(group: GroupLogs, control: Control, at_ms: int | None, wall_
                 parked.clear()
                 parked.update(waits)
 
-        await bounded(_hear(reader, decided, hear_why), limit, f"reading {sources[0].topic}")
-        await bounded(_hear(reader, spans, hear), limit, f"reading {sources[0].topic}")
+        await within_limit(_hear(reader, decided, hear_why), limit, f"reading {sources[0].topic}")
+        await within_limit(_hear(reader, spans, hear), limit, f"reading {sources[0].topic}")
     finally:
         await reader.close()
     return Signalled(heard, loads, copies, parked)
@@ -260,7 +260,7 @@ def parked_by(control: Control, signal: Signal) -> dict[int, str] | None:
 
 async def _heard(
     group: GroupLogs, control: Control, reader: Reader, marks: Mapping[TopicPartition, Watermarks]
-) -> Heard:
+) -> LastHeard:
     beats = Beats(control)
     starts = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
     upper = {source: mark.high for source, mark in marks.items()}
@@ -272,12 +272,12 @@ async def _heard(
         if not spans:
             break
         reading = _hear(reader, spans, beats.hear)
-        await bounded(reading, group.settings.call_limit_ms, f"reading {signals_topic(group.app)}")
+        await within_limit(reading, group.settings.call_limit_ms, f"reading {signals_topic(group.app)}")
     members = control.unfenced()
     last_ms = {m.incarnation: beats.last_ms[m.birth] for m in members if m.birth in beats.last_ms}
     kept = {source.partition for source, mark in marks.items() if mark.start == 0}
     expired = {m.incarnation for m in members if partition_of(m.joined.instance, m.birth) not in kept}
-    return Heard(last_ms, expired - last_ms.keys())
+    return LastHeard(last_ms, expired - last_ms.keys())
 
 
 async def _hear(

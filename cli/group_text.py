@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
-from ..group.happened import Change, Entry, Move, MoveState, Party
+from ..group.happened import Change, Entry, MoveEntry, MoveState, Party
 from ..group.history import History
-from ..group.shown import GroupShown, Held, MemberShown, as_few
+from ..group.shown import GroupShown, MemberShown, OwnedRange, as_few
 from ..group.view import JOIN
 from ..keyrange.hashing import SPACE_END
 from ..offsets.event_values import NO_MOVE
@@ -76,13 +76,13 @@ def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
         lines += [f"incarnation {copy.incarnation} has a copy of {copy.label}" for copy in group.copies]
         return [*map(str, group.waits), *lines]
     told: dict[Place, list[str]] = {}
-    for (place, why), waits in _parted(group.waits, lambda one: (one.held.place, one.why)):
+    for (place, why), waits in _group_by(group.waits, lambda one: (one.held.place, one.why)):
         lone = f"{_points(waits[0].held)}{why}"
         told.setdefault(place, []).append(lone if len(waits) == 1 else f"each of {len(waits)} ranges {why}")
-    for (place, way), moves in _parted(group.moves, lambda one: (one.held.place, one.way)):
+    for (place, way), moves in _group_by(group.moves, lambda one: (one.held.place, one.way)):
         lone = f"move {moves[0].move}: {_points(moves[0].held)}{way} waits for {moves[0].waits_for}"
         told.setdefault(place, []).append(lone if len(moves) == 1 else f"{len(moves)} moves {way}")
-    for (place, who), copies in _parted(group.copies, lambda one: (one.held[0].place, one.incarnation)):
+    for (place, who), copies in _group_by(group.copies, lambda one: (one.held[0].place, one.incarnation)):
         lone, ready = f"a copy ({copies[0].role}, {copies[0].progress})", sum(copy.is_ready for copy in copies)
         several = f"{len(copies)} copies, {ready} ready"
         told.setdefault(place, []).append(f"incarnation {who} has {lone if len(copies) == 1 else several}")
@@ -92,18 +92,18 @@ def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
     return lines
 
 
-def _points(held: Held) -> str:
+def _points(held: OwnedRange) -> str:
     return "" if held.is_whole else f"{held.points} "
 
 
-def _parted(found: Iterable[T], key: Callable[[T], K]) -> Iterable[tuple[K, list[T]]]:
+def _group_by(found: Iterable[T], key: Callable[[T], K]) -> Iterable[tuple[K, list[T]]]:
     parts: dict[K, list[T]] = {}
     for one in found:
         parts.setdefault(key(one), []).append(one)
     return parts.items()
 
 
-def ranges_text(held: Sequence[Held]) -> str:
+def ranges_text(held: Sequence[OwnedRange]) -> str:
     """What a member has: touching ranges as one, whatever their epochs, and each partition named once."""
     few = as_few(held)
     told = [
@@ -141,7 +141,7 @@ def history_json(app: str, history: History, entries: Sequence[Entry], now_ms: i
         "first": _written(history.first_ms),
         "read": written(now_ms),
         "offset_log_begins": {str(p): written(ms) for p, ms in sorted(history.begins_ms.items())},
-        "entries": [_move_json(entry) if isinstance(entry, Move) else _change_json(entry) for entry in entries],
+        "entries": [_move_json(entry) if isinstance(entry, MoveEntry) else _change_json(entry) for entry in entries],
     }
     return json.dumps(told)
 
@@ -165,7 +165,7 @@ def _change_json(change: Change) -> dict[str, Any]:
     }
 
 
-def _move_json(move: Move) -> dict[str, Any]:
+def _move_json(move: MoveEntry) -> dict[str, Any]:
     asked, released, still_ms = move.asked, move.released, move.stood_still_ms
     return {
         "kind": "move",
@@ -205,7 +205,7 @@ def history_text(app: str, history: History, entries: Sequence[Entry], now_ms: i
         for log_partition, ms in sorted(history.begins_ms.items())
     ]
     entries = _as_few(entries)
-    moves = [entry for entry in entries if isinstance(entry, Move)]
+    moves = [entry for entry in entries if isinstance(entry, MoveEntry)]
     width = max((len(move.label) for move in moves), default=0)
     columns = _columns([_times(move) for move in moves])
     for entry in entries:
@@ -223,15 +223,15 @@ def _as_few(entries: Sequence[Entry]) -> list[Entry]:
     """Touching ranges that moved alike, at the same times, as one; without a number where they are several moves."""
     found: list[Entry] = []
     for entry in entries:
-        if found and (joined := _joined(found[-1], entry)) is not None:
+        if found and (joined := _merge_moves(found[-1], entry)) is not None:
             found[-1] = joined
         else:
             found.append(entry)
     return found
 
 
-def _joined(last: Entry, entry: Entry) -> Move | None:
-    if not (isinstance(last, Move) and isinstance(entry, Move) and last.end == entry.first):
+def _merge_moves(last: Entry, entry: Entry) -> MoveEntry | None:
+    if not (isinstance(last, MoveEntry) and isinstance(entry, MoveEntry) and last.end == entry.first):
         return None
     joined = last._replace(end=entry.end, move=last.move if last.move == entry.move else NO_MOVE)
     same = entry._replace(position=last.position, first=last.first, move=joined.move, epoch=last.epoch)
@@ -261,7 +261,7 @@ def _change_line(change: Change) -> str:
     return f"{_time(change.at_ms)}  {who}{host} {verb}{cause} (term {change.term})"
 
 
-def _move_line(move: Move, width: int) -> str:
+def _move_line(move: MoveEntry, width: int) -> str:
     shown_ms = move.times_ms()
     listed_ms = move.granted_ms or move.withdrawn_ms or (shown_ms[-1] if shown_ms else 0)
     target = "?" if move.target is None else _name(move.target)
@@ -271,7 +271,7 @@ def _move_line(move: Move, width: int) -> str:
     return f"{_time(listed_ms)}  {move.label:{width}}  {way} ({', '.join([*numbers, f'term {move.term}'])})"
 
 
-def _times(move: Move) -> list[str]:
+def _times(move: MoveEntry) -> list[str]:
     """Each of the four, when a copy was asked for, and when it was planned where nothing more was, with what has passed
     since the one before that is known.
     """
@@ -300,7 +300,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> Any:
         yield "".join(f"{text:{width}}  " if width else "" for text, width in zip(row, widths, strict=True))
 
 
-def _tail(move: Move, now_ms: int) -> str:
+def _tail(move: MoveEntry, now_ms: int) -> str:
     """What there is to say of a move beside its times."""
     if (still_ms := move.stood_still_ms) is not None:
         is_bound = move.released is not None and move.released.what == "fenced"  # when it died is in no log

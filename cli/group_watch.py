@@ -9,18 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..brokers.protocol import OffsetOutOfRange, Reader, TopicPartition
-from ..brokers.waiting import bounded
+from ..brokers.waiting import within_limit
 from ..group.beats import Beats
 from ..group.heard import COORDINATORS, PARTITIONS
 from ..group.loads import Loads
-from ..group.shown import GroupShown, shown
+from ..group.shown import GroupShown, show_group
 from ..offsets.codec import SignalError, decode_signal
 from ..offsets.control import Control
 from ..offsets.ledger import Ledger
 from ..offsets.signals import Copies, Copy, Load
 from ..runtime.asking import GroupLogs
 from ..runtime.logs.reader import FETCH_RECORDS_MAX, HistoryTrimmed, LogReader, signals_topic
-from .group_logs import Heard, Stands, costs_of, parked_by, signalled
+from .group_logs import LastHeard, Stands, costs_of, parked_by, signals_heard
 from .group_text import beat_text, busy_text, group_json, group_text, ranges_text, under_way
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class _Ear:
         self.group, self.beats = group, Beats(control)
         self.sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
         self.loads, self.copies, self.parked = Loads(), dict[int, Mapping[int, Copy]](), dict[int, str]()
-        self._before: Heard | None = None
+        self._before: LastHeard | None = None
         self._reader: Reader | None = None
 
     async def open(self, wall_ms: Callable[[], int]) -> None:
@@ -47,10 +47,10 @@ class _Ear:
         if not self.group.has_signals:
             return
         broker, limit = self.group.broker, self.group.settings.call_limit_ms
-        marks = await bounded(broker.watermarks(self.sources), limit, f"watermarks of {self.sources[0].topic}")
-        self._before, self.loads, copies, parked = await signalled(self.group, self.beats.control, None, wall_ms)
+        marks = await within_limit(broker.watermarks(self.sources), limit, f"watermarks of {self.sources[0].topic}")
+        self._before, self.loads, copies, parked = await signals_heard(self.group, self.beats.control, None, wall_ms)
         self.copies, self.parked = {**copies}, {**parked}
-        self._reader = await bounded(broker.reader({}), limit, f"opening a reader of {self.sources[0].topic}")
+        self._reader = await within_limit(broker.reader({}), limit, f"opening a reader of {self.sources[0].topic}")
         self._reader.assign({source: mark.high for source, mark in marks.items()})
 
     async def listen(self, wait_ms: int) -> None:
@@ -77,13 +77,13 @@ class _Ear:
                     self.parked = waits
 
     @property
-    def heard(self) -> Heard | None:
+    def heard(self) -> LastHeard | None:
         """When each member was heard last."""
         if self._before is None:
             return None
         now_ms = {m.incarnation: self.beats.last_ms.get(m.birth) for m in self.beats.control.unfenced()}
         last_ms = {**self._before.last_ms, **{i: ms for i, ms in now_ms.items() if ms is not None}}
-        return Heard(last_ms, {i for i in self._before.expired if i not in last_ms})
+        return LastHeard(last_ms, {i for i in self._before.expired if i not in last_ms})
 
     async def close(self) -> None:
         """Let go of the connection."""
@@ -101,7 +101,7 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
         await ear.open(wall_ms)
         while True:
             began_s = loop.time()
-            stands = shown(ledger.control, ledger.partitions, ear.copies, ear.parked)
+            stands = show_group(ledger.control, ledger.partitions, ear.copies, ear.parked)
             show(Stands(stands, None, wall_ms(), ear.heard, costs_of(stands, ear.loads)))
             await ear.listen(interval_ms)
             await asyncio.sleep(max(0.0, began_s + interval_s - loop.time()))

@@ -28,7 +28,7 @@ from ..runtime.logs.reader import control_topic
 from ..state.changelog import changelog_topic
 from ..state.copies import NoStateYet, RocksCopies, open_copies
 from ..state.keys import bounds_of, encode_map_key
-from ..state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_store, walked
+from ..state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_store, walk_table
 from ..state.rocks import RocksError, kind_in
 from ..state.subfolders import birth_in, subfolders_in
 from ..state.tables import Marker, StoreInfo, Table
@@ -38,7 +38,7 @@ from .codes import epilog
 from .state_owner import Owners, owners_of
 
 T = TypeVar("T")
-MayAnswer: TypeAlias = Callable[["Kept", StoreInfo, int, int], bool]
+MayAnswer: TypeAlias = Callable[["StoredApp", StoreInfo, int, int], bool]
 """Whether a folder may answer for a point of a store's partition."""
 
 READ_RECORDS_MAX: Final = 10_000
@@ -53,7 +53,7 @@ class NotHere(SettingsError):
     """A folder has no such store or partition, or not that key's part of it; another one may."""
 
 
-class Held(NamedTuple):
+class SavedPartition(NamedTuple):
     """The state of one source partition, all of it committed, and the ranges of which it has any."""
 
     table: Table
@@ -72,10 +72,10 @@ class Held(NamedTuple):
         within: KeyRange,  # noqa: ARG002  # the caller has looked whether it is held
     ) -> Iterator[tuple[bytes, bytes]]:
         """The entries of ``[first, end)`` in order."""
-        return walked(self.table, first, end)
+        return walk_table(self.table, first, end)
 
 
-class Kept(Protocol):
+class StoredApp(Protocol):
     """The state of one application in a folder. ``where``: which of several subfolders it is; ``birth``: of the process
     that had it last, None: nobody has said it.
     """
@@ -85,7 +85,7 @@ class Kept(Protocol):
     birth: str | None
     stores: Mapping[str, StoreInfo]
 
-    def partitions(self, topic: str) -> Mapping[int, Held]:
+    def partitions(self, topic: str) -> Mapping[int, SavedPartition]:
         """The partitions of a source topic; raises RocksError."""
 
     def close(self) -> None:
@@ -100,13 +100,15 @@ class KeptCopies:
         self._copies = copies
         self.stores: Mapping[str, StoreInfo] = {store.name: store for store in copies.stores()}
 
-    def partitions(self, topic: str) -> Mapping[int, Held]:
+    def partitions(self, topic: str) -> Mapping[int, SavedPartition]:
         """See Kept. Points without a marker are not held: what lies there may be left over."""
         found = {}
         for partition in self._copies.partitions(topic):
             copy = self._copies.copy(topic, partition)
             markers = copy.markers()
-            found[partition] = Held(copy, [KeyRange(first, end) for first, end, _ in markers.pieces()], markers)
+            found[partition] = SavedPartition(
+                copy, [KeyRange(first, end) for first, end, _ in markers.pieces()], markers
+            )
         return found
 
     def close(self) -> None:
@@ -123,14 +125,14 @@ class KeptTopics:
     def __init__(self, topics: TopicStore, app: str | None) -> None:
         self._topics = topics
         self.app = _app_in(topics, app)
-        self.stores: Mapping[str, StoreInfo] = _declared(topics, self.app)
+        self.stores: Mapping[str, StoreInfo] = _declared_stores(topics, self.app)
 
-    def partitions(self, topic: str) -> Mapping[int, Held]:
+    def partitions(self, topic: str) -> Mapping[int, SavedPartition]:
         """See Kept."""
         changelog = changelog_topic(self.app, topic)
         stored = self._topics.topics().get(changelog)
         tables = [self._topics.table(changelog, p) for p in range(stored.partitions if stored is not None else 0)]
-        return {p: Held(table, (WHOLE,)) for p, table in enumerate(tables) if table is not None}
+        return {p: SavedPartition(table, (WHOLE,)) for p, table in enumerate(tables) if table is not None}
 
     def close(self) -> None:
         """See Kept."""
@@ -138,7 +140,7 @@ class KeptTopics:
 
 
 @contextlib.contextmanager
-def opened(folder: Path, app: str | None, *, may_lack: bool = False) -> Iterator[list[Kept]]:
+def open_folder(folder: Path, app: str | None, *, may_lack: bool = False) -> Iterator[list[StoredApp]]:
     """What a folder keeps, or each of its subfolders. ``may_lack``: nothing, where it has no state of the application
     that is named. Raises RocksError, SettingsError, LogError.
     """
@@ -164,7 +166,7 @@ def opened(folder: Path, app: str | None, *, may_lack: bool = False) -> Iterator
         yield kept
 
 
-def _open(folder: Path, app: str | None) -> Kept:
+def _open(folder: Path, app: str | None) -> StoredApp:
     if kind_in(folder) != TOPICS:
         return _open_copies(folder, app)  # says what is wrong with any other folder
     topics = TopicStore.open_read_only(folder)
@@ -175,7 +177,7 @@ def _open(folder: Path, app: str | None) -> Kept:
         raise
 
 
-def _open_copies(folder: Path, app: str | None, where: str | None = None) -> Kept:
+def _open_copies(folder: Path, app: str | None, where: str | None = None) -> StoredApp:
     copies = open_copies(folder, app=app, mode="beside")
     try:
         return KeptCopies(copies, birth_in(folder), where)
@@ -209,7 +211,7 @@ def _one_of(found: Collection[str], app: str | None, folder: Path) -> str:
     return app
 
 
-def _declared(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
+def _declared_stores(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
     """The stores of an application, from its control log; raises LogError."""
     name = control_topic(app)
     marks = topics.watermarks(name, 0)
@@ -228,9 +230,9 @@ def _declared(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
-def of_each(kept: Sequence[Kept], look: Callable[[Kept], T]) -> list[tuple[Kept, T]]:
+def of_each(kept: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list[tuple[StoredApp, T]]:
     """What is found in each subfolder; raises NotHere only when it is found in none."""
-    found: list[tuple[Kept, T]] = []
+    found: list[tuple[StoredApp, T]] = []
     missed: list[NotHere] = []
     for one in kept:
         try:
@@ -242,7 +244,7 @@ def of_each(kept: Sequence[Kept], look: Callable[[Kept], T]) -> list[tuple[Kept,
     return found
 
 
-def chosen(kept: Kept, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, Held]]:
+def chosen(kept: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, SavedPartition]]:
     """A store, and its partitions or the one that is asked for; raises NotHere, RocksError."""
     store = kept.stores.get(name)
     if store is None:
@@ -255,13 +257,13 @@ def chosen(kept: Kept, name: str, partition: int | None) -> tuple[StoreInfo, Map
     return store, {partition: found[partition]}
 
 
-def anywhere(_kept: Kept, _store: StoreInfo, _partition: int, _point: int) -> bool:
+def anywhere(_kept: StoredApp, _store: StoreInfo, _partition: int, _point: int) -> bool:
     """Whoever has it is asked."""
     return True
 
 
 def entries_of(
-    kept: Kept, name: str, key: bytes, map_key: str | None, partition: int | None, may_answer: MayAnswer = anywhere
+    kept: StoredApp, name: str, key: bytes, map_key: str | None, partition: int | None, may_answer: MayAnswer = anywhere
 ) -> list[tuple[dict[str, object], Marker | None]]:
     """The values of a record's key: one, or the entries of its map, each with how far the copy is. Raises SettingsError
     when several partitions have the key, NotHere when none can have it.
@@ -282,7 +284,7 @@ def entries_of(
             f"partitions {error.partitions} of {store.topic!r} have this key; name one with --partition"
         ) from None
     markers = {p: held.markers.at(point) if held.markers is not None else None for p, held in holding.items()}
-    return [(shown(store, entry, kept.where), markers[entry.partition]) for entry in entries]
+    return [(printable_entry(store, entry, kept.where), markers[entry.partition]) for entry in entries]
 
 
 def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
@@ -299,16 +301,16 @@ def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
         raise SettingsError(f"--map-key: the keys of {store.name!r} are {store.key_type}: {error}") from None
 
 
-def all_entries(kept: Kept, name: str, partition: int | None) -> Iterator[dict[str, object]]:
+def all_entries(kept: StoredApp, name: str, partition: int | None) -> Iterator[dict[str, object]]:
     """All values of a store, or those of one partition; in order of partitions and points. Raises StateError."""
     store, partitions = chosen(kept, name, partition)
     for number, held in partitions.items():
         for within in held.ranges:
-            for entry in entries_of_store(store, number, walked(held.table, *bounds_of(within))):
-                yield shown(store, entry, kept.where)
+            for entry in entries_of_store(store, number, walk_table(held.table, *bounds_of(within))):
+                yield printable_entry(store, entry, kept.where)
 
 
-def shown(store: StoreInfo, found: Entry, where: str | None) -> dict[str, object]:
+def printable_entry(store: StoreInfo, found: Entry, where: str | None) -> dict[str, object]:
     """An entry as it is printed; what is no text or can't be decoded is base64."""
     entry: dict[str, object] = {} if where is None else {"folder": where}
     entry |= {"partition": found.partition, **_text("key", found.key)}
@@ -376,7 +378,7 @@ def get(
     except ValueError as error:
         raise SettingsError(f"--base64: {key!r} is none: {error}") from None
     try:
-        with opened(folder, app, may_lack=broker is not None) as kept:
+        with open_folder(folder, app, may_lack=broker is not None) as kept:
             having = [one.stores[store].topic for one in kept if copy and store in one.stores]
             name = kept[0].app if kept else app or ""
             owners = None if broker is None else owners_of(name, broker, store, having[0] if having else None)
@@ -407,7 +409,7 @@ def get(
 def _owners_folder(owners: Owners) -> MayAnswer:
     """Whether a folder is the owner's own."""
 
-    def may_answer(kept: Kept, _: StoreInfo, partition: int, point: int) -> bool:
+    def may_answer(kept: StoredApp, _: StoreInfo, partition: int, point: int) -> bool:
         if isinstance(kept, KeptTopics):  # of all processes
             return True
         owner = owners.of(partition, point)
@@ -434,7 +436,7 @@ def scan(
 ) -> None:
     """Print all values of a store as lines of JSON, in order of partitions and points."""
     try:
-        with opened(folder, app) as kept:
+        with open_folder(folder, app) as kept:
             having = [one for one, _ in of_each(kept, lambda one: chosen(one, store, partition))]
             entries = chain.from_iterable(all_entries(one, store, partition) for one in having)
             for entry in islice(entries, limit):

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..brokers.protocol import TopicPartition
-from ..brokers.waiting import bounded
+from ..brokers.waiting import within_limit
 from ..errors import SettingsError
 from ..offsets.control import Control, Member, Owner
 from ..offsets.ledger import Ledger
 from ..runtime.logs.reader import LogReader
 from ..state.changelog import changelog_topic
-from .application import Named, named
-from .group_logs import opened
+from .application import Named, application_of
+from .group_logs import open_group_logs
 from .rights import to_find_owner
 
 
@@ -74,11 +74,11 @@ def owners_of(app: str, address: str, store: str, copied: str | None) -> Owners:
     """By the logs of an application on its broker. ``copied``: the source topic the end of whose changelog is asked
     for, None: of none. Raises SettingsError, LogError, BrokerUnavailable, AccessRefused.
     """
-    return asyncio.run(_owners_of(named("state get", None, app, address), store, copied))
+    return asyncio.run(_owners_of(application_of("state get", None, app, address), store, copied))
 
 
 async def _owners_of(application: Named, store: str, copied: str | None) -> Owners:
-    async with opened(application, to_find_owner(application.app, copied), hears=False) as group:
+    async with open_group_logs(application, to_find_owner(application.app, copied), hears=False) as group:
         logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
         try:
             ledger = await logs.begin_offsets(await logs.read_control(Ledger()))
@@ -93,5 +93,5 @@ async def _owners_of(application: Named, store: str, copied: str | None) -> Owne
         ends = [] if copied is None else [number for topic, number in control.started if topic == copied]
         changelog = changelog_topic(group.app, declared.topic)
         asked = group.broker.watermarks([TopicPartition(changelog, number) for number in ends])
-        marks = await bounded(asked, group.settings.call_limit_ms, f"watermarks of {changelog}")
+        marks = await within_limit(asked, group.settings.call_limit_ms, f"watermarks of {changelog}")
         return Owners(ledger, declared.topic, {source.partition: mark.high for source, mark in marks.items()})

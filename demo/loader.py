@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from ..brokers.protocol import Broker, BrokerError, Outgoing, Producer, ProducerFenced, TopicPartition, TopicSpec
+from ..brokers.protocol import Broker, BrokerError, BrokerProducer, Outgoing, ProducerFenced, TopicPartition, TopicSpec
 from ..errors import BrokerUnavailable, FencedError, LogError
 from ..runtime.settings import Settings
 from .flights import PARTITIONS, SourceRow, source_rows
@@ -84,7 +84,7 @@ class Loader:
         finally:
             await producer.close()
 
-    async def _load_from(self, loaded: int, producer: Producer) -> None:
+    async def _load_from(self, loaded: int, producer: BrokerProducer) -> None:
         source = source_rows(loaded, self.rows)
         upcoming = asyncio.create_task(asyncio.to_thread(_records, source))
         try:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from ..brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
 from ..errors import LogError
-from ..group.happened import Move
+from ..group.happened import MoveEntry
 from ..group.history import History as GroupHistory
 from ..keyrange.hashing import SPACE_END
 from ..offsets.codec import EventError, decode
@@ -45,7 +45,7 @@ class Logbook:
     """When each commit was made, in ms."""
     history: History = field(default_factory=lambda: History({}, []))
     motion: Motion = field(default_factory=Motion)
-    moves: list[Move] = field(default_factory=list)
+    moves: list[MoveEntry] = field(default_factory=list)
     """Of ranges, each with its times."""
 
     def areas(self) -> dict[TopicPartition, int]:
@@ -87,7 +87,7 @@ async def read_logbook(broker: Broker, app: str) -> Logbook:
         group.hear_control(position, ms, event)
         book.motion.take(ms, event)
     book.history = history_of(events)
-    book.moves = [entry for entry in group.entries() if isinstance(entry, Move)]
+    book.moves = [entry for entry in group.entries() if isinstance(entry, MoveEntry)]
     return book
 
 

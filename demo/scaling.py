@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..group.happened import Move, MoveState
+from ..group.happened import MoveEntry, MoveState
 from ..keyrange.steps import Steps
 from ..offsets.control import LEARNER, Control, Owner, evolve_control
 from ..offsets.control_events import ControlEvent, CopyAsked, PlanMade
@@ -125,7 +125,7 @@ class Log(NamedTuple):
     """What the two logs say of a run: ``moves`` of its ranges, ``tiles`` with the ``times`` of their commits."""
 
     motion: Motion
-    moves: Sequence[Move]
+    moves: Sequence[MoveEntry]
     tiles: Sequence[PlaneTile]
     times: Mapping[Commit, int]
     running: RunningTime
@@ -168,14 +168,14 @@ def place_of_a_move(topic: str, log: Log) -> Place | None:
     return place_of_the_end(hold, before)
 
 
-def _changed_hands(move: Move) -> bool:
+def _changed_hands(move: MoveEntry) -> bool:
     is_there = move.state is MoveState.MOVED and move.granted_ms is not None
     is_known = move.origin is not None and move.target is not None
     return is_there and is_known and move.origin != move.target
 
 
 def _figures(
-    act: Scaled, names: frozenset[str], end_ms: int | None, changed: Sequence[Move], log: Log
+    act: Scaled, names: frozenset[str], end_ms: int | None, changed: Sequence[MoveEntry], log: Log
 ) -> ScalingFigures:
     running = log.running
 
@@ -206,11 +206,11 @@ def _figures(
     )
 
 
-def _stops(moves: Sequence[Move], log: Log) -> list[tuple[int, int]]:
+def _stops(moves: Sequence[MoveEntry], log: Log) -> list[tuple[int, int]]:
     """Of each move: when its range was released, and when its successor made the first commit in it; a range that was
     done to its end has none.
     """
-    by_place: dict[tuple[str, int, int], list[tuple[int, Move]]] = {}
+    by_place: dict[tuple[str, int, int], list[tuple[int, MoveEntry]]] = {}
     for number, move in enumerate(moves):
         if move.target is not None and move.released is not None:
             key = move.topic, move.partition, move.target.incarnation

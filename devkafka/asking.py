@@ -45,17 +45,19 @@ class Acl(NamedTuple):
     def encoded(self) -> bytes:
         """As the requests about access lists have it; also a filter that it alone fits."""
         return (
-            struct.pack(">b", _known("resource", self.resource, RESOURCES))
+            struct.pack(">b", _check_known("resource", self.resource, RESOURCES))
             + text(self.name)
-            + struct.pack(">b", _known("pattern", self.pattern, PATTERNS))
+            + struct.pack(">b", _check_known("pattern", self.pattern, PATTERNS))
             + text(f"User:{self.user}")
             + text("*")
-            + struct.pack(">bb", _known("operation", self.operation, OPERATIONS), _ALLOW if self.is_allowed else _DENY)
+            + struct.pack(
+                ">bb", _check_known("operation", self.operation, OPERATIONS), _ALLOW if self.is_allowed else _DENY
+            )
             + NO_TAGS
         )
 
 
-def _known(what: str, name: str, allowed: dict[str, int]) -> int:
+def _check_known(what: str, name: str, allowed: dict[str, int]) -> int:
     try:
         return allowed[name]
     except KeyError:
@@ -89,7 +91,7 @@ def unregister_broker(port: int, node: int, login: Login | None = None) -> bool:
 
 def create_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
     """Add to the access list; raises KafkaServerError."""
-    answer = _asked(port, _CREATE_ACLS, _ACLS_VERSION, array(acl.encoded() for acl in acls) + NO_TAGS, login)
+    answer = _ask(port, _CREATE_ACLS, _ACLS_VERSION, array(acl.encoded() for acl in acls) + NO_TAGS, login)
     answer.int32()
     for _ in range(answer.count()):
         _refuse(answer.int16(), answer.text())
@@ -98,14 +100,14 @@ def create_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
 
 def delete_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
     """Take off the access list what stands there; raises KafkaServerError."""
-    answer = _asked(port, _DELETE_ACLS, _ACLS_VERSION, array(acl.encoded() for acl in acls) + NO_TAGS, login)
+    answer = _ask(port, _DELETE_ACLS, _ACLS_VERSION, array(acl.encoded() for acl in acls) + NO_TAGS, login)
     answer.int32()
     _refuse(answer.int16() if answer.count() else 0, answer.text())
 
 
 def has_acl(port: int, acl: Acl, login: Login | None) -> bool:
     """Whether a broker knows of an entry of the access list."""
-    answer = _asked(port, _DESCRIBE_ACLS, _ACLS_VERSION, acl.encoded(), login)
+    answer = _ask(port, _DESCRIBE_ACLS, _ACLS_VERSION, acl.encoded(), login)
     answer.int32()
     _refuse(answer.int16(), answer.text())
     return answer.count() > 0
@@ -117,7 +119,7 @@ def set_password(port: int, user: str, password: str, mechanism: str, iterations
     salt = os.urandom(16)
     salted = hashlib.pbkdf2_hmac(hashed, password.encode(), salt, iterations)
     change = text(user) + struct.pack(">bi", number, iterations) + text(salt) + text(salted) + NO_TAGS
-    answer = _asked(port, _ALTER_SCRAM, 0, array([]) + array([change]) + NO_TAGS, login)
+    answer = _ask(port, _ALTER_SCRAM, 0, array([]) + array([change]) + NO_TAGS, login)
     answer.int32()
     for _ in range(answer.count()):
         answer.text()  # the user
@@ -127,7 +129,7 @@ def set_password(port: int, user: str, password: str, mechanism: str, iterations
 
 def iterations_of(port: int, user: str, mechanism: str, login: Login | None) -> int:
     """Which password a broker knows, told by its number of iterations; 0: none of this mechanism."""
-    answer = _asked(port, _DESCRIBE_SCRAM, 0, array([text(user) + NO_TAGS]) + NO_TAGS, login)
+    answer = _ask(port, _DESCRIBE_SCRAM, 0, array([text(user) + NO_TAGS]) + NO_TAGS, login)
     answer.int32()
     _refuse(answer.int16(), answer.text())
     for _ in range(answer.count()):
@@ -143,7 +145,7 @@ def iterations_of(port: int, user: str, mechanism: str, login: Login | None) -> 
     return 0
 
 
-def _asked(port: int, kind: int, version: int, body: bytes, login: Login | None) -> Answer:
+def _ask(port: int, kind: int, version: int, body: bytes, login: Login | None) -> Answer:
     try:
         return ask(port, kind, version, body, login)
     except (OSError, ValueError) as error:

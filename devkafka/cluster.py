@@ -25,7 +25,7 @@ from typing import Self
 
 from ..errors import StoreError
 from .asking import answering_cluster, unregister_broker
-from .folder import POLL_SECONDS, locked, make_private, tail
+from .folder import POLL_SECONDS, hold_lock, make_private, tail
 from .jars import KafkaServerError, Progress, class_path
 from .java import JavaHome, java_home
 from .node import SMALL, START_SECONDS, STOP_SECONDS, Kafka, KafkaNode, new_cluster_id
@@ -165,7 +165,7 @@ class KafkaCluster:
                 for node in nodes:
                     make_private(node.folder)
                     patience = min(deadline, time.monotonic() + STOP_SECONDS + 5)
-                    locks[node] = stack.enter_context(locked(node.folder, patience))
+                    locks[node] = stack.enter_context(hold_lock(node.folder, patience))
                 cluster = self._launch(kafka, nodes, locks, deadline)
             self._wait_ready(nodes, cluster, deadline)
             if self._access is not None and len(nodes) == len(self.nodes):

@@ -30,7 +30,7 @@ def make_private(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, deadline: float) -> Iterator[int]:
+def hold_lock(folder: Path, deadline: float) -> Iterator[int]:
     """Hold the folder's lock while the broker is started; the broker and its guard inherit it and go on holding it."""
     import fcntl
 

@@ -122,7 +122,7 @@ def _voters(controllers: Mapping[int, int]) -> str:
 
 def write_properties(path: Path, settings: Mapping[str, str]) -> None:
     """Write a Java properties file that only its owner may read."""
-    lines = (f"{name}={_escaped(value)}\n" for name, value in settings.items())
+    lines = (f"{name}={_escape(value)}\n" for name, value in settings.items())
     path.touch(mode=0o600)
     path.write_text("".join(lines), encoding="utf-8")
 
@@ -130,10 +130,10 @@ def write_properties(path: Path, settings: Mapping[str, str]) -> None:
 def write_logging(folder: Path) -> Path:
     """Write how a node logs, into its folder."""
     path = folder / "log4j2.properties"
-    path.write_text(_LOGGING.format(folder=_escaped(str(folder))), encoding="utf-8")
+    path.write_text(_LOGGING.format(folder=_escape(str(folder))), encoding="utf-8")
     return path
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     """A value in a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

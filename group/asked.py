@@ -13,7 +13,7 @@ from ..offsets.control import Control, Member
 from ..offsets.ledger import Place
 from ..offsets.signals import DIED, ExpelAsked, MoveAsked, Signal
 from .members import OPERATOR
-from .shown import Held
+from .shown import OwnedRange
 
 ANYBODY: Final = "any"
 """In place of a member: whoever the coordinator finds best."""
@@ -30,7 +30,7 @@ class Stage(NamedTuple):
     has_begun: bool = False
 
 
-class Asked(Protocol):
+class Request(Protocol):
     """Something that is asked for."""
 
     @property
@@ -42,7 +42,7 @@ class Asked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MoveRequest:
     """Points of a source partition shall go to an incarnation; ``NOBODY``: to the best of the others. ``epoch``: the
     newest one of these points when it was asked.
     """
@@ -56,17 +56,17 @@ class Move:
 
     @property
     def signal(self) -> MoveAsked:
-        """See ``Asked``. Where anybody will do, one that comes late must not move it again: it names the epoch."""
+        """See ``Request``. Where anybody will do, one that comes late must not move it again: it names the epoch."""
         epoch = NOBODY if self.target else self.epoch
         return MoveAsked(self.request, self.by, *self.place, self.within.first, self.within.end, self.target, epoch)
 
     @property
     def label(self) -> str:
         """What is to move, for people."""
-        return Held(*self.place, self.within.first, self.within.end, 0).label
+        return OwnedRange(*self.place, self.within.first, self.within.end, 0).label
 
     def stage(self, control: Control) -> Stage:
-        """See ``Asked``."""
+        """See ``Request``."""
         owners = control.owners.get(self.place)
         found = [] if owners is None else [owner for _, _, owner in owners.all_pieces(*_bounds(self.within))]
         if self.target:
@@ -104,11 +104,11 @@ class Expulsion:
 
     @property
     def signal(self) -> ExpelAsked:
-        """See ``Asked``."""
+        """See ``Request``."""
         return ExpelAsked(self.request, self.by, self.incarnation, self.cause)
 
     def stage(self, control: Control) -> Stage:
-        """See ``Asked``."""
+        """See ``Request``."""
         if not control.is_expelled(self.incarnation):
             return Stage(f"{self.name} waits for the coordinator to expel it")
         return Stage(f"{self.name} is expelled; its ranges go to the others", is_done=True)
@@ -123,31 +123,32 @@ def asked_move(
     *,
     points: Sequence[str] = (),
     cells: str | None = None,
-) -> Move:
+) -> MoveRequest:
     """A move, if it can be asked for; ``points``, ``cells``: as they were given. Raises SettingsError."""
     _check_members(control)
     _check_place(control, place)
     target = None if to == ANYBODY else member_of(control, to)
-    able = [member for member in _living(control) if _factor(member, place[0])]
+    able = [member for member in _living_members(control) if _factor(member, place[0])]
     if not able:
         raise SettingsError(f"no member can handle topic {place[0]!r}: start a process that has a handler for it")
     if target is not None and target not in able:
         raise SettingsError(
-            f"{_told(target)} can't handle topic {place[0]!r}; those who can are {_listed(map(_told, able))}"
+            f"{_text_of_member(target)} can't handle topic {place[0]!r}; those who can are "
+            f"{_list_text(map(_text_of_member, able))}"
         )
     factor = _factor(target or able[0], place[0])
     within = _within(factor, points, cells)
     owners = control.owners.get(place)
     epochs = [] if owners is None else [owner.epoch for _, _, owner in owners.pieces(*_bounds(within))]
     incarnation = NOBODY if target is None else target.incarnation
-    return Move(request, by, place, within, incarnation, max(epochs, default=0))
+    return MoveRequest(request, by, place, within, incarnation, max(epochs, default=0))
 
 
 def asked_expulsion(control: Control, request: str, by: str, who: str) -> Expulsion:
     """An expulsion, if it can be asked for. Raises SettingsError."""
     _check_members(control)
     member = member_of(control, who)
-    return Expulsion(request, by, member.incarnation, _told(member))
+    return Expulsion(request, by, member.incarnation, _text_of_member(member))
 
 
 def asked_for_the_dead(control: Control, request: str, by: str, birth: str) -> Expulsion:
@@ -155,19 +156,21 @@ def asked_for_the_dead(control: Control, request: str, by: str, birth: str) -> E
     member = control.member_of(birth)
     if member is None or member.expelled:
         raise SettingsError(f"no process of birth {birth} takes part")
-    return Expulsion(request, by, member.incarnation, _told(member), DIED)
+    return Expulsion(request, by, member.incarnation, _text_of_member(member), DIED)
 
 
 def member_of(control: Control, who: str) -> Member:
     """The member with this incarnation, else with this name (``group_instance_id``). Raises SettingsError."""
-    living = _living(control)
+    living = _living_members(control)
     found = [member for member in living if str(member.incarnation) == who]
     found += [member for member in living if member.joined.instance == who]
     if found:
         return found[0]
     gone = who.isdecimal() and 0 < int(who) <= control.incarnation_max
     why = "is no member any more" if gone else "is no member"
-    raise SettingsError(f"{who!r} {why}; there are {_listed(map(_told, living))}: give an incarnation, or a name")
+    raise SettingsError(
+        f"{who!r} {why}; there are {_list_text(map(_text_of_member, living))}: give an incarnation, or a name"
+    )
 
 
 def _within(factor: int, points: Sequence[str], cells: str | None) -> KeyRange:
@@ -209,7 +212,7 @@ def _bounds(within: KeyRange) -> tuple[int, int]:
     return within.first, within.end
 
 
-def _living(control: Control) -> list[Member]:
+def _living_members(control: Control) -> list[Member]:
     return [member for _, member in sorted(control.members.items()) if not member.expelled]
 
 
@@ -219,7 +222,7 @@ def _factor(member: Member, topic: str) -> int:
 
 
 def _check_members(control: Control) -> None:
-    if not _living(control):
+    if not _living_members(control):
         raise SettingsError("the application has no member: start a process first")
 
 
@@ -229,23 +232,23 @@ def _check_place(control: Control, place: Place) -> None:
     partitions = sorted(partition for topic, partition in control.started if topic == place[0])
     if partitions:
         raise SettingsError(
-            f"{place[0]}[{place[1]}] was not started; partitions of {place[0]} that were are {_listed(partitions)}"
+            f"{place[0]}[{place[1]}] was not started; partitions of {place[0]} that were are {_list_text(partitions)}"
         )
     topics = sorted({topic for topic, _ in control.started})
     raise SettingsError(
-        f"{place[0]!r} is no source topic of the application; its topics are {_listed(topics) or 'none so far'}"
+        f"{place[0]!r} is no source topic of the application; its topics are {_list_text(topics) or 'none so far'}"
     )
 
 
-def _listed(things: Iterable[object]) -> str:
+def _list_text(things: Iterable[object]) -> str:
     found = [str(thing) for thing in things]
     return ", ".join(found[:LISTED_MAX]) + (f" and {len(found) - LISTED_MAX} more" if len(found) > LISTED_MAX else "")
 
 
-def _told(member: Member) -> str:
+def _text_of_member(member: Member) -> str:
     return f"incarnation {member.incarnation}" + (f" {member.joined.instance}" if member.joined.instance else "")
 
 
 def _name(control: Control, incarnation: int) -> str:
     member = control.members.get(incarnation)
-    return f"incarnation {incarnation}" if member is None else _told(member)
+    return f"incarnation {incarnation}" if member is None else _text_of_member(member)

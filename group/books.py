@@ -21,7 +21,7 @@ of them from a time before (reports.py).
 
 
 @dataclass(slots=True, eq=False)
-class Piece:
+class SharePiece:
     """A share, or a part of one. ``number``: of the share; ``cells``: as there, with their whole weight."""
 
     number: int
@@ -39,11 +39,11 @@ class Piece:
     """Whether nobody else may have it: it counts for its owner, who does not give it."""
 
 
-Entry: TypeAlias = tuple[int, int, int, Piece]
+Entry: TypeAlias = tuple[int, int, int, SharePiece]
 """(weight, number, first, piece): no two are equal in the first three."""
 
 
-def weighed(shares: Sequence[Share]) -> list[int]:
+def weights_of(shares: Sequence[Share]) -> list[int]:
     """What each share counts: its points and its measured load. One that was not measured counts like the others of
     its topic, else like all others, by points.
     """
@@ -66,15 +66,15 @@ def _base(first: int, end: int) -> int:
     return UNIT_US * (end - first) // SPACE_END
 
 
-def pieces_of(shares: Sequence[Share], owned: Collection[int]) -> list[Piece]:
+def pieces_of(shares: Sequence[Share], owned: Collection[int]) -> list[SharePiece]:
     """A piece for each share, by number. ``owned``: of those that have an owner rightly."""
-    found: list[Piece] = []
-    for number, (share, weight) in enumerate(zip(shares, weighed(shares), strict=True)):
+    found: list[SharePiece] = []
+    for number, (share, weight) in enumerate(zip(shares, weights_of(shares), strict=True)):
         bounds = [*(first for first, _ in share.cells), share.end]
         cells = tuple((a, _base(a, b) + busy) for (a, b), (_, busy) in zip(pairwise(bounds), share.cells, strict=True))
         total = sum(cell for _, cell in cells) if cells else weight
         kept = (share.place, share.first, share.end, total, share.cost_us, cells, share.owner)
-        found.append(Piece(number, *kept, number in owned, is_fixed=share.is_fixed))
+        found.append(SharePiece(number, *kept, number in owned, is_fixed=share.is_fixed))
     return found
 
 
@@ -90,10 +90,10 @@ class Books:
         self._points = dict.fromkeys(self.takers, 0)
         self.owned: dict[int, dict[str, list[Entry]]] = {i: {} for i in self.takers}
         self.partable: dict[int, list[Entry]] = {i: [] for i in self.takers}
-        self.pieces: dict[Place, list[Piece]] = {}
+        self.pieces: dict[Place, list[SharePiece]] = {}
         """In order of points; those that nobody was given yet are missing."""
         self._reads: Counter[tuple[int, Place]] = Counter()
-        self._charges, self._readers_max = _reading(shares)
+        self._charges, self._readers_max = _reading_costs(shares)
         self._classes: dict[frozenset[str], list[tuple[int, int]]] = {}
         for incarnation in sorted(self.takers):
             self._classes.setdefault(self.takers[incarnation].topics, []).append((0, incarnation))
@@ -129,19 +129,19 @@ class Books:
 
     # --- giving and taking ------------------------------------------------------------------------------------------
 
-    def give(self, piece: Piece, incarnation: int) -> None:
+    def give(self, piece: SharePiece, incarnation: int) -> None:
         """It owns this too."""
         piece.owner = incarnation
         insort(self.pieces.setdefault(piece.place, []), piece, key=_first)
         self._count(piece, incarnation, 1)
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: SharePiece) -> None:
         """Its owner owns it no more."""
         over = self.pieces[piece.place]
         del over[bisect_left(over, piece.first, key=_first)]
         self._count(piece, piece.owner, -1)
 
-    def _count(self, piece: Piece, incarnation: int, sign: int) -> None:
+    def _count(self, piece: SharePiece, incarnation: int, sign: int) -> None:
         topic, entry = piece.place[0], (piece.weight, piece.number, piece.first, piece)
         lists = [] if piece.is_fixed else [self.owned[incarnation].setdefault(topic, [])]
         lists += [self.partable[incarnation]] if len(piece.cells) > 1 and not piece.is_fixed else []
@@ -167,15 +167,15 @@ class Books:
                 del ordered[at]
                 insort(ordered, (self.full[incarnation], incarnation))
 
-    def cut(self, piece: Piece, at: int) -> tuple[Piece, Piece]:
+    def cut(self, piece: SharePiece, at: int) -> tuple[SharePiece, SharePiece]:
         """Two parts of a piece that is nobody's now; the right one from its ``at``-th cell on."""
         point = piece.cells[at][0]
-        parts: list[Piece] = []
+        parts: list[SharePiece] = []
         for first, end, cells in ((piece.first, point, piece.cells[:at]), (point, piece.end, piece.cells[at:])):
             cost_us = piece.cost_us * (end - first) // (piece.end - piece.first)
             weight = sum(busy for _, busy in cells)
             rest = (piece.number, piece.place, first, end, weight, cost_us, cells, piece.owner, piece.is_owned)
-            parts.append(Piece(*rest, piece.gain))
+            parts.append(SharePiece(*rest, piece.gain))
         return parts[0], parts[1]
 
     # --- what it would be -------------------------------------------------------------------------------------------
@@ -188,15 +188,15 @@ class Books:
         """By how much its load rises with so much of a partition, which it may have to read then."""
         return weight + (0 if self._reads[incarnation, place] else self._charges[place])
 
-    def is_last(self, piece: Piece) -> bool:
+    def is_last(self, piece: SharePiece) -> bool:
         """Whether its owner has nothing else of the partition."""
         return self._reads[piece.owner, piece.place] == 1
 
-    def loses(self, piece: Piece) -> int:
+    def loses(self, piece: SharePiece) -> int:
         """By how much the load of its owner falls without it."""
         return piece.weight + (self._charges[piece.place] if self.is_last(piece) else 0)
 
-    def is_idle(self, piece: Piece) -> bool:
+    def is_idle(self, piece: SharePiece) -> bool:
         """Whether it has next to nothing of its owner's load for the points that it has."""
         evenly = self.load[piece.owner] * (piece.end - piece.first)
         return piece.weight * self._points[piece.owner] * IDLE < evenly
@@ -216,7 +216,7 @@ class Books:
         pieces = self.pieces.get(place, ())
         return len(pieces) < most or len({piece.owner for piece in pieces} - {instead_of}) < most
 
-    def neighbours(self, piece: Piece) -> tuple[int, int]:
+    def neighbours(self, piece: SharePiece) -> tuple[int, int]:
         """The owners on its left and on its right; 0 where nobody owns what touches it."""
         over = self.pieces.get(piece.place, [])
         at = bisect_left(over, piece.first, key=_first)
@@ -243,11 +243,11 @@ class Books:
         self.givers = sorted((full, incarnation) for incarnation, full in self.full.items())
 
 
-def _first(piece: Piece) -> int:
+def _first(piece: SharePiece) -> int:
     return piece.first
 
 
-def _reading(shares: Sequence[Share]) -> tuple[dict[Place, int], dict[Place, int]]:
+def _reading_costs(shares: Sequence[Share]) -> tuple[dict[Place, int], dict[Place, int]]:
     """What each reader of a partition pays for it, and how many readers gain something where that was measured."""
     busy, records = Counter[Place](), Counter[Place]()
     measured: set[Place] = set()

@@ -20,7 +20,7 @@ from ..offsets.ledger import EpochPart, PartitionLedger, Place
 NOTHING = PartitionLedger()
 
 
-class Standing(Enum):
+class CellState(Enum):
     """How it stands with points."""
 
     HELD = "held"
@@ -38,7 +38,7 @@ class Cell(NamedTuple):
     end: int
     owner: int
     epoch: int
-    standing: Standing
+    standing: CellState
 
 
 Read = Collection[tuple[Place, int]]
@@ -52,21 +52,23 @@ def cells(control: Control, folds: Mapping[Place, PartitionLedger], place: Place
     found: list[Cell] = []
     for first, end, epoch in fold.newest.all_pieces(0, SPACE_END):
         if epoch is None:
-            found.append(Cell(first, end, 0, 0, Standing.FREE))
+            found.append(Cell(first, end, 0, 0, CellState.FREE))
             continue
         part = fold.parts[epoch]
         for a, b, is_released in part.released.all_pieces(first, end):
-            standing = Standing.FREE if is_released else _standing(control, part.incarnation, (place, epoch) in read)
+            standing = (
+                CellState.FREE if is_released else _state_of_points(control, part.incarnation, (place, epoch) in read)
+            )
             found.append(Cell(a, b, part.incarnation, epoch, standing))
     return found
 
 
-def _standing(control: Control, owner: int, is_read: bool) -> Standing:
+def _state_of_points(control: Control, owner: int, is_read: bool) -> CellState:
     if not control.is_expelled(owner):
-        return Standing.HELD
+        return CellState.HELD
     if not control.is_fenced(owner):
-        return Standing.LEAVING
-    return Standing.FREE if is_read else Standing.UNREAD
+        return CellState.LEAVING
+    return CellState.FREE if is_read else CellState.UNREAD
 
 
 def is_taken_up(part: EpochPart, first: int, end: int) -> bool:

@@ -34,8 +34,8 @@ from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, Sou
 from ..offsets.decide import StoreSpec, Turn, decide_stores, spec_of
 from ..offsets.ledger import Place
 from . import copies, learning, members, moves, plans
-from .cells import Standing
-from .view import Batch, View
+from .cells import CellState
+from .view import DecisionBatch, View
 
 
 class Needs(NamedTuple):
@@ -52,19 +52,19 @@ class Needs(NamedTuple):
     solve: plans.Question | None = None
 
 
-Row: TypeAlias = Callable[[View, Turn], Batch]
+Row: TypeAlias = Callable[[View, Turn], DecisionBatch]
 
 
-def decide(view: View, turn: Turn) -> Batch:
+def decide(view: View, turn: Turn) -> DecisionBatch:
     """What is to be written next, numbered by ``turn``; nothing: an empty batch. What is known of names stays known to
     the seat: the state that waits for them is granted in several steps.
     """
-    view.seat.renamed |= copies.renamed(view)
+    view.seat.renamed |= copies.renamed_members(view)
     for row in ROWS:
         batch = row(view, turn)
         if batch.decisions or batch.answered:
             return batch
-    return Batch()
+    return DecisionBatch()
 
 
 def needs(view: View) -> Needs:
@@ -76,16 +76,16 @@ def needs(view: View) -> Needs:
             (place, cell.epoch)
             for place in view.standings.unread
             for cell in view.cells(place)
-            if cell.standing is Standing.UNREAD
+            if cell.standing is CellState.UNREAD
         }
     )
     has_joined = control.member_of(seat.birth) is not None
     wants_ends = view.lacks_ends and seat.ends is None and not view.unseen
     opens = view.unopened if has_joined else []
-    return Needs(fence, unread, view.unseen, opens, wants_ends, plans.unanswered(view))
+    return Needs(fence, unread, view.unseen, opens, wants_ends, plans.open_question(view))
 
 
-def _sources(view: View, turn: Turn) -> Batch:
+def _sources(view: View, turn: Turn) -> DecisionBatch:
     control, found = view.control, sorted(view.seat.found.items())
     decisions: list[Decision] = [
         SourceIdentified(*turn.next(), topic, one.identity)
@@ -97,10 +97,10 @@ def _sources(view: View, turn: Turn) -> Batch:
             if (topic, partition) not in control.started:
                 offset, start, partitions = begun
                 decisions.append(PartitionStarted(*turn.next(), topic, partition, offset, start, partitions))
-    return Batch(decisions)
+    return DecisionBatch(decisions)
 
 
-def _stores(view: View, turn: Turn) -> Batch:
+def _stores(view: View, turn: Turn) -> DecisionBatch:
     """When all partitions of their topics are started: so whoever finds a store and a partition that was not started
     knows that the partition is new.
     """
@@ -112,27 +112,27 @@ def _stores(view: View, turn: Turn) -> Batch:
             if topic is not None and topic.partitions <= known and store.name not in view.control.stores:
                 spec = spec_of(store)
                 wanted += [spec] if spec not in wanted else []
-    return Batch(decide_stores(view.control, turn, wanted) if wanted else ())
+    return DecisionBatch(decide_stores(view.control, turn, wanted) if wanted else ())
 
 
-def _ends(view: View, turn: Turn) -> Batch:
+def _ends(view: View, turn: Turn) -> DecisionBatch:
     if view.seat.ends is None or not view.lacks_ends:
-        return Batch()
-    return Batch([EndsPinned(*turn.next(), view.seat.ends)])
+        return DecisionBatch()
+    return DecisionBatch([EndsPinned(*turn.next(), view.seat.ends)])
 
 
 ROWS: Final[tuple[Row, ...]] = (
-    members.fenced,
-    members.expelled,
+    members.tell_fenced,
+    members.expel_members,
     members.answers,
     _sources,
     _stores,
     _ends,
-    moves.granted,
+    moves.grant_ranges,
     moves.withdrawn,
-    learning.ended,
-    learning.asked,
-    moves.asked,
-    plans.planned,
+    learning.end_copies,
+    learning.ask_copies,
+    moves.ask_releases,
+    plans.make_plan,
 )
 """In order of precedence."""

@@ -21,7 +21,7 @@ from ..offsets.control import Member
 from ..offsets.control_events import CopyAsked
 from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
-from .cells import Cell, Standing
+from .cells import Cell, CellState
 from .shares import NOBODY
 from .view import View
 
@@ -29,7 +29,7 @@ STATE_BYTES: Final = 1 << 20
 """A move of less state counts for no budget."""
 
 
-class Kept(NamedTuple):
+class CopyProgress(NamedTuple):
     """A copy that was asked for, and how near it is: ``position`` in the changelog, -1 where that was not heard."""
 
     asked: CopyAsked
@@ -43,7 +43,7 @@ class Kept(NamedTuple):
 
     def covers(self, first: int, end: int) -> bool:
         """Whether it has all of these points."""
-        return not uncovered([(first, end)], self.asked.bands)
+        return not uncovered_spans([(first, end)], self.asked.bands)
 
     def touches(self, first: int, end: int) -> bool:
         """Whether it has some of them."""
@@ -58,22 +58,22 @@ class Fixed(NamedTuple):
     target: int | None
 
 
-def kept_of(view: View) -> dict[Place, list[Kept]]:
+def kept_of(view: View) -> dict[Place, list[CopyProgress]]:
     """All copies, in order of their numbers, by place."""
-    found: dict[Place, list[Kept]] = {}
+    found: dict[Place, list[CopyProgress]] = {}
     for number, asked in sorted(view.control.moves.copies.items()):
         told = view.heard.copies.get(asked.incarnation, {}).get(number)
-        kept = Kept(asked, False, -1) if told is None else Kept(asked, told.is_ready, told.position)
+        kept = CopyProgress(asked, False, -1) if told is None else CopyProgress(asked, told.is_ready, told.position)
         found.setdefault((asked.topic, asked.partition), []).append(kept)
     return found
 
 
-def spans_of(copies: Iterable[Kept]) -> list[Span]:
+def spans_of(copies: Iterable[CopyProgress]) -> list[Span]:
     """Their bands."""
     return [span for kept in copies for span in kept.asked.bands]
 
 
-def uncovered(points: Iterable[tuple[int, int]], by: Iterable[Span]) -> list[Span]:
+def uncovered_spans(points: Iterable[tuple[int, int]], by: Iterable[Span]) -> list[Span]:
     """What of these ranges lies in none of these bands, in order; touching points as one."""
     left = sorted(points)
     for span in by:
@@ -95,7 +95,7 @@ def counts_for_budget(move: PlannedMove) -> bool:
     return move.gain > 0 and move.state_bytes >= STATE_BYTES
 
 
-class Budget:
+class MoveBudget:
     """How many moves with much state may begin now. ``taken``: those that were counted. What a leaving member has is
     exempt, as is what plans do not wish themselves.
     """
@@ -124,9 +124,11 @@ def passes(view: View, incarnation: int) -> set[Place]:
     }
 
 
-def is_near(copies: Sequence[Kept], target: int, points: Iterable[tuple[int, int]]) -> bool:
+def is_near(copies: Sequence[CopyProgress], target: int, points: Iterable[tuple[int, int]]) -> bool:
     """Whether a member has ready copies of all of these points."""
-    return not uncovered(points, spans_of(kept for kept in copies if kept.incarnation == target and kept.is_ready))
+    return not uncovered_spans(
+        points, spans_of(kept for kept in copies if kept.incarnation == target and kept.is_ready)
+    )
 
 
 def able(view: View, topic: str) -> list[Member]:
@@ -134,7 +136,7 @@ def able(view: View, topic: str) -> list[Member]:
     return [m for m in view.staying if any(source.topic == topic for source in m.joined.topics)]
 
 
-def heir(view: View, copies: Sequence[Kept], place: Place, cell: Cell, favoured: int = NOBODY) -> int | None:
+def heir(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, favoured: int = NOBODY) -> int | None:
     """Who is to have points with state on which nobody works; ``NOBODY``: whoever a plan finds best; None: nobody yet.
 
     ``copies``: of the place, none of which has only a part of these points; ``favoured``: to whom a move takes them.
@@ -176,7 +178,7 @@ def left_of_hold_ms(view: View, incarnation: int) -> int:
     return view.rules.return_ms - (now_ms - view.heard.leaving.get(incarnation, 0))
 
 
-def renamed(view: View) -> set[int]:
+def renamed_members(view: View) -> set[int]:
     """Who is gone and won't be back under its name: nobody who has state is left, and those who are there are named, as
     many as names are waited for, and have none of these.
     """
@@ -193,9 +195,9 @@ def renamed(view: View) -> set[int]:
     return set() if has_state else {*gone}
 
 
-def may_have(view: View, copies: Sequence[Kept], place: Place, cell: Cell, target: int) -> bool:
+def may_have(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, target: int) -> bool:
     """Whether free points may be granted to a member that a move takes them to."""
-    if cell.standing is not Standing.FREE:
+    if cell.standing is not CellState.FREE:
         return False
     if cell.owner in {member.incarnation for member in view.staying}:  # it released them for that
         return True

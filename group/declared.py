@@ -53,7 +53,7 @@ class Declared:
 
 def _difference(one: Member, alone: Topics, other: Member, other_alone: Topics) -> str:
     parts = [
-        f"{_named(who)} handles {_listed(topics)}, and incarnation {beside.incarnation} does not"
+        f"{_name_of(who)} handles {_topics_text(topics)}, and incarnation {beside.incarnation} does not"
         for who, topics, beside in ((one, alone, other), (other, other_alone, one))
         if topics
     ]
@@ -63,12 +63,12 @@ def _difference(one: Member, alone: Topics, other: Member, other_alone: Topics) 
     )
 
 
-def _named(member: Member) -> str:
+def _name_of(member: Member) -> str:
     name, host = member.joined.instance, member.joined.host
     return f"incarnation {member.incarnation}" + (f" ({name})" if name else "") + (f" on {host}" if host else "")
 
 
-def _listed(topics: Topics) -> str:
+def _topics_text(topics: Topics) -> str:
     named = sorted(topics)
     more = len(named) - SHOWN
     return ", ".join(named[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -89,7 +89,7 @@ def stands(control: Control, heard: Heard, candidate: Candidate, term: int) -> b
     """Whether the process is to stand for the next term now. ``term``: for which it stood last."""
     if is_coordinator(control, candidate.birth, term) or _is_out(control, candidate):
         return False
-    return _awaited(control, heard).silent_ms(control.term) >= wait_ms(control, heard, candidate)
+    return _awaited_silence(control, heard).silent_ms(control.term) >= wait_ms(control, heard, candidate)
 
 
 def _is_out(control: Control, candidate: Candidate) -> bool:
@@ -105,13 +105,13 @@ def probes(control: Control, heard: Heard, candidate: Candidate, term: int, *, q
     """
     if is_coordinator(control, candidate.birth, term):
         return False
-    silence = _awaited(control, heard)
+    silence = _awaited_silence(control, heard)
     if quiet_ms >= SHORT_INTERVALS * heard.interval_ms:
         return True
     return not silence.was_heard(control.term) or silence.silent_ms(control.term) >= heard.interval_ms
 
 
-def _awaited(control: Control, heard: Heard) -> Silence:
+def _awaited_silence(control: Control, heard: Heard) -> Silence:
     """The coordinator's partition, in which that of the newest term is waited for from the first look at it on."""
     silence = heard.silences[COORDINATORS]
     silence.wait_for(control.term)

@@ -29,13 +29,13 @@ class Joins(NamedTuple):
     """It may join now."""
 
 
-class Refused(NamedTuple):
+class JoinRefused(NamedTuple):
     """It may not; ``reason`` begins with one of the words above."""
 
     reason: str
 
 
-class Waits(NamedTuple):
+class JoinWaits(NamedTuple):
     """It is not sure yet: this member may be gone."""
 
     incarnation: int
@@ -47,7 +47,7 @@ class Ousts(NamedTuple):
     incarnation: int
 
 
-Verdict: TypeAlias = Joins | Refused | Waits | Ousts
+Verdict: TypeAlias = Joins | JoinRefused | JoinWaits | Ousts
 
 
 def kind_of(reason: str) -> str:
@@ -58,28 +58,28 @@ def kind_of(reason: str) -> str:
 def judge(control: Control, heard: Heard, asked: JoinAsked) -> Verdict:
     """What becomes of a process that asks to join."""
     if asked.level < control.level:
-        return Refused(
+        return JoinRefused(
             f"{LEVEL_TOO_LOW}: the members write events of level {control.level}, and this process reads up to level "
             f"{asked.level}. Run the newer version that they run"
         )
-    if (changed := _changed(control, asked)) is not None:
-        return Refused(f"{CONTRADICTS}: {changed}")
+    if (changed := _contradiction(control, asked)) is not None:
+        return JoinRefused(f"{CONTRADICTS}: {changed}")
     for member, why in _in_the_way(control, asked):
         if member.expelled:
-            return Waits(member.incarnation)
+            return JoinWaits(member.incarnation)
         of = (member.joined.instance, member.birth)
         if heard.beats_since(*of, asked.birth):
-            return Refused(why)
+            return JoinRefused(why)
         is_silent = heard.silent_ms(*of) >= SHORT_INTERVALS * heard.interval_ms
-        return Ousts(member.incarnation) if is_silent and _is_namesake(member, asked) else Waits(member.incarnation)
+        return Ousts(member.incarnation) if is_silent and _is_namesake(member, asked) else JoinWaits(member.incarnation)
     for member in control.members.values() if asked.until_level and control.pinned is not None else ():
         runs_to_level = member.joined.until_level and not member.expelled and member.birth != asked.birth
         if runs_to_level and not heard.beats_since(member.joined.instance, member.birth, asked.birth):
-            return Waits(member.incarnation)  # who is gone shall not leave behind to which ends this one runs
+            return JoinWaits(member.incarnation)  # who is gone shall not leave behind to which ends this one runs
     return Joins()
 
 
-def _changed(control: Control, asked: JoinAsked) -> str | None:
+def _contradiction(control: Control, asked: JoinAsked) -> str | None:
     """What the logs know otherwise, for good."""
     try:
         check_starts(control, {source.topic: source.start for source in asked.topics})

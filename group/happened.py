@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from .shown import Held
+from .shown import OwnedRange
 
 
 class Party(NamedTuple):
@@ -15,7 +15,7 @@ class Party(NamedTuple):
     host: str
 
 
-class Moment(NamedTuple):
+class EventTime(NamedTuple):
     """A time in ms, and which event's it is: "asked" or "expelled", "released" or "fenced"."""
 
     ms: int
@@ -41,7 +41,7 @@ OPEN: Final = frozenset(MoveState) - {MoveState.MOVED, MoveState.NOT_TAKEN_UP, M
 """The states of a move that is under way."""
 
 
-class Move(NamedTuple):
+class MoveEntry(NamedTuple):
     """Points ``[first, end)`` of a source partition on their way from ``origin`` (None: nobody had them) to ``target``
     (None: it is not known). ``position``: of the event of the control log that it is listed by. A time is None when it
     has not come, or is not known. ``epoch``: that was granted; 0: none was. ``plan``, ``move``: 0 for none. ``reason``:
@@ -61,8 +61,8 @@ class Move(NamedTuple):
     move: int
     term: int
     epoch: int = 0
-    asked: Moment | None = None
-    released: Moment | None = None
+    asked: EventTime | None = None
+    released: EventTime | None = None
     granted_ms: int | None = None
     taken_up_ms: int | None = None
     withdrawn_ms: int | None = None
@@ -75,7 +75,7 @@ class Move(NamedTuple):
     @property
     def label(self) -> str:
         """For people; the whole partition without its points."""
-        return Held(self.topic, self.partition, self.first, self.end, self.epoch).label
+        return OwnedRange(self.topic, self.partition, self.first, self.end, self.epoch).label
 
     @property
     def is_open(self) -> bool:
@@ -120,10 +120,10 @@ class Change(NamedTuple):
         return False
 
 
-Entry: TypeAlias = Move | Change
+Entry: TypeAlias = MoveEntry | Change
 
 
-def selected(
+def select_entries(
     entries: Sequence[Entry],
     since_ms: int | None = None,
     until_ms: int | None = None,
@@ -141,7 +141,7 @@ def selected(
         if until_ms is not None and min(times) > until_ms:
             continue
         if topic is not None or partition is not None:
-            if not isinstance(entry, Move):
+            if not isinstance(entry, MoveEntry):
                 continue
             if entry.topic != (topic or entry.topic) or (partition is not None and entry.partition != partition):
                 continue

@@ -41,7 +41,7 @@ from ..offsets.control_events import (
 from ..offsets.event_values import NO_MOVE
 from ..offsets.events import Event, RangesReleased, WorkersCut
 from ..offsets.ledger import Place, is_span
-from .happened import Change, Entry, Moment, Move, MoveState, Party
+from .happened import Change, Entry, EventTime, MoveEntry, MoveState, Party
 from .members import LEFT
 from .plans import CHANGE
 from .shown import NOTHING_TOLD, copies_shown, name_of_hold, waits_for_copy
@@ -59,14 +59,14 @@ Hold: TypeAlias = tuple[Place, int, int]
 """What an incarnation holds of a place at an epoch: (place, epoch, incarnation)."""
 
 
-class _Asked(NamedTuple):
+class _RequestSeen(NamedTuple):
     ms: int
     position: int
     term: int
     event: ReleaseAsked
 
 
-class _Granted(NamedTuple):
+class _GrantSeen(NamedTuple):
     """``before``: who had all of these points, ``asked``: what it was asked for last over them."""
 
     ms: int
@@ -79,13 +79,13 @@ class _Granted(NamedTuple):
     first: int
     end: int
     before: Owner | None
-    asked: _Asked | None
+    asked: _RequestSeen | None
 
 
 class _Gone(NamedTuple):
     """An incarnation that was expelled."""
 
-    expelled: Moment
+    expelled: EventTime
     position: int
     cause: str
     fenced_ms: int | None = None
@@ -112,11 +112,11 @@ class History:
     _births: dict[str, int] = field(default_factory=dict)
     _changes: list[Change] = field(default_factory=list)
     _gone: dict[int, _Gone] = field(default_factory=dict)
-    _grants: list[_Granted] = field(default_factory=list)
+    _grants: list[_GrantSeen] = field(default_factory=list)
     _by: dict[tuple[Place, int], int] = field(default_factory=dict)
     """By place and epoch: the move that it was granted by."""
-    _asks: list[_Asked] = field(default_factory=list)
-    _asked: dict[Hold, Steps[_Asked]] = field(default_factory=dict)
+    _asks: list[_RequestSeen] = field(default_factory=list)
+    _asked: dict[Hold, Steps[_RequestSeen]] = field(default_factory=dict)
     _withdrawn: dict[int, _Withdrawn] = field(default_factory=dict)
     _plans: dict[int, tuple[int, str]] = field(default_factory=dict)
     """By move: its plan, and why this was made."""
@@ -145,7 +145,7 @@ class History:
             case RangesGranted():
                 self._grant(position, timestamp_ms, event)
             case ReleaseAsked():
-                asked = _Asked(timestamp_ms, position, event.term, event)
+                asked = _RequestSeen(timestamp_ms, position, event.term, event)
                 self._asks.append(asked)
                 if is_span(event.first, event.end):
                     hold = ((event.topic, event.partition), event.epoch, event.incarnation)
@@ -191,14 +191,14 @@ class History:
                     continue
                 owners.put(first, end, Owner(event.epoch, event.incarnation))
                 for a, b, asked in self._asked_of(place, before).all_pieces(first, end):
-                    new = _Granted(timestamp_ms, *what, a, b, before, asked)
+                    new = _GrantSeen(timestamp_ms, *what, a, b, before, asked)
                     last = self._grants[-1] if self._grants else None
                     if last is not None and _goes_on(last, new):
                         self._grants[-1] = last._replace(end=b, ms=max(last.ms, timestamp_ms))
                     else:
                         self._grants.append(new)
 
-    def _asked_of(self, place: Place, owner: Owner | None) -> Steps[_Asked]:
+    def _asked_of(self, place: Place, owner: Owner | None) -> Steps[_RequestSeen]:
         """What an owner was asked for last, by point."""
         return Steps() if owner is None else self._asked.get((place, *owner)) or Steps()
 
@@ -233,7 +233,7 @@ class History:
             case MemberExpelled(incarnation=old):
                 member, cause = self.control.members.get(old), event.cause or TAKEN_OVER
                 if member is not None and not member.expelled:
-                    self._gone[old] = _Gone(Moment(ms, "expelled"), position, cause)
+                    self._gone[old] = _Gone(EventTime(ms, "expelled"), position, cause)
                     self._causes.append(cause)
                     what, why = ("left", "") if cause == LEFT else ("expelled", cause)
                     self._changes.append(Change(position, ms, what, self._party(old), member.birth, why, term))
@@ -269,7 +269,7 @@ class History:
         """None for nobody."""
         return self._parties.get(incarnation) or (Party(incarnation, "", "") if incarnation else None)
 
-    def _moves_of(self, granted: _Granted) -> Iterator[Move]:
+    def _moves_of(self, granted: _GrantSeen) -> Iterator[MoveEntry]:
         """What was granted at once, parted where it was not released at once, or something else came of it."""
         before, place = granted.before, granted.place
         hold = None if before is None else (place, before.epoch, before.incarnation)
@@ -278,7 +278,7 @@ class History:
             asked, released = self._let_go(granted, released_ms)
             plan, cause = self._why(granted, asked)
             for a, b, state, taken_up_ms in self._arrived(granted, first, end):
-                yield Move(
+                yield MoveEntry(
                     granted.position,
                     state,
                     *place,
@@ -298,7 +298,7 @@ class History:
                     copy_asked_ms=self._copies_ms.get(granted.move),
                 )
 
-    def _why(self, granted: _Granted, asked: Moment | None) -> tuple[int, str]:
+    def _why(self, granted: _GrantSeen, asked: EventTime | None) -> tuple[int, str]:
         """The plan of a grant, or of what was asked for, and its cause."""
         before, (plan, cause) = granted.before, self._plans.get(granted.move, (0, ""))
         if asked is not None and asked.what == "asked" and granted.asked is not None:
@@ -310,7 +310,7 @@ class History:
         gone = self._gone.get(before.incarnation)
         return plan, LEFT if gone is None else gone.cause
 
-    def _arrived(self, granted: _Granted, first: int, end: int) -> list[tuple[int, int, MoveState, int | None]]:
+    def _arrived(self, granted: _GrantSeen, first: int, end: int) -> list[tuple[int, int, MoveState, int | None]]:
         """What has become of points that were granted, and when they were taken up: as one, if they all were."""
         taken_up_ms = self._taken_up_ms(granted, first, end)
         if taken_up_ms is not None or self._is_unseen(granted):
@@ -327,37 +327,37 @@ class History:
                 found.append((a, b, state, None))
         return found
 
-    def _let_go(self, granted: _Granted, released_ms: int | None) -> tuple[Moment | None, Moment | None]:
+    def _let_go(self, granted: _GrantSeen, released_ms: int | None) -> tuple[EventTime | None, EventTime | None]:
         """When the owner before was asked or expelled, and when it had released the points or was fenced."""
         before, asked = granted.before, granted.asked
         gone = None if before is None else self._gone.get(before.incarnation)
         is_withdrawn = asked is not None and asked.event.move in self._withdrawn
-        was_asked = None if asked is None or (is_withdrawn and gone) else Moment(asked.ms, "asked")
+        was_asked = None if asked is None or (is_withdrawn and gone) else EventTime(asked.ms, "asked")
         if released_ms is not None:
-            return was_asked, Moment(released_ms, "released")
+            return was_asked, EventTime(released_ms, "released")
         is_unseen = self._is_unseen(granted) and (was_asked is not None or (gone is not None and gone.cause == LEFT))
         if gone is None or gone.fenced_ms is None or is_unseen:
             return was_asked, None
-        return gone.expelled, Moment(gone.fenced_ms, "fenced")
+        return gone.expelled, EventTime(gone.fenced_ms, "fenced")
 
-    def _taken_up_ms(self, granted: _Granted, first: int, end: int) -> int | None:
+    def _taken_up_ms(self, granted: _GrantSeen, first: int, end: int) -> int | None:
         """When the last of these points was cut into workers; None: some were not."""
         hold = (granted.place, granted.epoch, granted.incarnation)
         times = [ms for _, _, ms in _pieces(self._cut, hold, first, end)]
         return max((ms for ms in times if ms is not None), default=None) if None not in times else None
 
-    def _is_unseen(self, granted: _Granted) -> bool:
+    def _is_unseen(self, granted: _GrantSeen) -> bool:
         """Whether the offset log was trimmed, and does not show what was done at the time of a grant."""
         created = self.control.created
         log_partition = granted.place[1] % created.log_partitions if created is not None else 0
         return granted.ms < self.begins_ms.get(log_partition, 0)
 
-    def _stayed(self, asked: _Asked, withdrawn: _Withdrawn) -> Iterator[Move]:
+    def _stayed(self, asked: _RequestSeen, withdrawn: _Withdrawn) -> Iterator[MoveEntry]:
         """What was asked for and not released before that was withdrawn."""
         event = asked.event
         hold = ((event.topic, event.partition), event.epoch, event.incarnation)
         plan, cause = self._plans.get(event.move, (0, ""))
-        move = Move(
+        move = MoveEntry(
             withdrawn.position,
             MoveState.WITHDRAWN,
             *hold[0],
@@ -369,12 +369,12 @@ class History:
             plan,
             event.move,
             event.term,
-            asked=Moment(asked.ms, "asked"),
+            asked=EventTime(asked.ms, "asked"),
             withdrawn_ms=withdrawn.ms,
             reason=withdrawn.reason,
             copy_asked_ms=self._copies_ms.get(event.move),
         )
-        last: Move | None = None
+        last: MoveEntry | None = None
         for first, end, released_ms in _pieces(self._released, hold, event.first, event.end):
             if released_ms is not None and released_ms <= withdrawn.ms:
                 continue
@@ -387,21 +387,21 @@ class History:
         if last is not None:
             yield last
 
-    def _waiting(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[Move]:
+    def _waiting(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
         """What is under way of points that were granted last to this owner."""
         gone, hold = self._gone.get(owner.incarnation), (place, owner.epoch, owner.incarnation)
-        released: Moment | None = None
+        released: EventTime | None = None
         for a, b, released_ms in _pieces(self._released, hold, first, end):
             for c, d, asked in self._asked_of(place, owner).all_pieces(a, b):
                 is_asked = asked is not None and asked.event.move in self.control.moves.asked
-                was_asked = Moment(asked.ms, "asked") if asked is not None and is_asked else None
+                was_asked = EventTime(asked.ms, "asked") if asked is not None and is_asked else None
                 position = asked.position if asked is not None and is_asked else 0
                 if released_ms is not None:
-                    state, released = MoveState.RELEASED, Moment(released_ms, "released")
+                    state, released = MoveState.RELEASED, EventTime(released_ms, "released")
                 elif gone is not None:
                     is_fenced = gone.fenced_ms is not None
                     state = MoveState.FENCED if is_fenced else MoveState.EXPELLED
-                    released = None if gone.fenced_ms is None else Moment(gone.fenced_ms, "fenced")
+                    released = None if gone.fenced_ms is None else EventTime(gone.fenced_ms, "fenced")
                     was_asked, position = gone.expelled, gone.position
                 elif is_asked:
                     state, released = MoveState.ASKED, None
@@ -413,7 +413,7 @@ class History:
                 reason = name_of_hold(self.control, place, owner.incarnation) if is_free else ""
                 yield move._replace(state=state, asked=was_asked, released=released, position=position, reason=reason)
 
-    def _parked(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[Move]:
+    def _parked(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
         """What goes to somebody else by a plan, and its owner was not asked for it yet."""
         control, done = self.control, self._by.get((place, owner.epoch), NO_MOVE)
         copies = tuple(copies_shown(control, NOTHING_TOLD))
@@ -424,7 +424,7 @@ class History:
                 continue
             (position, planned_ms), (plan, cause) = self._planned[number], self._plans[number]
             parties = self._party(owner.incarnation), self._party(planned.target)
-            yield Move(
+            yield MoveEntry(
                 position,
                 MoveState.PLANNED,
                 *place,
@@ -440,7 +440,7 @@ class History:
                 planned_ms=planned_ms,
             )
 
-    def _under_way(self, place: Place, first: int, end: int, owner: Owner, asked: _Asked | None) -> Move:
+    def _under_way(self, place: Place, first: int, end: int, owner: Owner, asked: _RequestSeen | None) -> MoveEntry:
         planned, done = self.control.moves.planned.values(), self._by.get((place, owner.epoch), NO_MOVE)
         over = [m for m in planned if (m.topic, m.partition) == place and m.first < end and first < m.end]
         open_moves = [m for m in over if m.move > done and m.target not in self._gone]
@@ -454,7 +454,7 @@ class History:
         origin, target = self._party(owner.incarnation), None if newest is None else self._party(newest.target)
         term = self.control.term if asked is None else asked.term
         copy_ms = self._copies_ms.get(number)
-        move = Move(0, MoveState.ASKED, *place, first, end, origin, target, cause, plan, number, term)
+        move = MoveEntry(0, MoveState.ASKED, *place, first, end, origin, target, cause, plan, number, term)
         return move._replace(copy_asked_ms=copy_ms)
 
 
@@ -476,7 +476,7 @@ def _pieces(
     return [(first, end, None)] if steps is None else steps.all_pieces(first, end)
 
 
-def _goes_on(last: _Granted, new: _Granted) -> bool:
+def _goes_on(last: _GrantSeen, new: _GrantSeen) -> bool:
     """Whether the points of a grant go on those of the one before."""
     same = (last.place, last.epoch, last.incarnation, last.before, last.asked)
     return last.end == new.first and same == (new.place, new.epoch, new.incarnation, new.before, new.asked)

@@ -31,11 +31,23 @@ from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from ..offsets.signals import COOLING, SLOT, TURN
-from .cells import Cell, Standing, is_taken_up
-from .copies import Budget, Fixed, Kept, able, counts_for_budget, heir, held_for, kept_of, passes, spans_of, uncovered
-from .moves import cut_by, held_back, newest, pending, unasked
+from .cells import Cell, CellState, is_taken_up
+from .copies import (
+    CopyProgress,
+    Fixed,
+    MoveBudget,
+    able,
+    counts_for_budget,
+    heir,
+    held_for,
+    kept_of,
+    passes,
+    spans_of,
+    uncovered_spans,
+)
+from .moves import cut_by, held_back, moves_pending, moves_to_ask, newest
 from .shares import NOBODY
-from .view import Batch, View
+from .view import DecisionBatch, View
 
 
 class Run(NamedTuple):
@@ -50,11 +62,11 @@ class Run(NamedTuple):
 # --- what is asked for -----------------------------------------------------------------------------------------------
 
 
-def asked(view: View, turn: Turn) -> Batch:
+def ask_copies(view: View, turn: Turn) -> DecisionBatch:
     """Copies for moves; when none can be asked for, standbys in slots that no move waits for."""
-    slots, budget, lacking = _Slots(view), Budget(view), wanting(view)
+    slots, budget, lacking = _PassSlots(view), MoveBudget(view), moves_wanting_copies(view)
     decisions: list[Decision] = [
-        _asked(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER)
+        _ask_copy(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER)
         for move, bands in lacking
         if not _held_up(view, move, slots, budget)
     ]
@@ -63,21 +75,21 @@ def asked(view: View, turn: Turn) -> Batch:
     number = view.control.moves.move_max
     for run, incarnation, bands in [] if decisions else _standbys_wanted(view, slots):
         number += 1
-        decisions.append(_asked(view, turn, number, incarnation, run.place, bands, STANDBY))
-    return Batch(decisions, (), frozenset(budget.taken))
+        decisions.append(_ask_copy(view, turn, number, incarnation, run.place, bands, STANDBY))
+    return DecisionBatch(decisions, (), frozenset(budget.taken))
 
 
-def parked(view: View) -> dict[int, str]:
+def parked_moves(view: View) -> dict[int, str]:
     """Why planned moves with state have not begun: ``SLOT``, ``TURN`` or ``COOLING``, by move."""
     if not view.stateful:
         return {}
-    slots, budget = _Slots(view), Budget(view)
-    found = {move.move: _held_up(view, move, slots, budget) for move, _ in wanting(view)}
+    slots, budget = _PassSlots(view), MoveBudget(view)
+    found = {move.move: _held_up(view, move, slots, budget) for move, _ in moves_wanting_copies(view)}
     found |= dict.fromkeys(held_back(view), _turn(view))
     return {move: why for move, why in found.items() if why}
 
 
-def _held_up(view: View, move: PlannedMove, slots: "_Slots", budget: Budget) -> str:
+def _held_up(view: View, move: PlannedMove, slots: "_PassSlots", budget: MoveBudget) -> str:
     """Why no copy is asked for a move that needs one; "": it may be."""
     place = move.topic, move.partition
     if not slots.is_free(move.target, place) and move.origin not in view.heard.leaving:
@@ -92,25 +104,25 @@ def _turn(view: View) -> str:
     return COOLING if view.seat.cools(view.now_ms) else TURN
 
 
-def _asked(
+def _ask_copy(
     view: View, turn: Turn, number: int, incarnation: int, place: Place, bands: Sequence[Span], role: str
 ) -> CopyAsked:
     return CopyAsked(*turn.next(), number, incarnation, *place, tuple(bands), role, view.rules.copy_bytes_per_s)
 
 
-def wanting(view: View) -> list[tuple[PlannedMove, list[Span]]]:
+def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:
     """The moves whose targets have no copy of some points yet, and were not asked for one; those first that are to have
     the first slot.
     """
-    control, copies, planned = view.control, kept_of(view), pending(view)
+    control, copies, planned = view.control, kept_of(view), moves_pending(view)
     stateful, leaving = view.stateful, view.heard.leaving
     found: list[tuple[PlannedMove, list[Span]]] = []
-    for move in unasked(view):
+    for move in moves_to_ask(view):
         place = move.topic, move.partition
         if place[0] not in stateful or move.origin == move.target or move.move in control.moves.copies:
             continue
         own = [kept for kept in copies.get(place, ()) if kept.incarnation == move.target]
-        if bands := uncovered(_points_of(view, move, planned[place]), spans_of(own)):
+        if bands := uncovered_spans(_points_of(view, move, planned[place]), spans_of(own)):
             found.append((move, bands))
     return sorted(found, key=lambda one: (one[0].origin not in leaving, counts_for_budget(one[0]), one[0].move))
 
@@ -120,11 +132,11 @@ def _points_of(view: View, move: PlannedMove, moves: Sequence[PlannedMove]) -> l
     return [
         (cell.first, cell.end)
         for cell in cut_by(view.cells((move.topic, move.partition)), moves)
-        if cell.standing is Standing.HELD and cell.owner == move.origin and newest(moves, cell) is move
+        if cell.standing is CellState.HELD and cell.owner == move.origin and newest(moves, cell) is move
     ]
 
 
-class _Slots:
+class _PassSlots:
     """How many passes more each member may begin."""
 
     def __init__(self, view: View) -> None:
@@ -146,12 +158,12 @@ class _Slots:
         return True
 
 
-def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Span]]]:
+def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list[Span]]]:
     """Copies that are missing at rest: (range, member, bands of it)."""
     moves, wanted = view.control.moves, view.rules.standbys
     if not wanted or _is_early(view) or moves.asked or view.control.group_epoch != moves.group_epoch:
         return []
-    copies, planned = kept_of(view), pending(view)
+    copies, planned = kept_of(view), moves_pending(view)
     staying = {member.incarnation: member for member in view.staying}
     counts = Counter(kept.incarnation for own in copies.values() for kept in own)
     found: list[tuple[Run, int, list[Span]]] = []
@@ -160,7 +172,7 @@ def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Spa
         if run.owner not in staying or _targets(run, planned.get(run.place, ())):
             continue
         having = keepers(view, run, own, ())
-        lacks = {i: uncovered([(run.first, run.end)], _bands_at(own, i)) for i in having}
+        lacks = {i: uncovered_spans([(run.first, run.end)], _bands_at(own, i)) for i in having}
         found += [(run, i, bands) for i, bands in lacks.items() if bands and slots.take(i, run.place)]
         at_home = staying[run.owner].joined.host
         hosts = {at_home, *(staying[incarnation].joined.host for incarnation in having)}
@@ -175,7 +187,7 @@ def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Spa
             member = next((m for m in on_best if slots.take(m.incarnation, run.place)), None)
             if member is None:
                 break
-            bands = uncovered([(run.first, run.end)], _bands_at(own, member.incarnation))
+            bands = uncovered_spans([(run.first, run.end)], _bands_at(own, member.incarnation))
             found.append((run, member.incarnation, bands))
             rest.remove(member)
             hosts.add(member.joined.host)
@@ -183,7 +195,7 @@ def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Spa
     return found
 
 
-def keepers(view: View, run: Run, own: Sequence[Kept], but: Collection[int]) -> list[int]:
+def keepers(view: View, run: Run, own: Sequence[CopyProgress], but: Collection[int]) -> list[int]:
     """The members that keep a standby of a range, of those who have a copy of some of it: who has all of it, is ready,
     is on another host, and was asked first; and who will be one of them when it is ready. ``own``: the copies of the
     place; ``but``: who does not count.
@@ -194,7 +206,7 @@ def keepers(view: View, run: Run, own: Sequence[Kept], but: Collection[int]) -> 
 
     def rank(incarnation: int) -> tuple[bool, bool, bool, int]:
         has = [kept for kept in over if kept.incarnation == incarnation]
-        lacks = bool(uncovered([(run.first, run.end)], spans_of(has)))
+        lacks = bool(uncovered_spans([(run.first, run.end)], spans_of(has)))
         is_ready = all(kept.is_ready for kept in has)
         is_here = hosts[incarnation] == hosts.get(run.owner)
         return lacks, not is_ready, is_here, min(kept.asked.move for kept in has)
@@ -210,12 +222,12 @@ def keepers(view: View, run: Run, own: Sequence[Kept], but: Collection[int]) -> 
 
 def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:
     """To whom a range, or some of it, is to go. A move away from who had it before is over, or another one's."""
-    cells = cut_by([Cell(run.first, run.end, run.owner, 0, Standing.HELD)], moves)
+    cells = cut_by([Cell(run.first, run.end, run.owner, 0, CellState.HELD)], moves)
     over = [move for cell in cells if (move := newest(moves, cell)) is not None]
     return {move.target for move in over if move.origin == run.owner} - {run.owner}
 
 
-def _bands_at(own: Sequence[Kept], incarnation: int) -> list[Span]:
+def _bands_at(own: Sequence[CopyProgress], incarnation: int) -> list[Span]:
     return spans_of(kept for kept in own if kept.incarnation == incarnation)
 
 
@@ -230,7 +242,7 @@ def runs(view: View, *places: Place) -> list[Run]:
     found: list[Run] = []
     for place in sorted(places or (place for place in view.control.started if place[0] in stateful)):
         for cell in view.cells(place):
-            if cell.standing is not Standing.HELD:
+            if cell.standing is not CellState.HELD:
                 continue
             if found and (found[-1].place, found[-1].end, found[-1].owner) == (place, cell.first, cell.owner):
                 found[-1] = found[-1]._replace(end=cell.end)
@@ -242,13 +254,13 @@ def runs(view: View, *places: Place) -> list[Run]:
 # --- what is of no use any more --------------------------------------------------------------------------------------
 
 
-def ended(view: View, turn: Turn) -> Batch:
+def end_copies(view: View, turn: Turn) -> DecisionBatch:
     """Copies that are of no use any more, each with the reason."""
     found: list[tuple[int, str]] = []
     copies = kept_of(view)
     if not copies:
-        return Batch()
-    planned, staying = pending(view), {member.incarnation for member in view.staying}
+        return DecisionBatch()
+    planned, staying = moves_pending(view), {member.incarnation for member in view.staying}
     for place, own in copies.items():
         moves = planned.get(place, [])
         standbys = [kept for kept in own if kept.asked.role == STANDBY]
@@ -256,7 +268,7 @@ def ended(view: View, turn: Turn) -> Batch:
         used: set[int] = set()
         for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
             over = [kept for kept in own if kept.touches(cell.first, cell.end)]
-            if cell.standing is not Standing.HELD:  # nobody works there: one of these may be next
+            if cell.standing is not CellState.HELD:  # nobody works there: one of these may be next
                 used |= {k.asked.move for k in over if k.incarnation in staying or k.is_ready}
                 continue
             over = [kept for kept in over if kept.incarnation in staying - {cell.owner}]
@@ -264,11 +276,11 @@ def ended(view: View, turn: Turn) -> Batch:
             used |= {k.asked.move for k in over if _is_used(view, place, cell, newest(moves, cell), k, keeps)}
         over = [kept for kept in own if kept.asked.move not in used]
         found += [(kept.asked.move, _reason(view, kept, is_staying=kept.incarnation in staying)) for kept in over]
-    return Batch([CopyEnded(*turn.next(), number, reason) for number, reason in sorted(found)])
+    return DecisionBatch([CopyEnded(*turn.next(), number, reason) for number, reason in sorted(found)])
 
 
 def _is_used(
-    view: View, place: Place, cell: Cell, move: PlannedMove | None, kept: Kept, keepers: Collection[int]
+    view: View, place: Place, cell: Cell, move: PlannedMove | None, kept: CopyProgress, keepers: Collection[int]
 ) -> bool:
     """Whether a copy at a member that stays is of use for a cell that somebody else holds: a move takes it there; or
     its owner is not at work yet; or it is a standby.
@@ -281,7 +293,7 @@ def _is_used(
     return kept.asked.role == STANDBY and (kept.incarnation in keepers or _is_early(view))
 
 
-def _reason(view: View, kept: Kept, *, is_staying: bool) -> str:
+def _reason(view: View, kept: CopyProgress, *, is_staying: bool) -> str:
     if not is_staying:
         return "its member leaves"
     if kept.asked.role == LEARNER:
@@ -292,11 +304,11 @@ def _reason(view: View, kept: Kept, *, is_staying: bool) -> str:
 # --- what plans hold to ----------------------------------------------------------------------------------------------
 
 
-def fixed(view: View) -> dict[Place, list[Fixed]]:
+def fixed_points(view: View) -> dict[Place, list[Fixed]]:
     """What a plan may give to nobody else, by place: points of which a copy is on its way to a member, and points with
     state on which nobody works, where it is known whose they are to be.
     """
-    copies, planned, stateful = kept_of(view), pending(view), view.stateful
+    copies, planned, stateful = kept_of(view), moves_pending(view), view.stateful
     places = {place for place in view.control.started if place[0] in stateful}
     places &= copies.keys() | view.standings.free | _unheld(view)
     found: dict[Place, list[Fixed]] = {}
@@ -314,13 +326,14 @@ def have_heirs(view: View) -> bool:
     if not view.standings.free or view.standings.unread:
         return False
     heirs = {
-        place: [Span(f.first, f.end) for f in fixes if f.target is not None] for place, fixes in fixed(view).items()
+        place: [Span(f.first, f.end) for f in fixes if f.target is not None]
+        for place, fixes in fixed_points(view).items()
     }
     return not any(
-        uncovered([(cell.first, cell.end)], heirs.get(place, ()))
+        uncovered_spans([(cell.first, cell.end)], heirs.get(place, ()))
         for place in view.standings.free
         for cell in view.cells(place)
-        if cell.standing is Standing.FREE
+        if cell.standing is CellState.FREE
     )
 
 
@@ -331,22 +344,22 @@ def _unheld(view: View) -> set[Place]:
     return view.standings.unheld
 
 
-def awaited(view: View) -> set[str]:
+def awaited_names(view: View) -> set[str]:
     """The names that state waits for, or goes back to."""
     owners = {
         cell.owner
         for place in _unheld(view)
         if place[0] in view.stateful
         for cell in view.cells(place)
-        if cell.standing is not Standing.HELD
+        if cell.standing is not CellState.HELD
     }
     return {name for owner in owners if (name := held_for(view, owner))}
 
 
-def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own: Sequence[Kept]) -> int | None:
+def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own: Sequence[CopyProgress]) -> int | None:
     staying = {member.incarnation for member in view.staying}
     favoured = move.target if move is not None and move.target in staying else NOBODY
-    if cell.standing is Standing.HELD:
+    if cell.standing is CellState.HELD:
         is_begun = move is not None and move.move in view.control.moves.copies and move.origin == cell.owner
         return favoured if is_begun else NOBODY
     if cell.owner in staying and favoured:  # released for this move
@@ -359,7 +372,7 @@ def is_orphan(
     place: Place,
     cell: Cell,
     moves: Sequence[PlannedMove],
-    own: Sequence[Kept],
+    own: Sequence[CopyProgress],
     staying: Collection[int],
 ) -> bool:
     """Whether a free cell is to go to somebody to whom no move takes it. ``own``: the copies of the place."""

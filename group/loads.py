@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from ..keyrange.hashing import SPACE_END
-from ..keyrange.melting import melted
+from ..keyrange.melting import melt_costs
 from ..offsets.ledger import Place
 from ..offsets.signals import BandLoad, Load
 
@@ -31,7 +31,7 @@ POINTS_MAX: Final = 128
 STALE_MS: Final = 300_000
 
 
-class Cost(NamedTuple):
+class PointsCost(NamedTuple):
     """What points cost. ``busy_us_per_s``: handlers' time, over 1,000,000 for several at once; ``backlog``: records
     that are left.
     """
@@ -48,23 +48,23 @@ class _Measured(NamedTuple):
     first: int
     end: int
     epoch: int
-    cost: Cost
+    cost: PointsCost
     points: tuple[int, ...]
     below: tuple[int, ...]
 
-    def until(self, point: int) -> Cost:
+    def until(self, point: int) -> PointsCost:
         """What lies in ``[first, point)``."""
         busy, records, backlog, state_bytes = self.cost
         even, all_even = point - self.first, self.end - self.first
         done, whole = even, all_even
         if self.points:
             done, whole = self.below[bisect_left(self.points, point)], self.below[-1]
-        return Cost(
+        return PointsCost(
             busy * done // whole, records * done // whole, backlog * done // whole, state_bytes * even // all_even
         )
 
 
-class _Piece(NamedTuple):
+class _BandPiece(NamedTuple):
     """Points ``[first, end)`` of a measured band."""
 
     first: int
@@ -72,7 +72,7 @@ class _Piece(NamedTuple):
     heard_ms: int
     measured: _Measured
 
-    def cost(self, first: int, end: int) -> Cost:
+    def cost(self, first: int, end: int) -> PointsCost:
         """What lies in ``[first, end)`` of it."""
         measured, first, end = self.measured, max(first, self.first), min(end, self.end)
         if (first, end) == measured[:2]:
@@ -89,11 +89,11 @@ class _Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class _BandPieces:
     """The pieces of a place, in order; ``firsts`` are their first points. They do not overlap, and may have gaps."""
 
     firsts: list[int] = field(default_factory=list)
-    pieces: list[_Piece] = field(default_factory=list)
+    pieces: list[_BandPiece] = field(default_factory=list)
 
     def over(self, first: int, end: int) -> slice:
         """Which pieces share a point with ``[first, end)``."""
@@ -108,20 +108,20 @@ class Loads:
 
     def __init__(self) -> None:
         self.version = 0
-        self._places: dict[Place, _Steps] = {}
+        self._places: dict[Place, _BandPieces] = {}
 
     def hear(self, load: Load, now_ms: int) -> None:
         """One report, at this time by the clock of the signals; bands that can't be are left out."""
         for band in load.bands:
             if 0 <= band.first < band.end <= SPACE_END:
-                self._hear((band.topic, band.partition), _measured(band, max(1, load.interval_ms)), now_ms)
+                self._hear((band.topic, band.partition), _measure_of_band(band, max(1, load.interval_ms)), now_ms)
 
-    def cost(self, place: Place, first: int, end: int) -> Cost | None:
+    def cost(self, place: Place, first: int, end: int) -> PointsCost | None:
         """What points ``[first, end)`` of a place cost; None: not all of them were measured."""
         steps = self._places.get(place)
         if steps is None:
             return None
-        reached, costs = first, Cost(0, 0, 0, 0)
+        reached, costs = first, PointsCost(0, 0, 0, 0)
         for piece in steps.pieces[steps.over(first, end)]:
             if piece.first > reached:
                 return None
@@ -137,13 +137,13 @@ class Loads:
                 del self._places[place]
 
     def _hear(self, place: Place, measured: _Measured, now_ms: int) -> None:
-        steps = self._places.get(place) or _Steps()
+        steps = self._places.get(place) or _BandPieces()
         first, end = measured.first, measured.end
         where = steps.over(first, end)
         over = steps.pieces[where]
         if any(p.measured.epoch > measured.epoch and now_ms - p.heard_ms < STALE_MS for p in over):
             return
-        new = _Piece(first, end, now_ms, measured)
+        new = _BandPiece(first, end, now_ms, measured)
         if len(over) == 1 and over[0][:2] == (first, end):
             self.version += over[0].measured != measured
             steps.pieces[where.start] = new
@@ -154,12 +154,12 @@ class Loads:
         pieces = [*steps.pieces[: where.start], *left, new, *right, *steps.pieces[where.stop :]]
         if len(pieces) > PIECES_MAX:
             pieces = _fewer(pieces)
-        self._places[place] = _Steps([piece.first for piece in pieces], pieces)
+        self._places[place] = _BandPieces([piece.first for piece in pieces], pieces)
 
 
-def _measured(band: BandLoad, interval_ms: int) -> _Measured:
+def _measure_of_band(band: BandLoad, interval_ms: int) -> _Measured:
     points = {point: cost for point, cost in band.points if band.first <= point < band.end and cost > 0}
-    cost = Cost(
+    cost = PointsCost(
         max(0, band.busy_us) * 1000 // interval_ms,
         max(0, band.records) * 1000 // interval_ms,
         max(0, band.backlog),
@@ -168,19 +168,19 @@ def _measured(band: BandLoad, interval_ms: int) -> _Measured:
     return _of(band.first, band.end, band.epoch, cost, points)
 
 
-def _of(first: int, end: int, epoch: int, cost: Cost, points: dict[int, int]) -> _Measured:
-    kept = melted(points, POINTS_MAX) if len(points) > 4 * POINTS_MAX else sorted(points.items())
+def _of(first: int, end: int, epoch: int, cost: PointsCost, points: dict[int, int]) -> _Measured:
+    kept = melt_costs(points, POINTS_MAX) if len(points) > 4 * POINTS_MAX else sorted(points.items())
     below = (0, *accumulate(busy for _, busy in kept))
     return _Measured(first, end, epoch, cost, tuple(point for point, _ in kept), below)
 
 
-def _fewer(pieces: list[_Piece]) -> list[_Piece]:
+def _fewer(pieces: list[_BandPiece]) -> list[_BandPiece]:
     """About half as many: of touching ones two become one; where most do not touch, those that were heard last."""
-    left: list[_Piece] = []
+    left: list[_BandPiece] = []
     is_pair = False
     for piece in pieces:
         if left and not is_pair and left[-1].end == piece.first:
-            left[-1], is_pair = _joined(left[-1], piece), True
+            left[-1], is_pair = _join_pieces(left[-1], piece), True
         else:
             left.append(piece)
             is_pair = False
@@ -189,16 +189,16 @@ def _fewer(pieces: list[_Piece]) -> list[_Piece]:
     return left
 
 
-def _joined(a: _Piece, b: _Piece) -> _Piece:
+def _join_pieces(a: _BandPiece, b: _BandPiece) -> _BandPiece:
     cost = _plus(a.cost(a.first, a.end), b.cost(b.first, b.end))
     epoch = min(a.measured.epoch, b.measured.epoch)  # so a report of either counts again
     measured = _of(a.first, b.end, epoch, cost, {**a.points(), **b.points()})
-    return _Piece(a.first, b.end, max(a.heard_ms, b.heard_ms), measured)
+    return _BandPiece(a.first, b.end, max(a.heard_ms, b.heard_ms), measured)
 
 
-def _plus(a: Cost, b: Cost) -> Cost:
-    return Cost(a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
+def _plus(a: PointsCost, b: PointsCost) -> PointsCost:
+    return PointsCost(a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
 
 
-def _minus(a: Cost, b: Cost) -> Cost:
-    return Cost(a[0] - b[0], a[1] - b[1], a[2] - b[2], a[3] - b[3])
+def _minus(a: PointsCost, b: PointsCost) -> PointsCost:
+    return PointsCost(a[0] - b[0], a[1] - b[1], a[2] - b[2], a[3] - b[3])

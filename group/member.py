@@ -13,7 +13,7 @@ from ..offsets.control_events import CopyAsked, ReleaseAsked
 from ..offsets.ledger import Place
 
 
-class Waits(NamedTuple):
+class NotJoined(NamedTuple):
     """It has not joined: it asks, and waits for an answer."""
 
 
@@ -42,7 +42,7 @@ class Works(NamedTuple):
     copies: tuple[CopyAsked, ...]
 
 
-State: TypeAlias = Waits | Rejected | Out | Works
+State: TypeAlias = NotJoined | Rejected | Out | Works
 
 
 def state_of(
@@ -60,7 +60,7 @@ def state_of(
     """
     member = control.member_of(birth)
     if member is None and incarnation is None:
-        return Rejected(control.refused[birth]) if birth in control.refused else Waits()
+        return Rejected(control.refused[birth]) if birth in control.refused else NotJoined()
     if member is None or (incarnation is not None and member.incarnation != incarnation):
         return Out("")  # forgotten, and perhaps taken in once more by a request of its own that came late
     if member.expelled:

@@ -11,9 +11,9 @@ from ..offsets.control_events import Decision, LevelRaised, MemberExpelled, Memb
 from ..offsets.decide import Turn
 from ..offsets.event_values import LEVEL
 from ..offsets.signals import DIED, JoinAsked
-from .cells import Standing
-from .features import Joins, Ousts, Refused, judge
-from .view import Batch, View
+from .cells import CellState
+from .features import JoinRefused, Joins, Ousts, judge
+from .view import DecisionBatch, View
 
 ASKS_INTERVALS: Final = 3
 """Who asks to join does so in each interval; one that has not for so many is gone."""
@@ -32,13 +32,13 @@ def comes_back(cause: str) -> bool:
     return cause not in (LEFT, SUPERSEDED)
 
 
-def fenced(view: View, turn: Turn) -> Batch:
+def tell_fenced(view: View, turn: Turn) -> DecisionBatch:
     """Who was fenced here."""
     done = [m for m in view.control.unfenced() if m.expelled and m.incarnation in view.seat.fenced]
-    return Batch([MemberFenced(*turn.next(), member.incarnation) for member in done])
+    return DecisionBatch([MemberFenced(*turn.next(), member.incarnation) for member in done])
 
 
-def expelled(view: View, turn: Turn) -> Batch:
+def expel_members(view: View, turn: Turn) -> DecisionBatch:
     """Who is to go."""
     causes: dict[int, str] = {}
     answered = tuple(view.heard.expels)
@@ -52,7 +52,7 @@ def expelled(view: View, turn: Turn) -> Batch:
             causes.setdefault(member.incarnation, cause)
     going = [(member.incarnation, causes[member.incarnation]) for member in view.living if member.incarnation in causes]
     holds = {member.incarnation: _hold_ms(view, member, causes.get(member.incarnation, "")) for member in view.living}
-    return Batch([MemberExpelled(*turn.next(), i, cause, holds[i]) for i, cause in going], answered)
+    return DecisionBatch([MemberExpelled(*turn.next(), i, cause, holds[i]) for i, cause in going], answered)
 
 
 def _hold_ms(view: View, member: Member, cause: str) -> int:
@@ -64,7 +64,7 @@ def _hold_ms(view: View, member: Member, cause: str) -> int:
     return view.rules.return_ms
 
 
-def dismissed(view: View) -> tuple[int, ...]:
+def members_dismissed(view: View) -> tuple[int, ...]:
     """Who leaves and need not wait until others have copies of its state: it has none, or nobody else can handle it, or
     its name will be back, or its time is over.
     """
@@ -79,7 +79,7 @@ def dismissed(view: View) -> tuple[int, ...]:
         if (member.joined.instance and member.incarnation in view.heard.returns)
         or left_ms(view, member) >= view.rules.leave_ms
         or not any(
-            cell.owner == member.incarnation and cell.standing is Standing.HELD
+            cell.owner == member.incarnation and cell.standing is CellState.HELD
             for place in view.control.started
             if place[0] in topics
             for cell in view.cells(place)
@@ -113,13 +113,13 @@ def _holds_nothing(view: View, incarnation: int) -> bool:
     if incarnation not in view.control.held:
         return True
     return not view.unopened and not any(
-        cell.owner == incarnation and cell.standing is Standing.HELD
+        cell.owner == incarnation and cell.standing is CellState.HELD
         for place in view.control.started
         for cell in view.cells(place)
     )
 
 
-def answers(view: View, turn: Turn) -> Batch:
+def answers(view: View, turn: Turn) -> DecisionBatch:
     """Each who asks is judged with those before it in the group already. Who asked and was silent for a session since
     is gone: it would only hold what others could have.
     """
@@ -137,16 +137,16 @@ def answers(view: View, turn: Turn) -> Batch:
             continue
         verdict = judge(control, view.heard, asked)
         new: list[Decision] = []
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, JoinRefused):
             new = [MemberRefused(*turn.next(), birth, verdict.reason)]
         elif isinstance(verdict, Joins):
             if control.level < LEVEL:
                 new = [LevelRaised(*turn.next(), min(asked.level, LEVEL))]
-            new.append(_joined(view.seat.app, turn, control.incarnation_next, asked))
+            new.append(_member_joined(view.seat.app, turn, control.incarnation_next, asked))
         for decision in new:
             take(control, decision)
         decisions += new
-    return Batch(decisions, tuple(answered))
+    return DecisionBatch(decisions, tuple(answered))
 
 
 def _contradicts_before(view: View, birth: str) -> bool:
@@ -160,7 +160,7 @@ def _contradicts_before(view: View, birth: str) -> bool:
     )
 
 
-def _joined(app: str, turn: Turn, incarnation: int, asked: JoinAsked) -> MemberJoined:
+def _member_joined(app: str, turn: Turn, incarnation: int, asked: JoinAsked) -> MemberJoined:
     ids = tuple(transactional_id(app, incarnation, asked.birth, n) for n in range(asked.producers))
     return MemberJoined(
         *turn.next(),

@@ -17,28 +17,28 @@ from ..offsets.decide import Turn, decide_grant
 from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
-from .cells import Cell, Standing
-from .copies import Budget, Fixed, is_near, kept_of, may_have, spans_of, uncovered
-from .members import dismissed
+from .cells import Cell, CellState
+from .copies import Fixed, MoveBudget, is_near, kept_of, may_have, spans_of, uncovered_spans
+from .members import members_dismissed
 from .shares import NOBODY
-from .view import Batch, View
+from .view import DecisionBatch, View
 
 
-def granted(view: View, turn: Turn) -> Batch:
+def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
     """In each partition what goes to one member: two grants to different members would share an epoch. Who released
     what has state is asked to keep a copy of it.
     """
     free_places = view.standings.free
     if view.unopened or not free_places:  # a log that is empty, and of which something was granted, is taken for lost
-        return Batch()
+        return DecisionBatch()
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
     demoted: list[tuple[Place, int, list[Span]]] = []
-    planned, copies, stateful = pending(view), kept_of(view), view.stateful
+    planned, copies, stateful = moves_pending(view), kept_of(view), view.stateful
     for place in sorted(planned.keys() & free_places):
         moves, kept = planned[place], copies.get(place, [])
         cut = cut_by(view.cells(place), [*moves, *spans_of(kept)])
-        cells = [cell for cell in cut if cell.standing is Standing.FREE]
+        cells = [cell for cell in cut if cell.standing is CellState.FREE]
         if place[0] in stateful:
             takes = [(cell, newest(moves, cell)) for cell in cells]
             cells = [
@@ -53,11 +53,11 @@ def granted(view: View, turn: Turn) -> Batch:
                 for owner in sorted({cell.owner for cell in free} & staying - {move.target}):
                     own = [(cell.first, cell.end) for cell in free if cell.owner == owner]
                     if place[0] in stateful:
-                        demoted.append((place, owner, uncovered(own, ())))
+                        demoted.append((place, owner, uncovered_spans(own, ())))
     number = view.control.moves.move_max
     for n, (place, owner, bands) in enumerate(demoted, number + 1):
         decisions.append(CopyAsked(*turn.next(), n, owner, *place, tuple(bands), STANDBY, view.rules.copy_bytes_per_s))
-    return Batch(decisions)
+    return DecisionBatch(decisions)
 
 
 def _free_for(move: PlannedMove, moves: Sequence[PlannedMove], cells: Iterable[Cell]) -> list[Cell]:
@@ -71,13 +71,13 @@ def _waits_for_more(view: View, move: PlannedMove) -> bool:
     """
     asked, joins = view.control.moves.asked, view.seat.joins
     return move.move in joins and any(
-        cell.standing is Standing.HELD and cell.epoch == asked[number].epoch and overlaps(cell, asked[number])
+        cell.standing is CellState.HELD and cell.epoch == asked[number].epoch and overlaps(cell, asked[number])
         for number in joins & asked.keys()
         for cell in view.cells((move.topic, move.partition))
     )
 
 
-def pending(view: View) -> dict[Place, list[PlannedMove]]:
+def moves_pending(view: View) -> dict[Place, list[PlannedMove]]:
     """The planned moves that are not done, newest first, by place."""
     by_place: dict[Place, list[PlannedMove]] = {}
     for _, move in sorted(view.control.moves.planned.items(), reverse=True):
@@ -125,7 +125,7 @@ def cut_by(found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | Release
     return parts
 
 
-def withdrawn(view: View, turn: Turn) -> Batch:
+def withdrawn(view: View, turn: Turn) -> DecisionBatch:
     """Releases that are waited for no longer: what was not released stays where it is."""
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
@@ -134,31 +134,31 @@ def withdrawn(view: View, turn: Turn) -> Batch:
         since_ms = view.seat.asked_ms.get(number, view.seat.began_ms)  # by a predecessor: it has its time anew
         place, within = (asked.topic, asked.partition), KeyRange(asked.first, asked.end)
         over = [cell for cell in view.cells(place) if cell.first < within.end and within.first < cell.end]
-        if not any(cell.standing is Standing.HELD and cell.epoch == asked.epoch for cell in over):
+        if not any(cell.standing is CellState.HELD and cell.epoch == asked.epoch for cell in over):
             continue
         if move is None or move.target not in staying:
             decisions.append(ReleaseWithdrawn(*turn.next(), number, "its target is gone"))
         elif view.now_ms - since_ms >= asked.deadline_ms:
             decisions.append(ReleaseWithdrawn(*turn.next(), number, "deadline"))
-    return Batch(decisions)
+    return DecisionBatch(decisions)
 
 
-def asked(view: View, turn: Turn) -> Batch:
+def ask_releases(view: View, turn: Turn) -> DecisionBatch:
     """What members are to release, and were not asked for yet, also not by a move that went elsewhere: what has state,
     when the target has ready copies of it. Who leaves and is dismissed does so unasked.
     """
-    budget = Budget(view)
+    budget = MoveBudget(view)
     decisions: list[Decision] = []
     for move, (epoch, first, end, within_ms) in _askable(view):
         if _needs_no_turn(view, move) or budget.take(move):
             place = move.topic, move.partition
             decisions.append(ReleaseAsked(*turn.next(), move.move, move.origin, epoch, *place, first, end, within_ms))
-    return Batch(decisions, (), frozenset(budget.taken))
+    return DecisionBatch(decisions, (), frozenset(budget.taken))
 
 
 def held_back(view: View) -> list[int]:
     """The moves that are not asked for as too many with much state have begun lately."""
-    budget = Budget(view)
+    budget = MoveBudget(view)
     return [move.move for move, _ in _askable(view) if not (_needs_no_turn(view, move) or budget.take(move))]
 
 
@@ -169,12 +169,12 @@ def _needs_no_turn(view: View, move: PlannedMove) -> bool:
 
 def _askable(view: View) -> Iterator[tuple[PlannedMove, tuple[int, int, int, int]]]:
     """The moves that may be asked for, each with what ``_release`` says of it."""
-    ways, planned, copies, stateful = on_their_way(view), pending(view), kept_of(view), view.stateful
-    open_moves = {move.move: move for move in unasked(view)}
+    ways, planned, copies, stateful = on_their_way(view), moves_pending(view), kept_of(view), view.stateful
+    open_moves = {move.move: move for move in moves_to_ask(view)}
     for place in sorted({(move.topic, move.partition) for move in open_moves.values()}):
         moves, own = planned[place], ways.get(place, ())
         cells = cut_by(view.cells(place), [*own, *moves])
-        held = [cell for cell in cells if cell.standing is Standing.HELD and not any(overlaps(cell, o) for o in own)]
+        held = [cell for cell in cells if cell.standing is CellState.HELD and not any(overlaps(cell, o) for o in own)]
         for move in (move for move in moves if move.move in open_moves):
             release = _release(view, move, [cell for cell in held if newest(moves, cell) is move])
             if release is None:
@@ -184,10 +184,10 @@ def _askable(view: View) -> Iterator[tuple[PlannedMove, tuple[int, int, int, int
                 yield move, release
 
 
-def unasked(view: View) -> list[PlannedMove]:
+def moves_to_ask(view: View) -> list[PlannedMove]:
     """The moves from one living member to another, or to itself, of which nothing was asked yet, in their order."""
     control, staying = view.control, {member.incarnation for member in view.staying}
-    works = {member.incarnation for member in view.living} - {*dismissed(view)}
+    works = {member.incarnation for member in view.living} - {*members_dismissed(view)}
     return [
         move
         for number, move in control.moves.planned.items()

@@ -43,16 +43,16 @@ from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
-from .cells import Cell, Standing
+from .cells import Cell, CellState
 from .copies import Fixed, kept_of, spans_of
-from .learning import awaited, fixed, have_heirs, is_orphan
+from .learning import awaited_names, fixed_points, have_heirs, is_orphan
 from .loads import Loads
-from .members import dismissed
-from .moves import cut_by, newest, on_their_way, overlaps, pending
+from .members import members_dismissed
+from .moves import cut_by, moves_pending, newest, on_their_way, overlaps
 from .shares import NOBODY, Share, Taker
 from .standings import touch
 from .target import GAIN_US, solve
-from .view import JOIN, Answer, Batch, View
+from .view import JOIN, DecisionBatch, PlanAnswer, View
 
 CHANGE: Final = "change"
 """The cause of a plan that answers events of the control log."""
@@ -96,31 +96,31 @@ class Question(NamedTuple):
         return sum(map(len, self.places.values())) * len(self.takers)
 
 
-def planned(view: View, turn: Turn) -> Batch:
+def make_plan(view: View, turn: Turn) -> DecisionBatch:
     """A plan, when there is a cause and somebody to have something."""
-    question = _due(view)
+    question = _question_due(view)
     if question is None:
-        return Batch()
+        return DecisionBatch()
     if question.cause == JOIN:
-        moves: list[PlannedMove] | None = _joining(view)
+        moves: list[PlannedMove] | None = _moves_to_join(view)
     elif view.seat.answer is not None and view.seat.answer.key == question.key:
         moves = view.seat.answer.moves
     else:
-        moves = None if question.size > view.rules.inline_max else answered(question).moves
+        moves = None if question.size > view.rules.inline_max else answer_of(question).moves
     if moves is None:
-        return Batch()
+        return DecisionBatch()
     control, cause = view.control, question.cause
     if cause == LOAD:
         seat, was_skewed = view.seat, view.seat.is_skewed
         seat.weighed, seat.weighed_ms = view.heard.loads.version, view.now_ms
         seat.is_skewed, seat.answer = bool(moves) and not was_skewed, None
         if not moves or not was_skewed:
-            return Batch()
+            return DecisionBatch()
     # A plan for load is a cause of its own, which the fold counts when it has taken it.
     answers = control.group_epoch + (cause == LOAD) if question.levels else control.moves.group_epoch
     chunks = [moves[i : i + MOVES_MAX] for i in range(0, len(moves), MOVES_MAX)] or [[]]
     plan = control.moves.plan + 1
-    return Batch(
+    return DecisionBatch(
         [
             PlanMade(*turn.next(), plan, answers, cause, view.position, part, len(chunks), tuple(chunk))
             for part, chunk in enumerate(chunks)
@@ -129,24 +129,24 @@ def planned(view: View, turn: Turn) -> Batch:
     )
 
 
-def unanswered(view: View) -> Question | None:
+def open_question(view: View) -> Question | None:
     """The plan that is due and too large to be made at once."""
-    question = _due(view)
+    question = _question_due(view)
     if question is None or question.cause == JOIN or question.size <= view.rules.inline_max:
         return None
     answer = view.seat.answer
     return None if answer is not None and answer.key == question.key else question
 
 
-def answered(question: Question) -> Answer:
+def answer_of(question: Question) -> PlanAnswer:
     """All moves that lead from what is to what shall be, but those whose release is asked for already."""
-    return Answer(question.key, _moves(question))
+    return PlanAnswer(question.key, _moves(question))
 
 
 # --- when a plan is due --------------------------------------------------------------------------------------------
 
 
-def _due(view: View) -> Question | None:
+def _question_due(view: View) -> Question | None:
     """What is to be worked out; None: nothing."""
     # Who has not read the offset log yet takes all for free.
     if not view.staying or view.unseen or view.unopened or view.lacks_ends:
@@ -161,7 +161,7 @@ def _due(view: View) -> Question | None:
         return _question(view, cause, requests, levels=is_due or is_left)
     if is_time and _may_weigh(view):
         return _question(view, LOAD, (), levels=True)
-    if is_time and _is_at_rest(view) and _joining(view):
+    if is_time and _is_at_rest(view) and _moves_to_join(view):
         return _question(view, JOIN, (), levels=False)
     return None
 
@@ -174,9 +174,9 @@ def _has_orphans(view: View) -> bool:
         return False
     staying = {member.incarnation for member in view.staying}
     topics = {source.topic for member in view.staying for source in member.joined.topics}
-    planned, copies = pending(view), kept_of(view)
+    planned, copies = moves_pending(view), kept_of(view)
     return any(
-        cell.standing is Standing.FREE and is_orphan(view, place, cell, moves, own, staying)
+        cell.standing is CellState.FREE and is_orphan(view, place, cell, moves, own, staying)
         for place in view.standings.free
         if place[0] in topics
         for moves, own in ((planned.get(place, ()), copies.get(place, ())),)
@@ -187,14 +187,14 @@ def _has_orphans(view: View) -> bool:
 def _has_leavers(view: View) -> bool:
     """Whether a member that leaves works on, and has something that somebody could have and no move takes there."""
     staying = {member.incarnation for member in view.staying}
-    leaving = {member.incarnation for member in view.living} - staying - {*dismissed(view)}
+    leaving = {member.incarnation for member in view.living} - staying - {*members_dismissed(view)}
     if not leaving:
         return False
     topics = {source.topic for member in view.staying for source in member.joined.topics}
-    planned = pending(view)
+    planned = moves_pending(view)
     return any(
         cell.owner in leaving
-        and cell.standing is Standing.HELD
+        and cell.standing is CellState.HELD
         and ((move := newest(planned.get(place, ()), cell)) is None or move.target not in staying)
         for place in view.control.started
         if place[0] in topics
@@ -232,7 +232,7 @@ def _has_heard(view: View) -> bool:
     if view.standings.free or view.now_ms - seat.changed[1] >= view.rules.measure_ms:
         return True
     return all(
-        cell.standing is not Standing.HELD or loads.cost(place, cell.first, cell.end) is not None
+        cell.standing is not CellState.HELD or loads.cost(place, cell.first, cell.end) is not None
         for place in view.control.started
         for cell in view.cells(place)
     )
@@ -246,10 +246,10 @@ def _is_at_rest(view: View) -> bool:
         return False
     return (
         not _waits(view)
-        and not awaited(view)
+        and not awaited_names(view)
         and not any(
-            cell.standing is Standing.FREE and newest(moves, cell) is not None
-            for place, moves in (pending(view).items() if view.standings.free else ())
+            cell.standing is CellState.FREE and newest(moves, cell) is not None
+            for place, moves in (moves_pending(view).items() if view.standings.free else ())
             if place in view.standings.free
             for cell in view.cells(place)
         )
@@ -261,7 +261,7 @@ def _waits(view: View) -> bool:
     staying = {member.incarnation for member in view.staying}
     living = {member.incarnation for member in view.living}
     return any(
-        cell.owner == move.origin and cell.standing is Standing.HELD and overlaps(cell, move)
+        cell.owner == move.origin and cell.standing is CellState.HELD and overlaps(cell, move)
         for move in view.control.moves.planned.values()
         if move.origin != move.target and move.origin in living and move.target in staying
         for cell in view.cells((move.topic, move.partition))
@@ -290,7 +290,7 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
     for member in view.staying:
         for source in member.joined.topics:
             factors[source.topic] = min(source.factor, factors.get(source.topic, source.factor))
-    whole = tuple(_unparted(request, factors) for request in requests)
+    whole = tuple(_ask_whole(request, factors) for request in requests)
     return Question(
         key,
         cause,
@@ -298,10 +298,10 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
         control.moves.move_max,
         takers,
         {place: view.cells(place) for place in sorted(control.started)},
-        pending(view),
+        moves_pending(view),
         on_their_way(view),
         frozenset(control.moves.asked.keys() | control.moves.copies.keys()),
-        fixed(view),
+        fixed_points(view),
         whole,
         view.stateful,
         factors,
@@ -313,13 +313,13 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
 
 def _comes_back(view: View) -> bool:
     """Whether state waits for names or goes back to them, and everybody else has something."""
-    names = awaited(view)
+    names = awaited_names(view)
     return bool(names) and all(
         member.incarnation in view.control.held or member.joined.instance in names for member in view.staying
     )
 
 
-def _unparted(request: MoveAsked, factors: Mapping[str, int]) -> MoveAsked:
+def _ask_whole(request: MoveAsked, factors: Mapping[str, int]) -> MoveAsked:
     """What has one worker by declaration goes as a whole."""
     if factors.get(request.topic) != 1:
         return request
@@ -331,7 +331,7 @@ def _taker(member: Member) -> Taker:
     return Taker(member.incarnation, member.joined.capacity or 1.0, topics)
 
 
-def _joining(view: View) -> list[PlannedMove]:
+def _moves_to_join(view: View) -> list[PlannedMove]:
     """Of one place the bands that touch and should be one: from their owner to itself."""
     rules, seat = view.rules, view.seat
     staying = {member.incarnation for member in view.staying}
@@ -376,7 +376,7 @@ def _moves(question: Question) -> list[PlannedMove]:
             rest += [(shift.end, end, owner, 0.0, 0)] if shift.end < end else []
     number, moves = question.number, list[PlannedMove]()
     for share, (cell, on_its_way) in sorted(shares.items(), key=lambda item: item[0][:4]):
-        asked = None if share.is_fixed else _requested(share, cell.epoch, question.requests)
+        asked = None if share.is_fixed else _last_request(share, cell.epoch, question.requests)
         goes_and_comes = asked is not None and not asked.target  # it is given up where nobody else can have it
         if asked is not None:
             target = _target_of(asked, share, question, list(shares))
@@ -397,7 +397,7 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
     """What is to be shared out: each with the cell that it lies in, and the move whose release was asked for."""
     staying = {taker.incarnation for taker in question.takers}
     shares: dict[Share, tuple[Cell, PlannedMove | None]] = {}
-    halved = _halved(question)
+    halved = _places_to_halve(question)
     for place, found in question.places.items():
         requested = [request for request in question.requests if (request.topic, request.partition) == place]
         parts = _halves(found, question.factors[place[0]]) if place in halved else found
@@ -406,7 +406,7 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
             begun = newest(question.pending.get(place, ()), cell)
             if begun is not None and begun.target not in staying:
                 begun = None
-            is_free = cell.standing is Standing.FREE
+            is_free = cell.standing is CellState.FREE
             is_asked = begun is not None and begun.move in question.asked
             is_to_come = begun is not None and not question.levels and begun.origin == _owner(cell)
             # What is on its way belongs to where it goes: a plan begins there.
@@ -416,12 +416,12 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
                     continue
                 owner = fix.target
             share = Share(*place, cell.first, cell.end, owner, place[0] in question.stateful)
-            share = _measured(share, question)._replace(is_fixed=fix is not None)
+            share = _with_costs(share, question)._replace(is_fixed=fix is not None)
             shares[share] = cell, begun if is_asked else None
     return shares
 
 
-def _halved(question: Question) -> frozenset[Place]:
+def _places_to_halve(question: Question) -> frozenset[Place]:
     """What the first plan halves: of whole partitions that were never granted as many as there are members who would
     have nothing, where all members can handle the same.
     """
@@ -444,7 +444,7 @@ def _halves(found: Sequence[Cell], factor: int) -> list[Cell]:
     return [whole._replace(end=middle), whole._replace(first=middle)]
 
 
-def _measured(share: Share, question: Question) -> Share:
+def _with_costs(share: Share, question: Question) -> Share:
     """With what it costs, and where it may be parted."""
     cost = question.loads.cost(share.place, share.first, share.end)
     if cost is None:
@@ -477,10 +477,10 @@ def _parts_of(share: Share, factor: int, loads: Loads) -> tuple[tuple[int, int],
 
 def _owner(cell: Cell) -> int:
     """Who works on the points of a cell."""
-    return cell.owner if cell.standing is Standing.HELD else NOBODY
+    return cell.owner if cell.standing is CellState.HELD else NOBODY
 
 
-def _requested(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> MoveAsked | None:
+def _last_request(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> MoveAsked | None:
     """The last request over a share that is held at an epoch; one that names another one is late."""
     own = [asked for asked in requests if (asked.topic, asked.partition) == share[:2]]
     over = [asked for asked in own if asked.first <= share.first and share.end <= asked.end]

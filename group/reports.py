@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from ..keyrange.melting import melted
+from ..keyrange.melting import melt_costs
 from ..offsets.signals import BandLoad, Load
 
 ALL_EVERY: Final = 15
@@ -70,7 +70,7 @@ def fewer_points(bands: Sequence[BandLoad]) -> list[BandLoad]:
     total = sum(band.busy_us for band in bands)
     return [
         msgspec.structs.replace(
-            band, points=tuple(melted(dict(band.points), max(1, POINTS_MAX * band.busy_us // max(1, total))))
+            band, points=tuple(melt_costs(dict(band.points), max(1, POINTS_MAX * band.busy_us // max(1, total))))
         )
         if band.points
         else band

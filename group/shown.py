@@ -16,7 +16,7 @@ from ..offsets.control import Control, Member
 from ..offsets.event_values import PlannedMove
 from ..offsets.ledger import PartitionLedger, Place
 from ..offsets.signals import COOLING, SLOT, TURN, Copy
-from .cells import NOTHING, Cell, Standing, cells, is_taken_up
+from .cells import NOTHING, Cell, CellState, cells, is_taken_up
 from .copies import counts_for_budget
 
 NOTHING_TOLD: Final[Mapping[int, Mapping[int, Copy]]] = MappingProxyType({})
@@ -36,7 +36,7 @@ class GroupState(Enum):
     RUNNING = "RUNNING"
 
 
-class Held(NamedTuple):
+class OwnedRange(NamedTuple):
     """Points ``[first, end)`` of a source partition, at an epoch."""
 
     topic: str
@@ -69,7 +69,7 @@ class Held(NamedTuple):
 class WaitShown(NamedTuple):
     """Points that nobody works on, or that are to be released. ``why``: what is said of them."""
 
-    held: Held
+    held: OwnedRange
     why: str
 
     def __str__(self) -> str:
@@ -92,9 +92,9 @@ class MoveShown(NamedTuple):
     waits_for: str
 
     @property
-    def held(self) -> Held:
+    def held(self) -> OwnedRange:
         """What moves."""
-        return Held(*self[1:5], 0)
+        return OwnedRange(*self[1:5], 0)
 
     @property
     def way(self) -> str:
@@ -112,7 +112,7 @@ class CopyShown(NamedTuple):
     move: int
     incarnation: int
     role: str
-    held: tuple[Held, ...]
+    held: tuple[OwnedRange, ...]
     position: int
     high: int
     is_ready: bool
@@ -140,7 +140,7 @@ class MemberShown(NamedTuple):
     level: int
     standing: str
     is_coordinator: bool
-    held: tuple[Held, ...]
+    held: tuple[OwnedRange, ...]
     share: float
     endpoint: str = ""
 
@@ -162,7 +162,7 @@ class GroupShown(NamedTuple):
     copies: tuple[CopyShown, ...] = ()
 
 
-def shown(
+def show_group(
     control: Control,
     folds: Mapping[Place, PartitionLedger],
     told: Mapping[int, Mapping[int, Copy]] = NOTHING_TOLD,
@@ -172,21 +172,21 @@ def shown(
     moves have not begun (signals.py); where that was heard.
     """
     copies = tuple(copies_shown(control, told))
-    held: dict[int, list[Held]] = {}
-    uncut: list[tuple[str, Held]] = []
-    free: list[tuple[str, Held]] = []
+    held: dict[int, list[OwnedRange]] = {}
+    uncut: list[tuple[str, OwnedRange]] = []
+    free: list[tuple[str, OwnedRange]] = []
     for place in sorted(control.started):
         parts = folds.get(place, NOTHING).parts
         for cell in cells(control, folds, place, ()):
-            points = Held(*place, cell.first, cell.end, cell.epoch)
-            if cell.standing is Standing.HELD:
+            points = OwnedRange(*place, cell.first, cell.end, cell.epoch)
+            if cell.standing is CellState.HELD:
                 held.setdefault(cell.owner, []).append(points)
                 if not is_taken_up(parts[cell.epoch], cell.first, cell.end):
                     uncut.append((f"waits for incarnation {cell.owner} to take it up", points))
             else:
                 free.append((_why(control, place, cell.standing, cell.owner), points))
     asked = [
-        (f"is to be released by incarnation {a.incarnation}", Held(a.topic, a.partition, a.first, a.end, a.epoch))
+        (f"is to be released by incarnation {a.incarnation}", OwnedRange(a.topic, a.partition, a.first, a.end, a.epoch))
         for _, a in sorted(control.moves.asked.items())
     ]
     state = GroupState.RUNNING
@@ -206,7 +206,7 @@ def shown(
         control.group_epoch,
         control.moves.group_epoch,
         members,
-        (*_told(asked), *_told([*uncut, *free])),
+        (*_waits_shown(asked), *_waits_shown([*uncut, *free])),
         tuple(_moves(control, folds, copies, parked)),
         copies,
     )
@@ -215,7 +215,7 @@ def shown(
 def copies_shown(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> Iterator[CopyShown]:
     """All that were asked for. ``told``: see ``shown``."""
     for number, asked in sorted(control.moves.copies.items()):
-        held = tuple(Held(asked.topic, asked.partition, band.first, band.end, 0) for band in asked.bands)
+        held = tuple(OwnedRange(asked.topic, asked.partition, band.first, band.end, 0) for band in asked.bands)
         copy = told.get(asked.incarnation, {}).get(number)
         far = (-1, -1, False) if copy is None else (copy.position, copy.high, copy.is_ready)
         yield CopyShown(number, asked.incarnation, asked.role, held, *far)
@@ -236,14 +236,14 @@ def _moves(
         for cell in cells(control, folds, place, ()):
             if not (cell.first < move.end and move.first < cell.end):
                 continue
-            if cell.standing is Standing.HELD and cell.owner not in (move.origin, move.target):
+            if cell.standing is CellState.HELD and cell.owner not in (move.origin, move.target):
                 continue  # its owner died before it began, and a plan gave it to somebody else
             is_asked = number in control.moves.asked
             is_cut = cell.owner != 0 and is_taken_up(parts[cell.epoch], cell.first, cell.end)
             waits_for = _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut)
-            if cell.standing is Standing.HELD and cell.owner == move.origin != move.target and not is_asked:
+            if cell.standing is CellState.HELD and cell.owner == move.origin != move.target and not is_asked:
                 waits_for = waits_for_copy(control, move, copies, parked) or waits_for
-            elif cell.standing is not Standing.HELD and (name := name_of_hold(control, place, cell.owner)):
+            elif cell.standing is not CellState.HELD and (name := name_of_hold(control, place, cell.owner)):
                 waits_for += f", or for {name}"
             if waits_for:
                 yield MoveShown(number, *place, move.first, move.end, move.origin, move.target, waits_for)
@@ -252,9 +252,9 @@ def _moves(
 
 def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
     """What the move of a cell to its target waits for; "": it is there, and at work."""
-    if cell.standing is Standing.FREE:
+    if cell.standing is CellState.FREE:
         return "the coordinator to grant it"
-    if cell.standing is not Standing.HELD:
+    if cell.standing is not CellState.HELD:
         return f"incarnation {cell.owner}, which was expelled, to be fenced"
     if cell.owner == target:
         return "" if is_cut else f"incarnation {target} to take it up"
@@ -298,9 +298,9 @@ def name_of_hold(control: Control, place: Place, owner: int) -> str:
     return f"{member.joined.instance!r} to come back, {member.hold_ms / 1000:g} s at most"
 
 
-def as_few(held: Iterable[Held]) -> list[Held]:
+def as_few(held: Iterable[OwnedRange]) -> list[OwnedRange]:
     """The same points in order, touching ranges of a partition as one, at the epoch of the first of them."""
-    found: list[Held] = []
+    found: list[OwnedRange] = []
     for one in sorted(held):
         if found and found[-1][:2] == one[:2] and found[-1].end == one.first:
             found[-1] = found[-1]._replace(end=one.end)
@@ -309,15 +309,15 @@ def as_few(held: Iterable[Held]) -> list[Held]:
     return found
 
 
-def _told(waits: Iterable[tuple[str, Held]]) -> list[WaitShown]:
+def _waits_shown(waits: Iterable[tuple[str, OwnedRange]]) -> list[WaitShown]:
     """In order of their points; touching ranges that wait for the same as one."""
-    by_reason: dict[str, list[Held]] = {}
+    by_reason: dict[str, list[OwnedRange]] = {}
     for why, points in waits:
         by_reason.setdefault(why, []).append(points)
     return sorted(WaitShown(points, why) for why, own in by_reason.items() for points in as_few(own))
 
 
-def _member(control: Control, member: Member, held: Mapping[int, list[Held]]) -> MemberShown:
+def _member(control: Control, member: Member, held: Mapping[int, list[OwnedRange]]) -> MemberShown:
     own = tuple(held.get(member.incarnation, ()))
     points = sum(one.end - one.first for one in own)
     standing = f"expelled: {member.cause}" if member.expelled else "member"
@@ -335,17 +335,17 @@ def _member(control: Control, member: Member, held: Mapping[int, list[Held]]) ->
     )
 
 
-def _why(control: Control, place: Place, standing: Standing, owner: int) -> str:
+def _why(control: Control, place: Place, standing: CellState, owner: int) -> str:
     why, name = _why_free(control, place, standing, owner), name_of_hold(control, place, owner)
     return f"{why}, or for {name}" if name else why
 
 
-def _why_free(control: Control, place: Place, standing: Standing, owner: int) -> str:
-    if standing is Standing.LEAVING:
+def _why_free(control: Control, place: Place, standing: CellState, owner: int) -> str:
+    if standing is CellState.LEAVING:
         return f"waits until incarnation {owner}, which was expelled, is fenced"
     living = [member for member in control.members.values() if not member.expelled]
     if not any(source.topic == place[0] for member in living for source in member.joined.topics):
         return "waits for a capable member"
-    if standing is Standing.UNREAD:
+    if standing is CellState.UNREAD:
         return f"waits until what incarnation {owner}, which is fenced, has committed is read"
     return "waits to be granted"

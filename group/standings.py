@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from ..offsets.control import Control
 from ..offsets.ledger import Ledger, PartitionLedger, Place
-from .cells import NOTHING, Cell, Standing, cells
+from .cells import NOTHING, Cell, CellState, cells
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _CachedCells:
     """The cells of a place, and of what they were made."""
 
     fold: PartitionLedger
@@ -35,7 +35,7 @@ class Standings:
         self.unheld: set[Place] = set()
         self.touching_ms: dict[Place, int] = {}
         """Since when a member holds bands that touch, of different epochs: by a look at them, at the last change."""
-        self._entries: dict[Place, _Entry] = {}
+        self._entries: dict[Place, _CachedCells] = {}
         self._control: Control | None = None
         self._members: dict[int, tuple[bool, bool]] = {}
         self._incarnation_max = 0
@@ -77,12 +77,12 @@ class Standings:
         self._read, self._reads = read, len(read)
 
     def _enter(self, place: Place, fold: PartitionLedger, found: list[Cell], now_ms: int) -> None:
-        self._entries[place] = _Entry(fold, fold.version, found, frozenset(cell.owner for cell in found))
+        self._entries[place] = _CachedCells(fold, fold.version, found, frozenset(cell.owner for cell in found))
         standings = {cell.standing for cell in found}
         for places, is_there in (
-            (self.free, Standing.FREE in standings),
-            (self.unread, Standing.UNREAD in standings),
-            (self.unheld, standings != {Standing.HELD}),
+            (self.free, CellState.FREE in standings),
+            (self.unread, CellState.UNREAD in standings),
+            (self.unheld, standings != {CellState.HELD}),
         ):
             if is_there:
                 places.add(place)
@@ -96,5 +96,5 @@ class Standings:
 
 def touch(left: Cell, right: Cell) -> bool:
     """Whether one member holds both, at different epochs, and they could be one."""
-    both = left.standing is Standing.HELD and right.standing is Standing.HELD
+    both = left.standing is CellState.HELD and right.standing is CellState.HELD
     return both and left.end == right.first and left.owner == right.owner and left.epoch != right.epoch

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from .books import IDLE, MILLI, Books, Entry, Piece, pieces_of
+from .books import IDLE, MILLI, Books, Entry, SharePiece, pieces_of
 from .shares import UNIT_US, Share, Shift, Taker
 
 SLACK: Final = 20
@@ -71,7 +71,7 @@ class _Terms:
 class _Step(NamedTuple):
     """A piece goes to a member; or its cells ``[begin, end)`` do."""
 
-    piece: Piece
+    piece: SharePiece
     target: int
     gain: int
     cells: tuple[int, int] | None = None
@@ -129,7 +129,7 @@ class _Pair:
                     best, best_key = _Step(piece, self.taker, gain), key
         return best
 
-    def _may_have(self, piece: Piece) -> bool:
+    def _may_have(self, piece: SharePiece) -> bool:
         books, place = self.books, piece.place
         if books.load[self.taker] and books.is_idle(piece):
             return False
@@ -143,7 +143,7 @@ class _Pair:
             and books.bands(self.giver, place) + is_inside <= BANDS_MAX
         )
 
-    def part(self, pieces: Iterable[Piece]) -> _Step | None:
+    def part(self, pieces: Iterable[SharePiece]) -> _Step | None:
         """The best part of one of these; at an end of a band of the giver, so what is left is one band, or two if that
         end is idle.
         """
@@ -168,7 +168,7 @@ class _Pair:
                     best, best_key = step, key
         return best
 
-    def _at_an_end(self, piece: Piece, *, is_last: bool) -> _Step | None:
+    def _at_an_end(self, piece: SharePiece, *, is_last: bool) -> _Step | None:
         """As many of its first cells as come nearest to what is wanted, or of its last ones."""
         cells = piece.cells[::-1] if is_last else piece.cells
         sums = [*accumulate(weight for _, weight in cells)][:-1]
@@ -206,7 +206,7 @@ def solve(takers: Collection[Taker], shares: Sequence[Share], *, levels: bool = 
     ordered = sorted(shares, key=lambda share: share[:4])
     books = Books(takers, ordered)
     rightly = {n for n, share in enumerate(ordered) if books.can(share.owner, share.topic)}
-    homeless: list[Piece] = []
+    homeless: list[SharePiece] = []
     pieces = [piece for piece in pieces_of(ordered, rightly) if books.is_able(piece.place[0])]
     for piece in pieces:
         if piece.is_owned:
@@ -232,7 +232,7 @@ def _terms(books: Books, more: int, floor_us: int) -> _Terms:
     return _Terms(mean, mean // SLACK // UNIT_US * UNIT_US, mean // GAIN // UNIT_US * UNIT_US, floor_us)
 
 
-def _home(books: Books, piece: Piece, slack: int) -> int:
+def _home(books: Books, piece: SharePiece, slack: int) -> int:
     """Where what has no owner goes."""
     place, around = piece.place, books.neighbours(piece)
     topic = place[0]
@@ -308,7 +308,7 @@ def _do(books: Books, terms: _Terms, step: _Step) -> None:
     books.give(piece, step.target)
 
 
-def _nearest(ordered: list[Entry], most: int) -> Iterator[Piece]:
+def _nearest(ordered: list[Entry], most: int) -> Iterator[SharePiece]:
     """Of pieces in order of weight the heaviest ones up to a limit, of equal ones the first."""
     end = bisect_right(ordered, (most + 1,))  # shorter, and so less
     looked = 0
@@ -320,7 +320,7 @@ def _nearest(ordered: list[Entry], most: int) -> Iterator[Piece]:
         end = begin
 
 
-def _above(ordered: list[Entry], most: int) -> Iterator[Piece]:
+def _above(ordered: list[Entry], most: int) -> Iterator[SharePiece]:
     """The lightest ones above a limit."""
     begin = bisect_right(ordered, (most + 1,))  # shorter, and so less
     return (entry[3] for entry in ordered[begin : begin + LOOK])

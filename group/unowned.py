@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 from ..offsets.ledger import Place
-from .cells import Standing
+from .cells import CellState
 from .copies import heir, held_for, kept_of, left_of_hold_ms, spans_of
 from .moves import cut_by
 from .view import View
@@ -42,26 +42,26 @@ class Waiting(NamedTuple):
         return f"keys have no owner and {until}: {', '.join(shown)}{more}; {advice}"
 
 
-def unowned(view: View) -> list[Unowned]:
+def points_unowned(view: View) -> list[Unowned]:
     """All that no member owns of what a living one can handle."""
     found: list[Unowned] = []
     handled = view.handled
     for place in sorted(place for place in view.standings.unheld if place[0] in handled):
-        points = [(cell.first, cell.end) for cell in view.cells(place) if cell.standing is not Standing.HELD]
+        points = [(cell.first, cell.end) for cell in view.cells(place) if cell.standing is not CellState.HELD]
         edges = view.ledger.partition(place).edges(view.control.started[place])
         least = min(edge for first, end in points for _, _, edge in edges.pieces(first, end))
         found.append(Unowned(place, sum(end - first for first, end in points) / SPACE_END, least))
     return found
 
 
-def waiting(view: View) -> dict[int, Waiting]:
+def waits_for_names(view: View) -> dict[int, Waiting]:
     """What waits for names to come back, by the incarnation that had it."""
     shares: dict[int, dict[Place, float]] = defaultdict(lambda: defaultdict(float))
     copies = kept_of(view)
     for place in sorted(view.standings.unheld):
         own = copies.get(place, [])
         for cell in cut_by(view.cells(place), spans_of(own)):
-            if cell.standing is not Standing.HELD and heir(view, own, place, cell) is None:
+            if cell.standing is not CellState.HELD and heir(view, own, place, cell) is None:
                 shares[cell.owner][place] += (cell.end - cell.first) / SPACE_END
     return {
         owner: Waiting(held_for(view, owner), left_of_hold_ms(view, owner), dict(places))

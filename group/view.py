@@ -68,7 +68,7 @@ class Begun(NamedTuple):
     partitions: int
 
 
-class Found(NamedTuple):
+class SourceFound(NamedTuple):
     """What the broker says of a source topic. ``begun``: of its partitions that were not started yet."""
 
     identity: str
@@ -76,7 +76,7 @@ class Found(NamedTuple):
     begun: tuple[tuple[int, Begun], ...] = ()
 
 
-class Answer(NamedTuple):
+class PlanAnswer(NamedTuple):
     """What came of a plan that was asked for. ``key``: what it was worked out of."""
 
     key: Hashable
@@ -84,7 +84,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seat:
+class CoordinatorMemory:
     """What a coordinator knows for its term beside folds and signals; it is lost with it, and costs time only."""
 
     app: str
@@ -97,7 +97,7 @@ class Seat:
     """Whose fence is through that began after their expulsion was read back."""
     read: set[tuple[Place, int]] = field(default_factory=set)
     """See cells.py."""
-    found: dict[str, Found] = field(default_factory=dict)
+    found: dict[str, SourceFound] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     """Topics that the broker was asked for and does not have, or can't tell: nothing waits for these."""
     ends: tuple[PinnedEnd, ...] | None = None
@@ -134,10 +134,10 @@ class Seat:
     """The moves of the last plan that makes bands one."""
     joined_ms: dict[Place, int] = field(default_factory=dict)
     """When bands that touch were last to become one."""
-    answer: Answer | None = None
+    answer: PlanAnswer | None = None
     standings: Standings = field(default_factory=Standings)
 
-    def note(self, batch: "Batch", now_ms: int) -> None:
+    def note(self, batch: "DecisionBatch", now_ms: int) -> None:
         """A batch is decided and about to be written."""
         for decision in batch.decisions:
             match decision:
@@ -186,7 +186,7 @@ class View:
 
     ledger: Ledger
     heard: Heard
-    seat: Seat
+    seat: CoordinatorMemory
     rules: Rules
     position: int
     now_ms: int
@@ -247,7 +247,7 @@ class View:
         return cells(self.control, self.ledger.partitions, place, self.seat.read)
 
 
-class Batch(NamedTuple):
+class DecisionBatch(NamedTuple):
     """Decisions that are written together. ``answered``: the requests that they answer; ``budgeted``: the moves among
     them that count for a budget.
     """

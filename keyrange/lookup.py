@@ -23,7 +23,7 @@ class _Several:
 _SEVERAL: Final = _Several()
 
 
-class Lookup(Generic[T]):
+class IntervalTable(Generic[T]):
     """Intervals between rising bounds, of which the first is 0; the last one reaches to the end of the space.
 
     Each holds one of the items.

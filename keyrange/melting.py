@@ -5,7 +5,7 @@ kept. So cuts at the median stay right, and a heavy point stays a point.
 """
 
 
-def melted(costs: dict[int, int], points: int) -> list[tuple[int, int]]:
+def melt_costs(costs: dict[int, int], points: int) -> list[tuple[int, int]]:
     """At most ``2 * points + 1`` of them, in order of points, with the same sum; what is heavy stays as it is."""
     light = sum(costs.values()) // points
     kept: list[tuple[int, int]] = []

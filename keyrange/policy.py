@@ -113,7 +113,7 @@ class Unsplittable:
 Decision: TypeAlias = Split | Merge | Unsplittable
 
 
-def watched(workers: Iterable[WorkerLoad], limits: Limits) -> list[WorkerLoad]:
+def workers_to_watch(workers: Iterable[WorkerLoad], limits: Limits) -> list[WorkerLoad]:
     """Of whom a histogram is to be kept, and of no others; who has the most to do first."""
     return [w for w in hot(list(workers), limits) if w.end - w.first > 1][: limits.watched_max]
 

@@ -59,7 +59,7 @@ class StoreSpec(NamedTuple):
     codec: str
 
 
-class Move(NamedTuple):
+class WorkerAdvance(NamedTuple):
     """A worker's progress in one generation, with what the records between the two offsets produced; or that of so many
     neighbours that moved alike, in points and in numbers from the first one on.
     """
@@ -139,9 +139,9 @@ def decide_stores(control: Control, turn: Turn, wanted: Sequence[StoreSpec]) -> 
         known.setdefault(spec.name, spec)
         if known[spec.name] != spec:
             raise StoreChanged(
-                f"store {spec.name!r} was {_described(known[spec.name])}; it is {_described(spec)} now, and what is "
-                "kept in it would be read wrongly. Give the new store another name, or start under a new application "
-                "name."
+                f"store {spec.name!r} was {_describe_store(known[spec.name])}; it is {_describe_store(spec)} now, and "
+                "what is kept in it would be read wrongly. Give the new store another name, or start under a new "
+                "application name."
             )
     return new
 
@@ -160,35 +160,37 @@ def stores_hash(specs: Iterable[StoreSpec]) -> int:
     return seed
 
 
-def _described(spec: StoreSpec) -> str:
+def _describe_store(spec: StoreSpec) -> str:
     keys = f" by {spec.key_type}" if spec.key_type else ""
     return f"a {spec.kind} of {spec.value_type}{keys} for {spec.topic} as {spec.codec}"
 
 
-def tiles_of(moves: Iterable[Move]) -> list[tuple[Tile, Move]]:
+def tiles_of(moves: Iterable[WorkerAdvance]) -> list[tuple[Tile, WorkerAdvance]]:
     """Tiles, neighbours that moved alike as one, each with the summed production of its moves.
 
     Moves come in order of points; those of one call lie in one grant.
     """
-    totals: list[Move] = []
+    totals: list[WorkerAdvance] = []
     for move in moves:
         if totals and _continues(totals[-1], move):
-            totals[-1] = _joined(totals[-1], move)
+            totals[-1] = _join_advances(totals[-1], move)
         else:
             totals.append(move)
     return [(Tile(t.worker, t.workers, t.first, t.end, t.offset_from, t.offset_to), t) for t in totals]
 
 
-def decide_commits(commits: Sequence[tuple[CommitKey, Sequence[Move]]], tiles_max: int = _TILES_MAX) -> list[Committed]:
+def decide_commits(
+    commits: Sequence[tuple[CommitKey, Sequence[WorkerAdvance]]], tiles_max: int = _TILES_MAX
+) -> list[Committed]:
     """The commit events of one transaction, its parts numbered: for each source partition its moves in order of points.
 
     ``tiles_max`` bounds the tiles of one event.
     """
     chunks = [(key, chunk) for key, moves in commits for chunk in _chunks(tiles_of(moves), tiles_max)]
-    return [_committed(key, part, len(chunks), chunk) for part, (key, chunk) in enumerate(chunks)]
+    return [_commit_event(key, part, len(chunks), chunk) for part, (key, chunk) in enumerate(chunks)]
 
 
-def _committed(key: CommitKey, part: int, parts: int, chunk: Sequence[tuple[Tile, Move]]) -> Committed:
+def _commit_event(key: CommitKey, part: int, parts: int, chunk: Sequence[tuple[Tile, WorkerAdvance]]) -> Committed:
     tiles: list[Tile] = []
     outputs = dead_letters = digest = 0
     for tile, total in chunk:
@@ -211,7 +213,7 @@ def _committed(key: CommitKey, part: int, parts: int, chunk: Sequence[tuple[Tile
     )
 
 
-def _continues(left: Move, right: Move) -> bool:
+def _continues(left: WorkerAdvance, right: WorkerAdvance) -> bool:
     return (
         left.end == right.first
         and left.worker + left.workers == right.worker
@@ -220,8 +222,8 @@ def _continues(left: Move, right: Move) -> bool:
     )
 
 
-def _joined(left: Move, right: Move) -> Move:
-    return Move(
+def _join_advances(left: WorkerAdvance, right: WorkerAdvance) -> WorkerAdvance:
+    return WorkerAdvance(
         left.worker,
         left.first,
         right.end,

@@ -19,7 +19,7 @@ from .connect import SCHEMES, connect
 from .declared_partitioners import partitioners_of
 from .declared_start import StartFrom, start_of
 from .handler_watch import HandlerWatch
-from .handlers.accepted import accepted
+from .handlers.accepted import check_accepted
 from .handlers.context import Record
 from .handlers.functions import codes_of
 from .handlers.handler import (
@@ -36,7 +36,7 @@ from .handlers.handler import (
 )
 from .handlers.store_declarations import check_store
 from .handlers.values import Codec
-from .member import Member, unheard
+from .member import AppRun, unheard
 from .membership.offer import Origin
 from .process import check_loop, run_in_own_loop
 from .processes.child import SIBLING
@@ -46,7 +46,7 @@ from .sending import Sending
 from .settings import Settings
 from .stop_signals import obey
 from .stopping import ENDED, StopBudget
-from .stores.view import Found, StoreView
+from .stores.view import DeclaredStore, StoreView
 from .testing import PARTITIONS, Call, SimulatedApp
 from .watch.failures import foreign_in
 from .watch.statistics import Health, Statistics
@@ -103,11 +103,11 @@ class App:
         self.on_fatal = on_fatal
         self.handlers: dict[str, Handler] = {}
         self.partitioners = partitioners_of(partitioners)
-        self.accepts = accepted(moved_keys=accept_moved_keys, outputs_of_others=accept_outputs_of_others)
+        self.accepts = check_accepted(moved_keys=accept_moved_keys, outputs_of_others=accept_outputs_of_others)
         if isinstance(self.broker, str):
             connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._sending = self._new_sending()
-        self._member: Member | None = None
+        self._member: AppRun | None = None
         self._runs: Rejoining | None = None
         self._call: Call = _as_it_is
         self._watch: LoopWatch | HandlerWatch | None = None
@@ -313,13 +313,13 @@ class App:
             return runs.member.broker
         return self._sending.broker
 
-    def _make_member(self, on_step: Callable[[Step], None]) -> Member:
+    def _make_member(self, on_step: Callable[[Step], None]) -> AppRun:
         broker, is_ours = self._make_broker()
         birth, settings = os.urandom(8).hex(), self.settings
         if SIBLING is not None:
             SIBLING.tell(birth)
             settings = SIBLING.settings(settings)
-        return Member(
+        return AppRun(
             self.name,
             list(self.handlers.values()),
             broker,
@@ -416,7 +416,7 @@ class App:
         """
         check_store(self.name, [store for handler in self.handlers.values() for store in handler.stores], name, kind)
 
-        def find() -> Found:
+        def find() -> DeclaredStore:
             if self._member is None:
                 raise StateNotReady(f"store {name!r} can't be read: the application does not run")
             return self._member.keeper.find(name)
@@ -454,7 +454,7 @@ class App:
         """
         await self._call(self._working().work.requests.grant((topic, partition), within))
 
-    def _working(self) -> Member:
+    def _working(self) -> AppRun:
         if self._member is None or self._state != "running":
             raise ValueError(f"application {self.name!r} does not run: it is {self._state}")
         return self._member
@@ -486,7 +486,7 @@ class App:
         given = (self.name, self.handlers, self.settings, self._adopt, watch, seed, self.partitioners, partitions)
         return SimulatedApp(*given)
 
-    def _adopt(self, member: Member | None, call: Call | None) -> None:
+    def _adopt(self, member: AppRun | None, call: Call | None) -> None:
         """What is asked of the application is asked of this run; ``call``: on the loop that it runs on (None: ours)."""
         self._member, self._call = member, call or _as_it_is
         if call is not _as_it_is:  # a test has begun or ended, and its broker with it

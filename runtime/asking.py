@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from ..brokers.protocol import Appender, Broker, Outgoing
-from ..brokers.waiting import bounded, closed_within
+from ..brokers.waiting import closed_within, within_limit
 from ..errors import KeylanesError, SettingsError
-from ..group.asked import Asked
+from ..group.asked import Request
 from ..group.heard import partition_of
 from ..offsets.codec import encode
 from ..offsets.control import Control
@@ -25,7 +25,7 @@ LOOK_MS: Final = 200
 AGAIN_S: Final = 5.0
 """Until it is said again."""
 
-A = TypeVar("A", bound=Asked)
+A = TypeVar("A", bound=Request)
 
 
 class GroupLogs(NamedTuple):
@@ -108,4 +108,4 @@ async def ask(
 
 async def _say(group: GroupLogs, appender: Appender, partition: int, signal: Signal) -> None:
     record = Outgoing(signals_topic(group.app), partition, None, encode(signal))
-    await bounded(appender.append([record]), group.settings.call_limit_ms, "asking")
+    await within_limit(appender.append([record]), group.settings.call_limit_ms, "asking")

@@ -1,7 +1,7 @@
 """From a broker's address to its adapter. Adapters are imported when they are asked for."""
 
 from ..brokers.protocol import Broker
-from ..brokers.security import shown
+from ..brokers.security import address_without_login
 from ..errors import SettingsError
 from .settings import Settings
 
@@ -44,4 +44,6 @@ def connect(address: str, settings: Settings, app: str, role: str = "", beside: 
 
 
 def _no_address(address: str) -> SettingsError:
-    return SettingsError(f"the broker's address is {SCHEMES}; seen {shown(address)!r}: name the broker in this form")
+    return SettingsError(
+        f"the broker's address is {SCHEMES}; seen {address_without_login(address)!r}: name the broker in this form"
+    )

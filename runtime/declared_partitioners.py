@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ..brokers.partitioner import Partitioner, checked
+from ..brokers.partitioner import Partitioner, check_partitioner
 from ..errors import SettingsError
 from .handlers.handler import check_topic_name
 
@@ -17,5 +17,5 @@ def partitioners_of(partitioners: Mapping[str, Partitioner] | None) -> dict[str,
     given = dict(partitioners or {})
     for topic, partitioner in given.items():
         check_topic_name(topic, "partitioners")
-        checked(partitioner, topic)
+        check_partitioner(partitioner, topic)
     return given

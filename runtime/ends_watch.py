@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from ..brokers.protocol import Broker, BrokerError, TopicPartition
-from ..brokers.waiting import bounded, rest
+from ..brokers.waiting import rest, within_limit
 from ..group.unowned import Unowned
 from ..keyrange.hashing import SPACE_END
 from .holding import Holding
@@ -44,7 +44,7 @@ class EndsWatch:
         asked_s = asyncio.get_running_loop().time()
         sources = [*(self.holding.edges() | {TopicPartition(*one.place): one.edge for one in self._unowned()})]
         limit = self.settings.call_limit_ms
-        marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
+        marks = await within_limit(self.broker.watermarks(sources), limit, "watermarks of the sources")
         self._seen = {source: mark.high for source, mark in marks.items()}
         self.seen_s = asked_s
 

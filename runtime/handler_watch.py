@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from ..state.keys import MapKey
-from .engine.awaited import awaited
+from .engine.awaited import async_function
 from .handlers.handler import Handler
 from .handlers.stores import MapState, State, StoreDeclaration
 from .watch.watchdog import NOT_TURNED, blocked_by
@@ -38,12 +38,12 @@ class HandlerWatch:
 
     def over(self, handler: Handler) -> Handler:
         """The handler, watched."""
-        function = awaited(replace(handler, own_task=False)) if handler.is_async else handler.function
+        function = async_function(replace(handler, own_task=False)) if handler.is_async else handler.function
 
         async def call(value: Any, *further: Any) -> Any:
             given = _Given()
             work = function(value, *given.watched(handler, further))
-            result = await _measured(work, lambda seconds: self._took(handler.name, seconds))
+            result = await _measure_steps(work, lambda seconds: self._took(handler.name, seconds))
             self._compare(handler.name, given)
             return result
 
@@ -183,7 +183,7 @@ def _bytes_of(declared: StoreDeclaration, value: Any) -> bytes | None:
 
 
 @types.coroutine
-def _measured(work: Coroutine[Any, Any, Any], took: Callable[[float], None]) -> Generator[Any, None, Any]:
+def _measure_steps(work: Coroutine[Any, Any, Any], took: Callable[[float], None]) -> Generator[Any, None, Any]:
     """Await the work, and tell of each step how many seconds it took."""
     raised: BaseException | None = None
     while True:

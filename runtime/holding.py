@@ -39,9 +39,9 @@ from .engine.partition_run import PartitionRun
 from .engine.reshaping import share_buffer
 from .handlers.handler import Handler
 from .handlers.outputs import place_of
-from .logs.office import Standing
+from .logs.office import OwnLedger
 from .membership.sources import Sources
-from .membership.taking_part import TakingPart
+from .membership.taking_part import MemberSignals
 from .partition.cut import Released
 from .partition.dispatch import PartitionDispatch, WorkerNumbers
 from .partition.reshape import ReleaseWish
@@ -51,14 +51,14 @@ from .stores.keeper import Keeper
 logger = logging.getLogger("keylanes")
 
 
-class _Leaving(NamedTuple):
+class _Release(NamedTuple):
     """What is being given up."""
 
     wish: ReleaseWish
     settled: "asyncio.Future[None]"
 
 
-class _Granted(NamedTuple):
+class _GrantPart(NamedTuple):
     """Points of a grant."""
 
     place: Place
@@ -66,7 +66,7 @@ class _Granted(NamedTuple):
     within: KeyRange
 
 
-class Held(NamedTuple):
+class HeldPoints(NamedTuple):
     """Points ``[first, end)`` of a source partition, of which all below offset ``edge`` is committed."""
 
     source: TopicPartition
@@ -85,8 +85,8 @@ class Holding:
 
     def __init__(
         self,
-        standing: Standing,
-        taking_part: TakingPart,
+        standing: OwnLedger,
+        taking_part: MemberSignals,
         sources: Sources,
         handlers: Mapping[str, Handler],
         keeper: Keeper,
@@ -111,16 +111,16 @@ class Holding:
         """The edges at which this process released ranges with state that it has not taken up again."""
         self._asked: dict[int, int] = {}
         """Moves that it is asked for, and the newest epoch of what is meant by each: a later grant is not."""
-        self._restoring: list[_Restoring] = []
+        self._restoring: list[_GrantsRestoring] = []
         self._new: list[PartitionRun] = []
         """Those that have begun since ``finds`` was called last, and of which it is known how far they go."""
         self._tasks: set[asyncio.Task[None]] = set()
         """They make state whole, and look whether the sources are there, beside everything else."""
         self._error: BaseException | None = None
-        self._leaving: dict[int, _Leaving] = {}
+        self._leaving: dict[int, _Release] = {}
         self._changed = asyncio.Event()
         self._heard: list[asyncio.Future[None]] = []
-        self._left: list[Held] = []
+        self._left: list[HeldPoints] = []
         """What was given up at the end."""
         self._leaves = self._is_closed = False
         keeper.learner.tell, keeper.learner.writers = taking_part.has_copied, self._writers_of
@@ -183,16 +183,16 @@ class Holding:
         member = control.members.get(own)
         return self.taking_part.leaves and control.is_expelled(own) and (member is None or member.cause == LEFT)
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[HeldPoints]:
         """All that is held, taken up or about to be, with its edges; after the end what was held until then."""
         for dispatch in (run.dispatch for run in self.runs):
             for worker in dispatch.workers:
-                yield Held(dispatch.place, worker.first, worker.end, worker.edge)
+                yield HeldPoints(dispatch.place, worker.first, worker.end, worker.edge)
         for place, epoch, within in (granted for restoring in self._restoring for granted in restoring.left):
             part = self.standing.ledger.partition(place).parts.get(epoch)
             if part is not None:  # else it was granted to others since
                 for piece in part.edges.pieces(within.first, within.end):
-                    yield Held(TopicPartition(*place), *piece)
+                    yield HeldPoints(TopicPartition(*place), *piece)
         yield from self._left
 
     def edges(self) -> dict[TopicPartition, int]:
@@ -249,7 +249,7 @@ class Holding:
             for move in coming
         )
 
-    def _lacking(self, state: Works) -> list[_Granted]:
+    def _lacking(self, state: Works) -> list[_GrantPart]:
         """What is granted and was not taken up, but for what is being released here: others may read that before."""
         owners, lacking = self.standing.ledger.control.owners, []
         for place, epoch in state.take_up:
@@ -259,7 +259,7 @@ class Holding:
             for first, end, owner in owners[place].pieces():
                 if owner.epoch == epoch:
                     parts = [KeyRange(a, b) for a, b, known in taken.all_pieces(first, end) if known is None]
-                    lacking += [_Granted(place, epoch, part) for part in parts if not self.is_giving_up(place, part)]
+                    lacking += [_GrantPart(place, epoch, part) for part in parts if not self.is_giving_up(place, part)]
         return lacking
 
     def is_giving_up(self, place: Place, within: KeyRange = WHOLE) -> bool:
@@ -288,7 +288,7 @@ class Holding:
 
     # --- taking up ---------------------------------------------------------------------------------------------------
 
-    def _take_up(self, lacking: Sequence[_Granted]) -> None:
+    def _take_up(self, lacking: Sequence[_GrantPart]) -> None:
         """At once, but for what has state that others may have written."""
         for place, epoch, within in lacking:
             self._taken[place, epoch].put(within.first, within.end, True)
@@ -300,11 +300,11 @@ class Holding:
         if at_once:
             self._begin(at_once)
         if strange:
-            restoring = _Restoring(self, strange)
+            restoring = _GrantsRestoring(self, strange)
             self._restoring = [*(one for one in self._restoring if one.left), restoring]
             self._spawn(restoring.run, "taking up what was granted")
 
-    def _is_unchanged(self, granted: _Granted) -> bool:
+    def _is_unchanged(self, granted: _GrantPart) -> bool:
         """Whether it goes on where this process released it: state changes only with progress, so nobody changed it.
         What was followed since has to be restored: values may lie there that are older than those of before.
         """
@@ -327,7 +327,7 @@ class Holding:
 
         task.add_done_callback(ended)
 
-    def _begin(self, granted: Sequence[_Granted]) -> None:
+    def _begin(self, granted: Sequence[_GrantPart]) -> None:
         """Workers for what is granted and whole, which begin to read."""
         self.cycle.on_step("restored")
         ledger, new = self.standing.ledger, []
@@ -351,7 +351,7 @@ class Holding:
             self.begins(new)
         self._spawn(partial(self._look_at_sources, granted, new), "looking at what was granted")
 
-    async def _look_at_sources(self, granted: Sequence[_Granted], new: Sequence[PartitionRun]) -> None:
+    async def _look_at_sources(self, granted: Sequence[_GrantPart], new: Sequence[PartitionRun]) -> None:
         """Beside the work, which would fail in other words when something is gone that was to be read."""
         within: dict[Place, list[KeyRange]] = {}
         for one in granted:
@@ -391,7 +391,7 @@ class Holding:
             settled = self.cycle.reshape.ask(wish)
         except ValueError:  # nothing of it is held, or no more
             return
-        self._leaving[asked.move] = _Leaving(wish, settled)
+        self._leaving[asked.move] = _Release(wish, settled)
         self.cycle.on_step("winding")
         settled.add_done_callback(lambda settled: self._wound_up(asked.move, run, settled))
         self.cycle.wake()
@@ -406,7 +406,9 @@ class Holding:
                 ours.put(band.first, band.end, band.edge)
         if self._leaves:
             bands = [(band.first, band.end, band.edge) for band in released.bands]
-            self._left += [Held(dispatch.place, first, end, edge) for first, end, edge in bands if edge is not None]
+            self._left += [
+                HeldPoints(dispatch.place, first, end, edge) for first, end, edge in bands if edge is not None
+            ]
         incarnation, move = self.standing.incarnation, released.move
         told = ReleaseTold(incarnation, transaction, move, dispatch.topic, dispatch.partition, released.bands)
         self.taking_part.has_released(told)
@@ -468,10 +470,10 @@ class Holding:
         return found
 
 
-class _Restoring:
+class _GrantsRestoring:
     """Of the state of grants, until all of them are taken up; ``run`` may be called again."""
 
-    def __init__(self, holding: Holding, granted: Sequence[_Granted]) -> None:
+    def __init__(self, holding: Holding, granted: Sequence[_GrantPart]) -> None:
         self.holding, self.left = holding, list(granted)
 
     async def run(self) -> None:

@@ -13,11 +13,19 @@ from typing import Any, Final, Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from ..brokers.partitioner import Partitioner, checked
-from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Producer, Record, TopicDescription, TopicPartition
-from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, rest, until_answered
+from ..brokers.partitioner import Partitioner, check_partitioner
+from ..brokers.protocol import (
+    Broker,
+    BrokerError,
+    BrokerProducer,
+    ConsumerRecord,
+    CorruptRecord,
+    TopicDescription,
+    TopicPartition,
+)
+from ..brokers.waiting import Patience, closed_within, fatal_of, rest, until_answered, within_limit
 from ..errors import FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
-from ..state.overlay import Cell
+from ..state.overlay import OverlayEntry
 from .compiled import IS_COMPILED
 from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
@@ -29,11 +37,11 @@ from .engine.readers import CatchUp, MainReader
 from .engine.slots import Slots
 from .engine.transaction import Transactions
 from .engine.windows import Windows
-from .handlers.accepted import NOTHING, Accepted, looped
+from .handlers.accepted import NOTHING, Accepted, topics_in_loop
 from .handlers.handler import Handler
 from .holding import Holding
 from .load_report import LoadReport
-from .logs.office import Expelled, Identity, Standing
+from .logs.office import Expelled, Identity, OwnLedger
 from .logs.reader import LogReader, offsets_topic
 from .logs.rights import prepare_with_rights
 from .logs.snapshots import Snapshots
@@ -66,8 +74,6 @@ logger = logging.getLogger("keylanes")
 WATCH_INTERVAL_MS = 100
 
 NO_PARTITIONERS: Final[Mapping[str, Partitioner]] = MappingProxyType({})
-
-
 RunState: TypeAlias = Literal["starting", "running", "stopping", "stopped", "failed"]
 
 
@@ -75,7 +81,7 @@ def unheard(step: Step) -> None:
     """Nobody listens to the steps of the commit cycle."""
 
 
-class Member:
+class AppRun:
     """One run of an application. ``birth`` is text that no other run of a process ever had."""
 
     def __init__(
@@ -106,10 +112,10 @@ class Member:
         """What ended it, once it has failed."""
         self.logs = LogReader(app, broker, settings)
         self.identity = Identity(app, birth, broker, self.logs, settings, settings.group_instance_id or "")
-        self.standing = Standing(self.identity)
+        self.standing = OwnLedger(self.identity)
         self.patience = StartPatience(settings.start_timeout_ms)
         stateful = [handler.topic for handler in handlers if handler.stores]
-        placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
+        placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
         self.slots = Slots(self.destinations, settings, self.fail, cpu_s, now_s)
         opens = open_copies or open_state_folder(app, settings, birth)
@@ -120,7 +126,7 @@ class Member:
         self.group.on_rate = self.slots.turns.set_rate
         self.keeper.group = self.group.view()
         by_topic = {handler.topic: handler for handler in handlers}
-        self.foreign_outputs = ForeignOutputs(looped(handlers, accepts), by_topic, lambda: self.standing.app_id)
+        self.foreign_outputs = ForeignOutputs(topics_in_loop(handlers, accepts), by_topic, lambda: self.standing.app_id)
         self.holding = Holding(
             self.standing, self.group.taking_part, self.group.sources, by_topic, self.keeper, settings
         )
@@ -187,7 +193,7 @@ class Member:
         limit_ms = stopping.left_ms(COMMITTED) if stopping.budget.has_begun else limit_ms
         patience = Patience(limit_ms, "asking whether this process takes part")
         try:
-            await bounded(until_answered(self.standing.confirm, patience), limit_ms, patience.what)
+            await within_limit(until_answered(self.standing.confirm, patience), limit_ms, patience.what)
         except Expelled as out:
             raise out from error
         except (BrokerError, LogError) as unread:
@@ -282,10 +288,10 @@ class Member:
             self._spawn(task)
         # Who did not leave in order is waited for: the coordinator for a session, and then the member for another one.
         limit_ms = self.settings.start_timeout_ms + 2 * self.settings.session_timeout_ms
-        joined = await bounded(self.group.join(offer), limit_ms, "joining")
+        joined = await within_limit(self.group.join(offer), limit_ms, "joining")
         logger.info("%s: joined as incarnation %d", self.app, joined.incarnation)
         producer = await self.patience.within(self._first_producer())
-        await bounded(self._set_up(producer, topics), self.settings.start_timeout_ms, "starting")
+        await within_limit(self._set_up(producer, topics), self.settings.start_timeout_ms, "starting")
 
     async def _prepare(self) -> dict[str, TopicDescription]:
         """Whatever keeps it from working shall be found before it joins."""
@@ -304,7 +310,7 @@ class Member:
         await ask(lambda: look.check(unread, topics))
         return topics
 
-    async def _first_producer(self) -> Producer:
+    async def _first_producer(self) -> BrokerProducer:
         """INIT → READ, as each time: who was expelled before it made its first producer works on no old grant."""
         producer = await self.patience.ask(self.identity.make_producer)
         try:
@@ -315,7 +321,7 @@ class Member:
             raise
         return producer
 
-    async def _set_up(self, producer: Producer, topics: Mapping[str, TopicDescription]) -> None:
+    async def _set_up(self, producer: BrokerProducer, topics: Mapping[str, TopicDescription]) -> None:
         settings, standing, holding = self.settings, self.standing, self.holding
         await self.keeper.open(standing.ledger, topics)
         policies = {handler.topic: handler.on_failure for handler in self.handlers}
@@ -405,7 +411,7 @@ class Member:
             self.keeper.was_in_office(self.group.following.seen_ms)
             self.keeper.renew_marks_when_due()
 
-    async def _read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
+    async def _read_ahead(self, run: PartitionRun, records: Sequence[ConsumerRecord]) -> Sequence[OverlayEntry | None]:
         self.keeper.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
         self.foreign_outputs.look(run.dispatch.topic, records)
         return await self.keeper.read_ahead(run.state, run.bindings, records)
@@ -490,5 +496,4 @@ class Member:
         # What goes wrong is only told: what ended the run must not be hidden behind it.
         limit, known = self.stopping.left_ms(by), (BrokerError, FatalError)
         self._unclosed += limit == 0
-        level = logging.WARNING if limit else logging.DEBUG
-        await closed_within(limit, close(), "closing", excused=known, level=level)
+        await closed_within(limit, close(), "closing", excused=known, level=logging.WARNING if limit else logging.DEBUG)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from .logs.office import Expelled
-from .member import Member
+from .member import AppRun
 from .settings import Settings
 from .stopping import StopBudget
 
@@ -23,7 +23,7 @@ BACK_OFF_S_MAX = 30.0
 class Rejoining:
     """The runs of one process, one after the other. ``make`` makes the member of the next, ``adopt`` hears of it."""
 
-    def __init__(self, make: Callable[[], Member], adopt: Callable[[Member], None], settings: Settings) -> None:
+    def __init__(self, make: Callable[[], AppRun], adopt: Callable[[AppRun], None], settings: Settings) -> None:
         self.make, self.adopt, self.settings = make, adopt, settings
         self.loop = asyncio.get_running_loop()
         self._stop, self._next = asyncio.Event(), asyncio.Event()

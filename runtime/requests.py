@@ -9,7 +9,7 @@ from ..offsets.signals import MoveAsked
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun, run_of
 from .holding import Holding
-from .membership.taking_part import TakingPart
+from .membership.taking_part import MemberSignals
 from .partition.reshape import MergeWish, SplitWish, Wish
 from .partition.worker import Worker
 
@@ -24,7 +24,7 @@ class Requests:
         self,
         holding: Holding,
         cycle: CommitCycle,
-        taking_part: TakingPart,
+        taking_part: MemberSignals,
     ) -> None:
         self.holding, self.cycle, self.taking_part = holding, cycle, taking_part
         self._asked = 0

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from ..brokers.partitioner import Partitioner, checked
+from ..brokers.partitioner import Partitioner, check_partitioner
 from ..brokers.protocol import (
     AuthenticationRefused,
     Broker,
@@ -28,7 +28,7 @@ from ..brokers.protocol import (
     TopicPartition,
     TransactionRefused,
 )
-from ..brokers.waiting import Patience, bounded, closed_within, fatal_of
+from ..brokers.waiting import Patience, closed_within, fatal_of, within_limit
 from ..errors import KeylanesError, OutputRefused, SendUnknown
 from .engine.destinations import Destinations, describe_output, description_of
 from .handlers.context import Output
@@ -93,7 +93,7 @@ class Sending:
         make: Callable[[str], tuple[Broker, bool]],
     ) -> None:
         self.app, self.handlers, self.settings, self.make = app, handlers, settings, make
-        self.placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
+        self.placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.turns = count()
         self._ways: dict[asyncio.AbstractEventLoop, _Way] = {}
 
@@ -273,7 +273,7 @@ class _Way:
         """Send a batch; each of its calls has its outcome then."""
         topic, records = place.topic, [call.record for call in batch if call.record is not None]
         try:
-            await bounded(self._appender.append(records), self._settings.call_limit_ms, f"sending to {topic}")
+            await within_limit(self._appender.append(records), self._settings.call_limit_ms, f"sending to {topic}")
         except TransactionRefused as error:
             await self._isolate(place, batch, error)
         except (NotAuthorized, AuthenticationRefused) as error:
@@ -343,7 +343,7 @@ class _Way:
         ``asyncio.run`` does: so nothing stays open behind a program that does not close the application.
         """
         try:
-            await bounded(self.broker.open(), self._settings.call_limit_ms, "connecting to send")
+            await within_limit(self.broker.open(), self._settings.call_limit_ms, "connecting to send")
             yield
         except BrokerError as error:
             raise fatal_of(error) from error
@@ -388,7 +388,7 @@ class _Way:
             raise OutputRefused(f"topic {topic!r} is a log of this application: nothing is sent to it")
         patience = Patience(self._settings.broker_retry_ms, f"looking up {topic}")
         try:
-            found = await description_of(lambda: _described(known.broker, topic), topic, patience)
+            found = await description_of(lambda: _describe_topic(known.broker, topic), topic, patience)
         except BrokerError as error:
             raise fatal_of(error) from error
         if found is None:
@@ -419,7 +419,7 @@ def _outputs(topic: str, records: Iterable[Output]) -> Iterator[Output]:
         yield msgspec.structs.replace(given, topic=topic, key=None if given.key is UNSET else given.key)
 
 
-async def _described(broker: Broker, topic: str) -> dict[str, TopicDescription]:
+async def _describe_topic(broker: Broker, topic: str) -> dict[str, TopicDescription]:
     """What a broker says of a topic; raises AccessRefused at once: whoever sends hears of it, and can send again."""
     try:
         return await describe_output(broker, topic)

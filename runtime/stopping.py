@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..brokers.protocol import BrokerError
-from ..brokers.waiting import bounded, closed_within, fatal_of
+from ..brokers.waiting import closed_within, fatal_of, within_limit
 from ..errors import BrokerUnavailable
 from .engine.commit import CommitCycle
 from .engine.slots import Slots
@@ -177,7 +177,7 @@ class Stopping:
             raise BrokerUnavailable("stopped without the last commit: the broker did not take it in time")
         limit_ms = self.left_ms(COMMITTED)
         try:
-            await bounded(_commit_rest(cycle, work.holding.leave()), limit_ms, "the last commit")
+            await within_limit(_commit_rest(cycle, work.holding.leave()), limit_ms, "the last commit")
         except BrokerError as error:
             if not limit_ms:
                 raise BrokerUnavailable(

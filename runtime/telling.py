@@ -37,7 +37,7 @@ class Telling:
     def starts(self, now_s: float) -> None:
         """Before anything is connected."""
         self._began_s = now_s
-        for line in story.starting(VERSION, self.broker, is_compiled=IS_COMPILED):
+        for line in story.start_text(VERSION, self.broker, is_compiled=IS_COMPILED):
             self._say(line)
 
     def works(self, work: Work, now_s: float) -> None:
@@ -50,7 +50,7 @@ class Telling:
         for topic in dict.fromkeys(run.dispatch.topic for run in runs):
             own = [one for one in partitions if one.topic == topic and (topic, one.partition) in places]
             offsets = {one.partition: one.offset_least for one in own}
-            self._say(story.working(topic, offsets, sum(one.workers for one in own), sum(one.lag for one in own)))
+            self._say(story.work_text(topic, offsets, sum(one.workers for one in own), sum(one.lag for one in own)))
 
     def look(self, work: Work, now_s: float) -> None:
         """While it works, as often as one likes: says what is due."""
@@ -66,7 +66,7 @@ class Telling:
 
     def leaves(self, leave_ms: int) -> None:
         """When it works on while others copy its state."""
-        self._say(story.leaving(leave_ms))
+        self._say(story.leave_text(leave_ms))
 
     def left_early(self, leave_ms: int) -> None:
         """When it does not wait any longer for that."""
@@ -74,7 +74,7 @@ class Telling:
 
     def stops(self, why: str, running: int) -> None:
         """When no more is read, and what runs comes to its end."""
-        self._say(story.stopping(why, running, self.settings.drain_timeout_ms))
+        self._say(story.stop_text(why, running, self.settings.drain_timeout_ms))
 
     def cut(self, running: int, *, at_once: bool) -> None:
         """When the time to drain is over, or none is given: so many records were still running, and were dropped."""
@@ -93,7 +93,7 @@ class Telling:
         if self._work is None:
             self._say(story.stopped_early(how))
         else:
-            self._say(story.stopped(how, self._figures(self._work, now_s), now_s - self._began_s))
+            self._say(story.end_text(how, self._figures(self._work, now_s), now_s - self._began_s))
 
     def _is_level(self, work: Work) -> bool:
         ends = work.ends

@@ -27,7 +27,7 @@ from .handlers.handler import Handler, check_topic_name, codec_of_topic
 from .handlers.values import value_decoder
 from .logs.reader import signals_topic
 from .logs.topics import destinations_of, reserved_topics
-from .member import Member
+from .member import AppRun
 from .sending import Sending
 from .settings import Settings
 
@@ -68,7 +68,7 @@ class SimulatedApp:
         name: str,
         handlers: Mapping[str, Handler],
         settings: Settings,
-        adopt: Callable[[Member | None, Call | None], None],
+        adopt: Callable[[AppRun | None, Call | None], None],
         watch: HandlerWatch,
         seed: int,
         partitioners: Mapping[str, Partitioner],
@@ -76,7 +76,7 @@ class SimulatedApp:
     ) -> None:
         self.name, self.handlers, self.settings, self.adopt, self.seed = name, handlers, settings, adopt, seed
         self.watch, self.partitioners = watch, partitioners
-        self._partitions, self._partitions_else = _checked(partitions)
+        self._partitions, self._partitions_else = _check_partitions(partitions)
         self._sending = Sending(
             name, handlers, settings, partitioners, lambda name: (self._cluster.connect(name), True)
         )
@@ -200,14 +200,14 @@ class SimulatedApp:
                 known = self._cluster.state.groups.get(handler.start.group)
                 own = {TopicPartition(handler.topic, partition): 0 for partition in self._create(handler.topic)}
                 self._cluster.set_group(handler.start.group, {**(known.offsets if known else {}), **own})
-        self._member: Member | None = None
+        self._member: AppRun | None = None
 
     async def _start(self) -> None:
         if self._member is not None:
             raise KeylanesError("the application runs already: crash() it first")
         self._connection: SimulatedConnection = self._cluster.connect(f"{self.name}-{self._crashes}")
         loop = asyncio.get_running_loop()
-        self._member = Member(
+        self._member = AppRun(
             self.name,
             [self.watch.over(handler) for handler in self.handlers.values()],
             self._connection,
@@ -307,7 +307,7 @@ class SimulatedApp:
         if is_at_rest and now_s - self._rests_s >= REST_S and self._loop.skip_rests(REST_S) and member is not None:
             member.group.following.has_read(member.group.following.moment())  # nothing was written meanwhile
 
-    def _is_processed(self, member: Member) -> bool:
+    def _is_processed(self, member: AppRun) -> bool:
         """Whether everything in the sources is committed."""
         sources = [place for topic in self.handlers for place in self._places(topic)]
         ends = {source: self._cluster.watermarks(source).high for source in sources}
@@ -350,7 +350,7 @@ def _silent() -> Iterator[None]:
         logger.removeFilter(is_of_others)
 
 
-def _checked(partitions: int | Mapping[str, int]) -> tuple[dict[str, int], int]:
+def _check_partitions(partitions: int | Mapping[str, int]) -> tuple[dict[str, int], int]:
     """How many partitions the named topics have, and how many the others; raises SettingsError."""
     by_topic = dict(partitions) if isinstance(partitions, Mapping) else {}
     others = PARTITIONS if isinstance(partitions, Mapping) else partitions

@@ -15,7 +15,7 @@ from .engine.slots import Slots
 from .engine.windows import Windows
 from .holding import Holding
 from .load_report import LoadReport
-from .logs.office import Standing
+from .logs.office import OwnLedger
 from .requests import Requests
 from .watch.statistics import Statistics
 
@@ -27,7 +27,7 @@ class Work:
     runs: list[PartitionRun]
     ends: dict[TopicPartition, int]
     """Where each source partition ended when something of it was taken up first."""
-    standing: Standing
+    standing: OwnLedger
     cycle: CommitCycle
     reader: MainReader
     catch_up: CatchUp

@@ -27,8 +27,8 @@ class Access:
         scheme, _, rest = self.url.partition(":")
         if scheme != "embedded" and "@" in self.url:
             raise AuditError(
-                f"broker: an address holds no user and no password; seen {shown(self.url)}: leave out what stands "
-                "before the @, and give --client-settings FILE with sasl.username and sasl.password"
+                f"broker: an address holds no user and no password; seen {address_without_login(self.url)}: leave out "
+                "what stands before the @, and give --client-settings FILE with sasl.username and sasl.password"
             )
         if scheme == "kafka" and rest.startswith("//") and len(rest) > 2:
             return KafkaWitness(rest[2:].rstrip("/"), self.security, self.default_api_timeout_ms / 1000)
@@ -47,7 +47,7 @@ class Access:
         }
 
 
-def shown(url: str) -> str:
+def address_without_login(url: str) -> str:
     """An address without what stands before an ``@``: a user and a password."""
     user, at, place = url.rpartition("@")
     return f"***@{place}" if at and user else url

@@ -105,17 +105,17 @@ class AuditSpec:
 def audit(spark: SparkSession, spec: AuditSpec, pins: Pins | None = None) -> Report:
     """Audit an application, as of now or of ``pins``; raises AuditError when the audit can't be made."""
     register(spark)
-    report = _audited(spark, spec, pins or pin_now(spec))
+    report = _audit_pinned(spark, spec, pins or pin_now(spec))
     if spec.outputs is None or not spec.or_elsewhere or not MISSING & set(report.violated()):
         return report
     everywhere = replace(spec, outputs=None)
-    report = _audited(spark, everywhere, pin_now(everywhere))
+    report = _audit_pinned(spark, everywhere, pin_now(everywhere))
     elsewhere = sorted(report.destinations.keys() - {*spec.outputs, *(spec.dead_letters or ())})
     note = f"every topic was searched; outputs in topics that were not named: {', '.join(elsewhere) or 'none'}"
     return replace(report, notes=(*report.notes, note))
 
 
-def _audited(spark: SparkSession, spec: AuditSpec, pins: Pins) -> Report:
+def _audit_pinned(spark: SparkSession, spec: AuditSpec, pins: Pins) -> Report:
     run = Run(spark, spec.access, pins, spec.examples_max)
     try:
         return _report(run, spec)

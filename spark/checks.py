@@ -117,7 +117,7 @@ def cover(tiles: DataFrame, target: DataFrame) -> DataFrame:
     )
 
 
-def disordered(tiles: DataFrame) -> DataFrame:
+def tiles_out_of_order(tiles: DataFrame) -> DataFrame:
     """The tiles written before the tile that they start at: not at the band's edge when they were committed."""
     last = tiles.groupBy("source", F.col("offset_to").alias("x")).agg(F.max("position").alias("position_last"))
     suspects = tiles.join(
@@ -237,7 +237,7 @@ def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) 
 # --- outputs ----------------------------------------------------------------------------------------------------------
 
 
-def located(outputs: DataFrame, places: DataFrame, gone: DataFrame | None) -> DataFrame:
+def locate_outputs(outputs: DataFrame, places: DataFrame, gone: DataFrame | None) -> DataFrame:
     """Outputs with the place they came from: source_key, ``tiles``, log_partition, position, ``judged``, ``astray``.
 
     ``astray``: no counted tile holds the place. ``gone``, if any: kl_source, gone_from, gone_to of the places whose
@@ -281,7 +281,7 @@ def incomplete(outputs: DataFrame) -> DataFrame:
     )
 
 
-def recounted(located_outputs: DataFrame, dead_letters: list[str]) -> DataFrame:
+def recount_outputs(located_outputs: DataFrame, dead_letters: list[str]) -> DataFrame:
     """Per commit: outputs and dead letters that are visible, and their digest as two halves of 32 bits."""
     h = digest(F.col("kl_topic"), F.col("kl_partition"), F.col("kl_offset"), F.col("kl_i"), F.col("topic"))
     low, high = h.bitwiseAND(F.lit(0xFFFFFFFF)), F.shiftrightunsigned(h, 32)  # halves, because sums of longs overflow
@@ -360,7 +360,7 @@ def out_of_key_order(located_outputs: DataFrame, *, exact: bool = True) -> DataF
     )
 
 
-def differing(expected: DataFrame, visible: DataFrame, columns: list[str]) -> DataFrame:
+def rows_differing(expected: DataFrame, visible: DataFrame, columns: list[str]) -> DataFrame:
     """Rows that the two hold a different number of times: ``surplus`` > 0 is visible too often, < 0 is missing."""
     weighed = visible.select(*columns, F.lit(1).alias("w")).unionAll(expected.select(*columns, F.lit(-1).alias("w")))
     return weighed.groupBy(*columns).agg(F.sum("w").alias("surplus")).where("surplus <> 0")

@@ -189,7 +189,7 @@ class _Fold:
         """A copy is asked for."""
         copy = CopyLife(event, position)
         self.found.checked["copy-asked"] += 1
-        shown = _shown(copy)
+        shown = _copy_example(copy)
         for problem in self._unfit(copy):
             self._object("copy-asked", shown, problem)
         for first, end in copy.pieces():
@@ -299,7 +299,7 @@ class _Fold:
         self.found.problems[name].append({**shown, "problem": problem})
 
 
-def _shown(copy: CopyLife) -> Example:
+def _copy_example(copy: CopyLife) -> Example:
     topic, partition = copy.source
     number = {"move": copy.asked.move, "incarnation": copy.asked.incarnation, "role": copy.asked.role}
     return {"topic": topic, "partition": partition, "position": copy.position, **number}

@@ -52,8 +52,8 @@ def group_figures(
             for position, event in grants.counted
             if isinstance(event, CoordinatorElected)
         ),
-        expulsions=_counted(cause or "superseded" for cause in ownership.members.causes.values()),
-        moves=_counted(move.cause for move in moves),
+        expulsions=_count_causes(cause or "superseded" for cause in ownership.members.causes.values()),
+        moves=_count_causes(move.cause for move in moves),
         released=_distribution(move.ms for move in moves if not move.was_expelled),
         expelled=_distribution(move.ms for move in moves if move.was_expelled),
         copies=_copies(ownership, copying, moves, times),
@@ -221,9 +221,9 @@ def _copies(ownership: Ownership, copying: Copying, moves: Sequence[_Move], time
     }
     released = [move for move in moves if not move.was_expelled]
     return CopyFigures(
-        asked=_counted(copy.asked.role for copy in copying.copies),
-        ended=_counted(copy.reason for copy in copying.copies if copy.how == ENDED),
-        promoted=_counted(copy.asked.role for copy in copying.copies if copy.how == OWNED),
+        asked=_count_causes(copy.asked.role for copy in copying.copies),
+        ended=_count_causes(copy.reason for copy in copying.copies if copy.how == ENDED),
+        promoted=_count_causes(copy.asked.role for copy in copying.copies if copy.how == OWNED),
         standbys=sum(copy.asked.role == STANDBY and copy.over_at is None for copy in copying.copies),
         state_bytes=sum(copying.planned[number].state_bytes for number in moved),
         learned=_distribution(learned),
@@ -282,7 +282,7 @@ def _members(
     )
 
 
-def _counted(causes: Iterable[str]) -> dict[str, int]:
+def _count_causes(causes: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(causes).items()))
 
 

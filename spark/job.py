@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .access import Access, parse_security, shown
+from .access import Access, address_without_login, parse_security
 from .brokers import AuditError
 from .kafka_clients import API_TIMEOUT_MS
 
@@ -70,7 +70,7 @@ def session(
         java.append(f"-XX:SharedArchiveFile={class_archive}")
     elif class_archive is not None:
         class_archive.parent.mkdir(parents=True, exist_ok=True)
-        java.append(f"-XX:ArchiveClassesAtExit={_unfinished(class_archive)}")
+        java.append(f"-XX:ArchiveClassesAtExit={_temporary_path(class_archive)}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     partitions = shuffle_partitions or max(2, min(16, os.cpu_count() or 2))
@@ -109,12 +109,12 @@ def stop(spark: "SparkSession", class_archive: Path | None = None) -> None:
     SparkContext._gateway = SparkContext._jvm = None  # a later session starts another
     try:
         java.wait(ARCHIVE_S_MAX)
-        os.replace(_unfinished(class_archive), class_archive)
+        os.replace(_temporary_path(class_archive), class_archive)
     except (OSError, subprocess.TimeoutExpired):
-        _unfinished(class_archive).unlink(missing_ok=True)
+        _temporary_path(class_archive).unlink(missing_ok=True)
 
 
-def _unfinished(class_archive: Path) -> Path:
+def _temporary_path(class_archive: Path) -> Path:
     return class_archive.with_name(class_archive.name + ".new")
 
 
@@ -140,7 +140,7 @@ def main(
         return _run(spec, args)
     except AuditError as error:
         if args.json:
-            print(json.dumps({"app": args.app, "broker": shown(args.broker), "error": str(error)}))
+            print(json.dumps({"app": args.app, "broker": address_without_login(args.broker), "error": str(error)}))
         print(f"audit: {error}", file=sys.stderr)
         return 2
 

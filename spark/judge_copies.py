@@ -52,7 +52,7 @@ def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
         spans = _pin(run, app, topic, {piece[2] for piece in own}, names[own[0][0]])
         ends |= {(topic, partition): span for (_, partition), span in spans.items()}
         frame = run.frame([(piece[0], *piece[2:]) for piece in own], _PIECES)
-        judged.append(_judged(topic, _records(run, spans), frame, held.where(F.col("topic") == topic)))
+        judged.append(_judge_keys(topic, _records(run, spans), frame, held.where(F.col("topic") == topic)))
     ahead = list(_ahead(pieces, ends, names))
     if not judged:
         run.judge("copy-state", STATEMENT, 0, 0)
@@ -101,7 +101,7 @@ def _ahead(
             yield {**shown, "marker": position, "problem": problem}
 
 
-def _judged(topic: str, records: DataFrame, pieces: DataFrame, held: DataFrame) -> DataFrame:
+def _judge_keys(topic: str, records: DataFrame, pieces: DataFrame, held: DataFrame) -> DataFrame:
     """Each key of each copy, and of its changelog where the copy has a marker, with its ``verdict``."""
     keyed = records.where(F.length("key") >= state.HEAD_BYTES).withColumn("point", state.point_in("key"))
     is_held = (keyed["partition"] == pieces["partition"]) & keyed["point"].between(pieces["first"], pieces["end"] - 1)
@@ -125,7 +125,7 @@ def _judged(topic: str, records: DataFrame, pieces: DataFrame, held: DataFrame) 
             F.min("offset").alias("offset_first"),
         )
     )
-    judged = found.join(F.broadcast(_repeated(records)), "partition", "left")
+    judged = found.join(F.broadcast(_first_repeated(records)), "partition", "left")
     return judged.select(
         "copy",
         F.lit(topic).alias("topic"),
@@ -158,7 +158,7 @@ def _problem() -> Column:
     )
 
 
-def _repeated(records: DataFrame) -> DataFrame:
+def _first_repeated(records: DataFrame) -> DataFrame:
     """Where the first record of each partition stands whose key an earlier one has."""
     firsts = records.groupBy("partition", "key").agg(F.min("offset").alias("offset_first"))
     again = records.join(firsts, ["partition", "key"]).where("offset > offset_first")

@@ -47,8 +47,8 @@ def judge_outputs(
     run: Run, tiles: Tiles, records: Records, dead_letters: Sequence[str] | None, expected: Expected | None
 ) -> Outputs:
     """Judge all statements about outputs. ``dead_letters`` None: it is not known which outputs are dead letters."""
-    gone = _gone(run)
-    located = run.keep(checks.located(_outputs(run, values=expected is not None), records.places, gone))
+    gone = _places_gone(run)
+    located = run.keep(checks.locate_outputs(_outputs(run, values=expected is not None), records.places, gone))
     counts = (
         located.groupBy("topic")
         .agg(
@@ -84,7 +84,7 @@ def judge_outputs(
     return Outputs(destinations, dead, of_others, replays)
 
 
-def _gone(run: Run) -> DataFrame | None:
+def _places_gone(run: Run) -> DataFrame | None:
     """The places whose records the sources have lost since the application started, if any."""
     starts = run.pins.grants.starts
     rows = [
@@ -132,13 +132,13 @@ def _judge_completeness(run: Run, ours: DataFrame, total: int) -> None:
 
 def _judge_commits(run: Run, tiles: Tiles, ours: DataFrame, dead_letters: Sequence[str] | None) -> None:
     # A commit is judged if all its outputs must be in view and all its records still exist.
-    committed, provable, gone = tiles.committed, F.col("judged"), _gone(run)
+    committed, provable, gone = tiles.committed, F.col("judged"), _places_gone(run)
     if gone is not None:
         committed = committed.join(F.broadcast(gone), F.col("source") == F.col("kl_source"), "left")
         provable = provable & F.coalesce(F.col("offset_from") >= F.col("gone_to"), F.lit(True))
     names = ("source", "incarnation", "transaction", "outputs", "dead_letters", "digest_high", "digest_low")
     commits = committed.groupBy(*checks.EVENT_KEY, *names).agg(F.min(provable).alias("provable")).where("provable")
-    seen = checks.recounted(ours, list(dead_letters or ()))
+    seen = checks.recount_outputs(ours, list(dead_letters or ()))
     bad = run.keep(checks.commits_against(commits, seen, apart=dead_letters is not None))
     at = ["source", "incarnation", "transaction", *checks.EVENT_KEY]
     run.judge_rows(
@@ -174,6 +174,6 @@ def _judge_expected(run: Run, ours: DataFrame, records: Records, expected: Expec
         "expected",
         "the outputs are those that the sources give",
         visible.count(),
-        checks.differing(wanted, visible, columns),
+        checks.rows_differing(wanted, visible, columns),
         [*columns, "surplus"],
     )

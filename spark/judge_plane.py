@@ -60,7 +60,7 @@ class Plane:
 
 def judge_commits(run: Run, history: History) -> Tiles:
     """Judge the shape of tiles and which commits count."""
-    committed = run.keep(_committed(run, history))
+    committed = run.keep(_commit_rows(run, history))
     has_tile = F.col("item").isNotNull()
     numbers = committed.agg(
         F.count("item"),
@@ -77,12 +77,12 @@ def judge_commits(run: Run, history: History) -> Tiles:
     shaped = tiles.where(checks.well_formed()) if misshapen else tiles
     stale = _judge_stale(run, history, shaped, commits) if suspects else None
     if stale is None:
-        run.judge("stale-commit", _STALE, commits, len(_known(history)), _known(history))
+        run.judge("stale-commit", _STALE, commits, len(_known_examples(history)), _known_examples(history))
     counted = shaped if stale is None else shaped.join(F.broadcast(stale), checks.EVENT_KEY, "left_anti")
     return Tiles(committed, commits, counted, int(length_mean or 0))
 
 
-def _committed(run: Run, history: History) -> DataFrame:
+def _commit_rows(run: Run, history: History) -> DataFrame:
     """Commit rows from the snapshots on, with ``judged``, ``in_part`` and ``worker_right``."""
     judged = {log: pin for log, pin in run.pins.judged.items() if pin < run.pins.logs[run.pins.offset_log, log].end}
     late = F.lit(False)  # the logs that have grown since the first pin are few or none
@@ -110,7 +110,7 @@ def _parts(run: Run) -> DataFrame:
 _STALE = "every commit lies inside its own epoch's part"
 
 
-def _known(history: History) -> list[Example]:
+def _known_examples(history: History) -> list[Example]:
     """What the application itself found before a snapshot."""
     return [
         {"log_partition": log, "position": position, "problem": "found by the application before its snapshot"}
@@ -127,7 +127,7 @@ def _judge_stale(run: Run, history: History, tiles: DataFrame, commits: int) -> 
     if not shown:
         return None
     stale = outside.select(*checks.EVENT_KEY).distinct()
-    known = _known(history)
+    known = _known_examples(history)
     run.judge("stale-commit", _STALE, commits, stale.count() + len(known), [row.asDict() for row in shown] + known)
     return stale
 
@@ -218,7 +218,7 @@ def _judge_cover(run: Run, history: History, tiles: DataFrame) -> Plane:
         "tile-order",
         "every tile starts at the edge that its band had when it was committed",
         counted,
-        checks.disordered(tiles),
+        checks.tiles_out_of_order(tiles),
         TILE_SHOWN,
     )
     run.judge_counted(

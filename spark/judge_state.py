@@ -128,7 +128,7 @@ def _by_writer(found: Iterable[tuple[int | None, int | None]]) -> dict[int | Non
 def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataFrame], keys: int) -> None:
     statement = "every key of state lies at the point of its record's key, in a declared store"
     wrong = [
-        state.misplaced(state.entries(read[log.source]), list(log.stores.values())).select(
+        state.entries_misplaced(state.entries(read[log.source]), list(log.stores.values())).select(
             F.lit(log.source).alias("topic"), "*"
         )
         for log in changelogs

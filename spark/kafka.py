@@ -44,7 +44,7 @@ class KafkaWitness:
         if unread:
             rights = dict.fromkeys((topics[name] or name, bool(topics[name])) for name in unread)
             who = self._clients.principal
-            raise AuditError(" ".join(_lacking(who, name, is_prefix=is_prefix) for name, is_prefix in rights))
+            raise AuditError(" ".join(_right_missing(who, name, is_prefix=is_prefix) for name, is_prefix in rights))
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         """First existing offset and high watermark."""
@@ -134,7 +134,7 @@ class KafkaWitness:
             raise _Lost(error.args[0]) from None
 
 
-def _lacking(who: str | None, name: str, *, is_prefix: bool) -> str:
+def _right_missing(who: str | None, name: str, *, is_prefix: bool) -> str:
     """A right to read that is missing, with the command that gives it."""
     what = f"each topic whose name begins with {name!r} (prefixed" if is_prefix else f"topic {name!r} (literal"
     pattern = " --resource-pattern-type prefixed" if is_prefix else ""

@@ -62,7 +62,7 @@ class KafkaSpans:
             self._learn_in_sync_min(admin, {topic for topic, _ in keepers.keys() - alone}, limit_s)
             problem = self._ask_replicas(poll, _servers(listed), limit_s, committed=committed)
             if open_ := poll.open_places():
-                raise _unconfirmed(poll, open_[0], problem)
+                raise _unconfirmed_error(poll, open_[0], problem)
 
         if wanted:
             self._clients.ask(f"offsets of {wanted[0][0]} and others", question)
@@ -198,7 +198,7 @@ def _servers(listed: "ClusterMetadata") -> dict[int, str]:
     }
 
 
-def _unconfirmed(poll: Poll, place: Place, problem: "KafkaError | None") -> "KafkaException":
+def _unconfirmed_error(poll: Poll, place: Place, problem: "KafkaError | None") -> "KafkaException":
     """The error for an open partition: too few answers, or without any answer the error of a broker."""
     from confluent_kafka import KafkaError, KafkaException
 

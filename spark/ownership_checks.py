@@ -89,7 +89,7 @@ def _judge_free(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
         known_by = floors[logs[claim.source]].above(claim.position - 1) if claim.source in logs else None
         for first, end, release in released.all_pieces(claim.first, claim.end):
             owner = f"incarnation {claim.incarnation_before} at epoch {claim.epoch_before}"
-            shown = {**_shown(claim), "first": first, "end": end}
+            shown = {**_claim_example(claim), "first": first, "end": end}
             if release is None:
                 problems.append({**shown, "problem": f"granted while {owner} has neither released it nor is fenced"})
             elif known_by is not None and known_by < release.position:
@@ -102,7 +102,7 @@ def _judge_grants(ownership: Ownership, grants: Grants, edges: Edges) -> Verdict
     problems: list[Example] = []
     checked = 0
     for claim in ownership.claims:
-        shown = {**_shown(claim), "granted_from": claim.offset_from}
+        shown = {**_claim_example(claim), "granted_from": claim.offset_from}
         if claim.epoch_before == NOBODY:
             start = grants.starts.get(claim.source)
             checked += start is not None
@@ -193,7 +193,7 @@ def _judge_last(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
             for claim in followers.get(epoch, ()):
                 if claim.first < band.end and band.first < claim.end:
                     early = _begun_before(claim, position, edges, cuts)
-                    problems += [{**shown, **_shown(claim), "position": at, "problem": _EARLY} for at in early]
+                    problems += [{**shown, **_claim_example(claim), "position": at, "problem": _EARLY} for at in early]
     statement = "nothing of an epoch stands behind its release, and nothing of the next one in front of it"
     return Verdict("release-last", statement, len(found), problems)
 
@@ -279,7 +279,7 @@ def _spans_by_log(log: OffsetLog) -> dict[int, list[Span]]:
     return by_log
 
 
-def _shown(claim: Claim) -> Example:
+def _claim_example(claim: Claim) -> Example:
     topic, partition = claim.source
     points = {"first": claim.first, "end": claim.end}
     return {"topic": topic, "partition": partition, "epoch": claim.epoch, "control_position": claim.position, **points}

@@ -58,10 +58,10 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
             f"{', '.join(apps) or 'none'}"
         )
     log_places = [(offset_log, partition) for partition in range(topics[offset_log].partitions)]
-    first = _decided(broker, log_places)
-    seen = _decided(broker, _output_places(topics, outputs))
-    logs = _decided(broker, log_places)
-    control_span = _decided(broker, [(control_log, 0)])[control_log, 0]
+    first = _decided_spans(broker, log_places)
+    seen = _decided_spans(broker, _output_places(topics, outputs))
+    logs = _decided_spans(broker, log_places)
+    control_span = _decided_spans(broker, [(control_log, 0)])[control_log, 0]
     control, control_ms = _control(broker, control_log, control_span)
     grants = fold_control(control)
     names = {topic for topic, _ in grants.starts} | {topic for topic, _ in grants.granted}
@@ -72,7 +72,7 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
         raise AuditError(
             f"source topics of {app} do not exist at this broker, or it shows them to others only: {', '.join(missing)}"
         )
-    sources = _decided(broker, [(name, p) for name in sorted(names) for p in range(topics[name].partitions)])
+    sources = _decided_spans(broker, [(name, p) for name in sorted(names) for p in range(topics[name].partitions)])
     lost = sorted({source for source in grants.starts.keys() | grants.granted if source not in sources})
     if lost:
         raise AuditError(f"source partitions of {app} do not exist at this broker: {lost}")
@@ -90,7 +90,7 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
     )
 
 
-def _decided(broker: WitnessBroker, places: list[Place]) -> dict[Place, Span]:
+def _decided_spans(broker: WitnessBroker, places: list[Place]) -> dict[Place, Span]:
     spans = broker.spans(places)
     broker.wait_decided(spans)
     return spans

@@ -139,7 +139,7 @@ def overview(read: DataFrame) -> DataFrame:
     )
 
 
-def misplaced(found: DataFrame, stores: Sequence[int]) -> DataFrame:
+def entries_misplaced(found: DataFrame, stores: Sequence[int]) -> DataFrame:
     """Entries that are no state of these stores at the point of their key."""
     own_point = point(F.col("key"), F.lit(0), F.lit(0))
     right = F.col("is_whole") & (F.col("point") == own_point) & F.col("store").isin(list(stores))
@@ -162,9 +162,11 @@ def unlike(expected: DataFrame, seen: DataFrame, columns: Sequence[str], values:
     A full outer join that also meets a key that is there twice.
     """
     nothing = [F.lit(None).cast(expected.schema[name].dataType).alias(f"seen_{name}") for name in values]
-    wanted = expected.select(*columns, F.lit(1).alias("e"), F.lit(0).alias("s"), *_named("expected", values), *nothing)
+    wanted = expected.select(
+        *columns, F.lit(1).alias("e"), F.lit(0).alias("s"), *_named_columns("expected", values), *nothing
+    )
     nothing = [F.lit(None).cast(expected.schema[name].dataType).alias(f"expected_{name}") for name in values]
-    there = seen.select(*columns, F.lit(0).alias("e"), F.lit(1).alias("s"), *nothing, *_named("seen", values))
+    there = seen.select(*columns, F.lit(0).alias("e"), F.lit(1).alias("s"), *nothing, *_named_columns("seen", values))
     both = [f"{side}_{name}" for side in ("expected", "seen") for name in values]
     judged = (
         wanted.unionByName(there)
@@ -181,7 +183,7 @@ def _is_beacon(key: Column) -> Column:
     return F.length(key).isin(1, BEACON_KEY_BYTES) & (F.hex(F.substring(key, 1, 1)) == "00")
 
 
-def _named(side: str, values: Sequence[str]) -> list[Column]:
+def _named_columns(side: str, values: Sequence[str]) -> list[Column]:
     return [F.col(name).alias(f"{side}_{name}") for name in values]
 
 

@@ -26,7 +26,7 @@ import msgspec
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
 from .keys import bounds_of, prefix_end
-from .rocks import CACHE_BYTES, Mode, Rocks, RocksError, Writes, open_rocks
+from .rocks import CACHE_BYTES, Mode, Rocks, RocksError, WriteBatch, open_rocks
 from .tables import Change, Mark, Marker, StoreInfo
 
 KIND: Final = "state"
@@ -131,10 +131,10 @@ class RocksCopies:
                 self._numbers[topic] = number
             return number
 
-    def _writes(self) -> Writes:
+    def _writes(self) -> WriteBatch:
         if not self._writable:
             raise RocksError(f"{self.folder} was opened for reading only")
-        return Writes()
+        return WriteBatch()
 
     def _decoded(self, decode: Callable[[bytes], T], value: bytes, what: str) -> T:
         try:
@@ -200,7 +200,7 @@ class RocksCopy:
         writes.delete_range(prefix + first, _end(prefix, end))
         self._commit(writes, [(within.first, within.end, None)])
 
-    def _commit(self, writes: Writes, marks: Sequence[tuple[int, int, Marker | None]]) -> None:
+    def _commit(self, writes: WriteBatch, marks: Sequence[tuple[int, int, Marker | None]]) -> None:
         """Do the writes and change the markers of these points in one step; None: points without one."""
         with self._copies._writing:  # two threads that change markers must not undo each other
             if marks:
@@ -244,7 +244,7 @@ def open_copies(
             if app is None or birth is None or mode != "write":
                 raise NoStateYet(f"{rocks.folder} holds no state yet")
             identity = (app, birth)
-            writes = Writes()
+            writes = WriteBatch()
             writes.put(_IDENTITY, _encode(identity))
             rocks.write(writes, sync=True)
         wanted = (identity[0] if app is None else app, identity[1] if birth is None else birth)

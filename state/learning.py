@@ -57,7 +57,7 @@ def least_position(points: Steps[bool], markers: Steps[Marker]) -> int:
     return min((0 if marker is None else marker.position for _, _, marker in pieces), default=0)
 
 
-class Pace:
+class CopySpeed:
     """How fast a changelog is read and its copy written, by the latest of it. Counts what does not wait for records."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Nearness:
         return self.is_ready is not before
 
 
-class Budget:
+class ByteRateLimit:
     """A limit in bytes per second, over all that is copied."""
 
     def __init__(self) -> None:

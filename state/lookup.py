@@ -94,7 +94,9 @@ def _entry(store: StoreInfo, partition: int, at: bytes, data: bytes) -> Entry:
     return Entry(partition, place.key, map_key, stored.payload, stored.deadline_ms)
 
 
-def walked(table: Table, first: bytes, end: bytes | None, over: Sequence[Change] = ()) -> Iterator[tuple[bytes, bytes]]:
+def walk_table(
+    table: Table, first: bytes, end: bytes | None, over: Sequence[Change] = ()
+) -> Iterator[tuple[bytes, bytes]]:
     """A table's entries of ``[first, end)`` (None: to the last one) in order of keys, with changes, which are in order,
     laid over them; a page is in memory, not the whole. Beacons, which a broker's table has among them, are left out.
     """

@@ -33,14 +33,14 @@ class Absent:
 ABSENT: Final = Absent()
 
 
-class Cell:
+class OverlayEntry:
     """What is known of one state key. ``value``: the newest one that is done, None when it was deleted; with no layer
     left, what the table holds; ABSENT: the table has to be asked.
 
-    ``attempt`` and ``own``: of an attempt that wrote it (see ``Writes``), and what. ``layer`` and ``at``: the number of
-    the layer that it came into last, and its place there. ``layers``: how many it is in that the table does not hold.
-    ``is_here``: whether the overlay finds it; what another one says is nothing that later records see. ``point``,
-    ``key_bytes``, ``is_of_map``: what its key says and how long that is, so that nobody has to look at it.
+    ``attempt`` and ``own``: of an attempt that wrote it (see ``AttemptWrites``), and what. ``layer`` and ``at``: the
+    number of the layer that it came into last, and its place there. ``layers``: how many it is in that the table
+    does not hold. ``is_here``: whether the overlay finds it; what another one says is nothing that later records see.
+    ``point``, ``key_bytes``, ``is_of_map``: what its key says and how long that is, so that nobody has to look at it.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class Cell:
         self.size = 0
 
 
-Changes: TypeAlias = dict[Cell, bytes | None]
+Changes: TypeAlias = dict[OverlayEntry, bytes | None]
 """New values, None for a deleted one."""
 
 
@@ -69,26 +69,26 @@ class Layer:
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        self.cells: list[Cell] = []
+        self.cells: list[OverlayEntry] = []
         self.values: list[bytes | None] = []
 
     def __bool__(self) -> bool:
         return len(self.cells) > 0
 
-    def append(self, cell: Cell, value: bytes | None) -> None:
+    def append(self, cell: OverlayEntry, value: bytes | None) -> None:
         """One more change."""
         self.cells.append(cell)
         self.values.append(value)
 
 
-class Writes:
+class AttemptWrites:
     """What an attempt at a record wrote, which nobody else sees. ``begin`` makes it that of another attempt."""
 
     __slots__ = ("cells", "number")
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        self.cells: list[Cell] = []
+        self.cells: list[OverlayEntry] = []
 
     def begin(self) -> None:
         """Nothing is written."""
@@ -96,14 +96,14 @@ class Writes:
             self.number = next(_numbers)
             self.cells.clear()
 
-    def put(self, cell: Cell, value: bytes | None) -> None:
+    def put(self, cell: OverlayEntry, value: bytes | None) -> None:
         """A new value, None: it is deleted."""
         cell.own = value
         if cell.attempt != self.number:
             cell.attempt = self.number
             self.cells.append(cell)
 
-    def get(self, cell: Cell) -> bytes | Absent | None:
+    def get(self, cell: OverlayEntry) -> bytes | Absent | None:
         """What was written; ABSENT: nothing."""
         return cell.own if cell.attempt == self.number else ABSENT
 
@@ -122,11 +122,11 @@ class Overlay:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max, self._bytes = bytes_max, 0
-        self._cells: dict[bytes, Cell] = {}
-        self._queue: deque[Cell] = deque()
+        self._cells: dict[bytes, OverlayEntry] = {}
+        self._queue: deque[OverlayEntry] = deque()
         """Cells in the order in which they are evicted; one that is in a layer when its turn comes is queued anew when
         that is settled."""
-        self._maps: dict[bytes, dict[bytes, Cell]] = {}
+        self._maps: dict[bytes, dict[bytes, OverlayEntry]] = {}
         """Map entries in layers, by what the entries of one map begin with."""
         self._committed: Changes = {}
 
@@ -136,15 +136,15 @@ class Overlay:
 
     # --- cells -------------------------------------------------------------------------------------------------------
 
-    def find(self, key: bytes) -> Cell | None:
+    def find(self, key: bytes) -> OverlayEntry | None:
         """The cell of a key; None when there is none in memory."""
         return self._cells.get(key)
 
-    def cell(self, key: bytes) -> Cell:
+    def cell(self, key: bytes) -> OverlayEntry:
         """The cell of a key, a new one when there is none. On the loop only; ``keep_bound`` has to follow."""
         cell = self._cells.get(key)
         if cell is None:
-            cell = self._cells[key] = Cell(key)
+            cell = self._cells[key] = OverlayEntry(key)
             cell.is_here = True
             self._enqueue(cell)
         return cell
@@ -154,7 +154,7 @@ class Overlay:
         cell = self._cells.get(key)
         return ABSENT if cell is None else cell.value
 
-    def learn(self, cells: Sequence[Cell], values: Sequence[bytes | None]) -> None:
+    def learn(self, cells: Sequence[OverlayEntry], values: Sequence[bytes | None]) -> None:
         """What the table held of cells that it had to be asked for. One that was written meanwhile knows better, and so
         does the next one of a key whose cell was evicted.
         """
@@ -183,12 +183,12 @@ class Overlay:
             cell.value = ABSENT
             del self._cells[cell.key]
 
-    def _enqueue(self, cell: Cell) -> None:
+    def _enqueue(self, cell: OverlayEntry) -> None:
         cell.size, cell.is_queued = _size(cell), True
         self._bytes += cell.size
         self._queue.append(cell)
 
-    def _measure(self, cell: Cell) -> None:
+    def _measure(self, cell: OverlayEntry) -> None:
         """Its value has changed."""
         if cell.is_queued:
             size = _size(cell)
@@ -209,7 +209,7 @@ class Overlay:
             cell.value = value
             self._come_in(cell)
 
-    def move(self, writes: Writes, layer: Layer) -> int:
+    def move(self, writes: AttemptWrites, layer: Layer) -> int:
         """A record is done: its writes, which are put into a layer. By how much that grows in memory, about."""
         grown = 0
         for cell in writes.cells:
@@ -229,7 +229,7 @@ class Overlay:
                 self._come_in(cell)
         return grown
 
-    def _come_in(self, cell: Cell) -> None:
+    def _come_in(self, cell: OverlayEntry) -> None:
         """Into one layer more."""
         cell.layers += 1
         if cell.layers == 1 and cell.is_of_map:
@@ -286,11 +286,11 @@ def entry_bytes(key: bytes, value: bytes | None) -> int:
     return ENTRY_OVERHEAD_BYTES + len(key) + (0 if value is None else len(value))
 
 
-def _size(cell: Cell) -> int:
+def _size(cell: OverlayEntry) -> int:
     return CELL_OVERHEAD_BYTES + cell.key_bytes + (len(cell.value) if isinstance(cell.value, bytes) else 0)
 
 
-def _first(item: tuple[bytes, Cell]) -> bytes:
+def _first(item: tuple[bytes, OverlayEntry]) -> bytes:
     return item[0]
 
 

@@ -65,7 +65,7 @@ class RocksInUse(RocksError):
         self.folder, self.pid = folder, pid
 
 
-class Writes:
+class WriteBatch:
     """Puts and deletes that happen together or not at all."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Rocks:
         with self._reads(), self.entries(first, end) as entries:
             return list(islice(entries, entries_max))
 
-    def write(self, writes: Writes, *, sync: bool = False) -> None:
+    def write(self, writes: WriteBatch, *, sync: bool = False) -> None:
         """Do all of these writes; with ``sync`` they survive the death of the machine too."""
         with _in_words(self.folder):
             if sync:

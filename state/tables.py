@@ -59,7 +59,7 @@ class Table(Protocol):
         """At most so many entries of ``[first, end)`` (None: to the last one) in order of keys."""
 
 
-class Copy(Table, Protocol):
+class LocalCopy(Table, Protocol):
     """A table that follows the changelog."""
 
     def markers(self) -> Steps[Marker]:
@@ -75,10 +75,10 @@ class Copy(Table, Protocol):
         """Drop all entries and markers of a range, in one step."""
 
 
-class Copies(Protocol):
+class LocalCopies(Protocol):
     """The copies of one application in one place."""
 
-    def copy(self, topic: str, partition: int) -> Copy:
+    def copy(self, topic: str, partition: int) -> LocalCopy:
         """The copy for a source partition; an empty one when there was none."""
 
     def declare(self, stores: Sequence[StoreInfo]) -> None:

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from .keys import prefix_end
-from .rocks import Rocks, RocksError, Writes, open_rocks
+from .rocks import Rocks, RocksError, WriteBatch, open_rocks
 from .tables import TABLE_CONFIG
 
 KIND: Final = "topics"
@@ -136,7 +136,7 @@ class Guard(NamedTuple):
     epoch: int
 
 
-class _Topic(msgspec.Struct, array_like=True, frozen=True):
+class _TopicFound(msgspec.Struct, array_like=True, frozen=True):
     number: int
     partitions: int
     config: dict[str, str]
@@ -148,7 +148,7 @@ class _Topic(msgspec.Struct, array_like=True, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_chunk = msgspec.msgpack.Decoder(list[StoredRecord]).decode
-_decode_topic = msgspec.msgpack.Decoder(_Topic).decode
+_decode_topic = msgspec.msgpack.Decoder(_TopicFound).decode
 _decode_marks = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _decode_int = msgspec.msgpack.Decoder(int).decode
 
@@ -162,7 +162,7 @@ class TopicStore:
         self._rocks = rocks
         self._writable = writable
         self._writing = threading.Lock()
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicFound] = {}
         self._marks: dict[tuple[str, int], Marks] = {}
         self._chunks: OrderedDict[bytes, list[StoredRecord]] = OrderedDict()
         self._chunks_lock = threading.Lock()
@@ -171,12 +171,12 @@ class TopicStore:
     @classmethod
     def open(cls, path: Path | str) -> "TopicStore":
         """The folder's one writer; makes it if there is none. Raises RocksError."""
-        return _opened(open_rocks(Path(path), KIND, FORMAT, "write"), writable=True)
+        return _open_store(open_rocks(Path(path), KIND, FORMAT, "write"), writable=True)
 
     @classmethod
     def open_read_only(cls, path: Path | str) -> "TopicStore":
         """A view of what was written before now, also while a writer is running. Raises RocksError."""
-        return _opened(open_rocks(Path(path), KIND, FORMAT, "beside"), writable=False)
+        return _open_store(open_rocks(Path(path), KIND, FORMAT, "beside"), writable=False)
 
     @property
     def writing(self) -> bool:
@@ -198,7 +198,7 @@ class TopicStore:
             if name in self._topics:
                 return False
             number = 1 + max((topic.number for topic in self._topics.values()), default=0)
-            topic = _Topic(number, partitions, dict(config))
+            topic = _TopicFound(number, partitions, dict(config))
             writes = self._writes()
             writes.put(b"t" + name.encode(), _encode(topic))
             for partition in range(partitions):
@@ -349,13 +349,13 @@ class TopicStore:
             raise NotALog(topic)
         return marks
 
-    def _writes(self) -> Writes:
+    def _writes(self) -> WriteBatch:
         if not self._writable:
             raise RocksError(f"{self.folder} was opened for reading only")
-        return Writes()
+        return WriteBatch()
 
     def _load(self) -> None:
-        topics: dict[str, _Topic] = {}
+        topics: dict[str, _TopicFound] = {}
         marks: dict[tuple[str, int], Marks] = {}
         with self._rocks.entries(b"t", b"u") as entries:
             for key, value in entries:
@@ -430,7 +430,7 @@ class TopicTable:
         return [(key[_PREFIX:], value) for key, value in found]
 
 
-def _opened(rocks: Rocks, *, writable: bool) -> TopicStore:
+def _open_store(rocks: Rocks, *, writable: bool) -> TopicStore:
     try:
         return TopicStore(rocks, writable=writable)
     except BaseException:
@@ -438,7 +438,7 @@ def _opened(rocks: Rocks, *, writable: bool) -> TopicStore:
         raise
 
 
-def _put_values(writes: Writes, prefix: bytes, group: Sequence[Appended]) -> None:
+def _put_values(writes: WriteBatch, prefix: bytes, group: Sequence[Appended]) -> None:
     """Write one partition's records by key; in their order, so the last one of a key stays."""
     for record in group:
         if record.key is None:

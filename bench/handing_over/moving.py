@@ -15,7 +15,7 @@ from typing import Any
 
 from handing_over.sizes import GROUPS, MOVES_PER_SECOND, TIMES, Group, Size
 from handing_over.stage import Stage, Work, begun, cut, names_of, said, staged
-from keylanes.group.happened import Move, MoveState
+from keylanes.group.happened import MoveEntry, MoveState
 from keylanes.group.plans import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
@@ -141,19 +141,19 @@ async def _move(logs: Logs, homes: dict[Points, Home], names: Sequence[str], siz
     return failed
 
 
-def is_done(move: Move, since_s: float) -> bool:
+def is_done(move: MoveEntry, since_s: float) -> bool:
     """Whether it was asked for since then, and is another member's now."""
     is_moved = move.state is MoveState.MOVED and move.taken_up_ms is not None
     is_between = move.origin is not None and move.target is not None and move.origin != move.target
     return is_moved and is_between and move.asked is not None and move.asked.ms / 1e3 >= since_s
 
 
-def _moved(chunk: Points, done: Sequence[Move]) -> bool:
+def _moved(chunk: Points, done: Sequence[MoveEntry]) -> bool:
     """Whether some of its points went to another member."""
     return any(move.partition == chunk.partition and move.first < chunk.end and chunk.first < move.end for move in done)
 
 
-def has_until_s(move: Move, done: Sequence[Move], ahead: float) -> float:
+def has_until_s(move: MoveEntry, done: Sequence[MoveEntry], ahead: float) -> float:
     """Until when the new owner of what was moved has all of it, by the monotonic clock."""
     place = move.topic, move.partition
     later = (
@@ -168,7 +168,9 @@ def has_until_s(move: Move, done: Sequence[Move], ahead: float) -> float:
     return min(later, default=math.inf)
 
 
-def figures_of(move: Move, notes: Sequence[Notes], points: Any, ahead: float, until_s: float) -> dict[str, Any] | None:
+def figures_of(
+    move: MoveEntry, notes: Sequence[Notes], points: Any, ahead: float, until_s: float
+) -> dict[str, Any] | None:
     """The times of a move, in ms behind the last record of its old owner. None where a side had no record."""
     assert move.asked is not None, "see is_done"
     assert move.origin is not None, "the same"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from keylanes.brokers.protocol import Appender, Outgoing, Reader, TopicPartition
-from keylanes.group.cells import Standing, cells
-from keylanes.group.happened import Change, Move
+from keylanes.group.cells import CellState, cells
+from keylanes.group.happened import Change, MoveEntry
 from keylanes.group.heard import MEMBERS
 from keylanes.group.history import History
 from keylanes.keyrange.steps import Steps
@@ -95,7 +95,7 @@ class Logs:
         place, names = (self.topic, partition), self.names()
         parts, found = self.ledger.partition(place).parts, list[tuple[int, int, str]]()
         for cell in cells(self.ledger.control, self.ledger.partitions, place, ()):
-            is_held = cell.standing is Standing.HELD and cell.epoch in parts
+            is_held = cell.standing is CellState.HELD and cell.epoch in parts
             cut = parts[cell.epoch].workers if is_held else UNCUT
             for first, end, worker in cut.all_pieces(cell.first, cell.end):
                 name = "" if worker is None else names.get(cell.owner, "")
@@ -111,9 +111,9 @@ class Logs:
         names = {name for first, end, name in over if first < points.end and points.first < end}
         return names.pop() if len(names) == 1 else ""
 
-    def moves(self) -> list[Move]:
+    def moves(self) -> list[MoveEntry]:
         """All moves so far, in order."""
-        return [entry for entry in self.history.entries() if isinstance(entry, Move)]
+        return [entry for entry in self.history.entries() if isinstance(entry, MoveEntry)]
 
     def expelled(self) -> list[Change]:
         """Who was expelled, and why."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from keylanes.group.happened import Move
+from keylanes.group.happened import MoveEntry
 from keylanes.group.plans import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
 from rig.logs import LOOK_S, opened
@@ -54,7 +54,7 @@ def _is_granted(bands: Sequence[tuple[int, int, str]], wanted: Wanted) -> bool:
     return any(a <= first and end <= b and name == wanted.name for a, b, name in bands)
 
 
-def handed_over_ms(moves: Sequence[Move], ended_s: float) -> list[int]:
+def handed_over_ms(moves: Sequence[MoveEntry], ended_s: float) -> list[int]:
     """How long each move took that the harness asked for and that was over by then, by the clock of the logs."""
     return [
         move.taken_up_ms - move.asked.ms

@@ -4,7 +4,7 @@ import ipaddress
 from typing import Final
 
 from ...errors import SettingsError
-from ..security import Security, shown
+from ..security import Security, address_without_login
 
 PORT_MAX: Final = 65_535
 FORM: Final = "kafka://host:port[,host:port…]"
@@ -21,8 +21,9 @@ def hosts_of(bootstrap: str) -> list[str]:
     """
     if "@" in bootstrap:
         raise SettingsError(
-            f"the broker's address is {FORM}, without a user and a password; seen {shown(bootstrap)!r}: leave out what "
-            "stands before the @, and give Settings(security=Security(sasl_plain_username=…, sasl_plain_password=…)), "
+            f"the broker's address is {FORM}, without a user and a password; seen "
+            f"{address_without_login(bootstrap)!r}: leave out what stands before the @, and give "
+            " Settings(security=Security(sasl_plain_username=…, sasl_plain_password=…)), "
             "or KEYLANES_SASL_PLAIN_USERNAME and KEYLANES_SASL_PLAIN_PASSWORD for Settings.from_env()"
         )
     hosts = []

@@ -82,7 +82,7 @@ class _Told(NamedTuple):
     API_VERSION: int = 5
 
 
-class _Answered(NamedTuple):
+class _NodeAnswer(NamedTuple):
     node: str
     connection: Any
     metadata: Any
@@ -148,7 +148,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             inside.connections(self)[inside.BOOTSTRAP] = answered.connection
         inside.keep_metadata(self)
 
-    async def _first_server(self) -> _Answered:
+    async def _first_server(self) -> _NodeAnswer:
         """The servers are tried side by side; of all but the first that answers the connections are closed."""
         self._servers = {f"{host}:{port}": (host, port) for host, port, _ in self.hosts}
         others = set(self._servers)
@@ -161,7 +161,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             for node in others:
                 self._let_go_of(node)
 
-    async def _learn(self, node: str) -> _Answered:
+    async def _learn(self, node: str) -> _NodeAnswer:
         """The brokers by one server. Its connection is closed unless it answers."""
         connection = await self._get_conn(node)
         if connection is None:
@@ -182,7 +182,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 raise aiokafka.errors.KafkaConnectionError(in_words(error, node, self._protocol)) from error
             raise
         self._note_answer(node, ConnectionGroup.DEFAULT)
-        return _Answered(node, connection, metadata)
+        return _NodeAnswer(node, connection, metadata)
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str] | None) -> bool:
         """Ask the brokers one by one, silent ones last; when none of them answers, the servers of the beginning: the
@@ -256,7 +256,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 until_s = max(until_s, connection.muted_until_s + self._attempt_s)
                 if (left_s := until_s - self._now_s()) > 0:
                     await asyncio.wait([answer], timeout=left_s)
-                elif received == (now := inside.received(connection)):
+                elif received == (now := inside.bytes_received(connection)):
                     self.lost(node_id, is_handed_on=is_handed_on)
                     raise aiokafka.errors.RequestTimedOutError
                 else:

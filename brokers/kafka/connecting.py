@@ -51,7 +51,7 @@ def refusal_of(error: BaseException, server: str, log_in: str) -> Authentication
                 "that the brokers trust"
             )
         if isinstance(cause, LOG_IN_REFUSED):
-            return AuthenticationRefused(f"{server} refuses the log-in: {_said(cause)}. Look at {log_in}")
+            return AuthenticationRefused(f"{server} refuses the log-in: {_text_of_error(cause)}. Look at {log_in}")
         if isinstance(cause, aiokafka.errors.UnsupportedSaslMechanismError):
             return AuthenticationRefused(
                 f"{server} does not offer this sasl_mechanism: give one that its brokers offer"
@@ -65,7 +65,7 @@ def refusal_of(error: BaseException, server: str, log_in: str) -> Authentication
 
 def in_words(error: BaseException, server: str, security_protocol: str) -> str:
     """Why there is no connection, and what is likely behind it."""
-    text = f"no connection to {server}: {_said(error)}"
+    text = f"no connection to {server}: {_text_of_error(error)}"
     if any(isinstance(cause, ConnectionRefusedError | NoToken) for cause in _chain(error)):
         return text
     is_closed = isinstance(error, aiokafka.errors.KafkaConnectionError | EOFError)
@@ -88,7 +88,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _said(error: BaseException) -> str:
+def _text_of_error(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
     return str(error) or repr(error)

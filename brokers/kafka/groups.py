@@ -77,7 +77,7 @@ class OffsetsRequest7(RequestStruct):  # type: ignore[misc]  # of a library with
     )
 
 
-class OffsetsRequest(Request[OffsetFetchRequest_v3 | OffsetsRequest7]):  # type: ignore[misc]  # of a library without types
+class GroupOffsetsRequest(Request[OffsetFetchRequest_v3 | OffsetsRequest7]):  # type: ignore[misc]  # of a library without types
     """In the newest of two versions that the broker knows."""
 
     API_KEY = 9
@@ -144,7 +144,7 @@ async def group_offsets(
     state = await _state(link, group, deadline)
     offsets: dict[TopicPartition, int] = {}
     if state in EMPTY:
-        offsets = await _committed(link, group, partitions, deadline)
+        offsets = await _committed_offsets(link, group, partitions, deadline)
         state = await _state(link, group, deadline)
     return GroupOffsets(state, state not in EMPTY, offsets)
 
@@ -167,11 +167,11 @@ async def _state(link: KafkaLink, group: str, deadline: Deadline) -> str:
         return str(listed.get(group, DEAD))
 
 
-async def _committed(
+async def _committed_offsets(
     link: KafkaLink, group: str, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[TopicPartition, int]:
     while True:
-        reply = await _ask(link, group, OffsetsRequest(group, partitions), deadline)
+        reply = await _ask(link, group, GroupOffsetsRequest(group, partitions), deadline)
         found: dict[TopicPartition, int] = {}
         codes = {reply.error_code}
         for topic, rows, *_ in reply.topics:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from aiokafka.client import ConnectionGroup
 
-from ..protocol import Record, TopicPartition
+from ..protocol import ConsumerRecord, TopicPartition
 
 USED: Final[Mapping[str, tuple[str, ...]]] = {
     "aiokafka.consumer.consumer.AIOKafkaConsumer": ("_client", "_closed", "_coordinator", "_fetcher", "_subscription"),
@@ -90,7 +90,7 @@ def is_waited_for(connection: Any) -> bool:
     return any(not answer.done() for _, _, answer in connection._requests)
 
 
-def received(connection: Any) -> int:
+def bytes_received(connection: Any) -> int:
     """How much of an answer is there that is not whole yet, in bytes: it tells a slow answer from a silent broker."""
     reader = connection._reader
     return 0 if reader is None else len(reader._buffer)
@@ -143,17 +143,17 @@ def position_of(consumer: Any, source: TopicPartition) -> int:
     return position
 
 
-class Answered(NamedTuple):
+class ReadAnswers(NamedTuple):
     """What the answers to reads of a partition told. Both are None as long as none came."""
 
     at_ms: Any  # when the last one came, by the wall clock
     stable_end: int | None  # the last stable offset
 
 
-def answered_of(consumer: Any, source: TopicPartition) -> Answered:
+def answered_of(consumer: Any, source: TopicPartition) -> ReadAnswers:
     """Whether the broker is silent, or answers without the records that it says it has."""
     state = _state_of(consumer, source)
-    return Answered(state.timestamp, state.lso)
+    return ReadAnswers(state.timestamp, state.lso)
 
 
 def _state_of(consumer: Any, source: TopicPartition) -> Any:
@@ -194,18 +194,20 @@ def set_partition_bytes(consumer: Any, bytes_max: int) -> None:
     consumer._fetcher._max_partition_fetch_bytes = bytes_max
 
 
-def held(consumer: Any) -> Collection[TopicPartition]:
+def partitions_held(consumer: Any) -> Collection[TopicPartition]:
     """The partitions of which an answer is there, in the order in which they came. They are aiokafka's partitions."""
     found: Collection[TopicPartition] = consumer._fetcher._records
     return found
 
 
-async def take_held(consumer: Any, source: TopicPartition, records_max: int) -> Mapping[TopicPartition, list[Record]]:
+async def take_held(
+    consumer: Any, source: TopicPartition, records_max: int
+) -> Mapping[TopicPartition, list[ConsumerRecord]]:
     """What is there of one partition, as it was parsed; raises what the answer was, if that is an error. It does not
     suspend. ``getmany`` would wait a turn, and make an object of each record.
     """
     _hand_on_as_parsed(consumer._fetcher._records[source])
-    found: Mapping[TopicPartition, list[Record]]
+    found: Mapping[TopicPartition, list[ConsumerRecord]]
     found = await consumer._fetcher.fetched_records([source], 0, max_records=records_max)
     return found
 
@@ -232,7 +234,7 @@ def _hand_on_as_parsed(fetched: Any) -> None:
         fetched.getall = functools.partial(_all_at_once, weakref.ref(fetched))
 
 
-def _all_at_once(fetched_here: "weakref.ref[Any]", max_records: int) -> list[Record]:
+def _all_at_once(fetched_here: "weakref.ref[Any]", max_records: int) -> list[ConsumerRecord]:
     """The consumer's ``getall``, without a call for each record."""
     fetched: Any = fetched_here()  # whoever calls has it
     parsed = fetched._partition_records
@@ -245,5 +247,5 @@ def _all_at_once(fetched_here: "weakref.ref[Any]", max_records: int) -> list[Rec
     return records
 
 
-def _as_parsed(_source: TopicPartition, record: Record) -> Record:
+def _as_parsed(_source: TopicPartition, record: ConsumerRecord) -> ConsumerRecord:
     return record

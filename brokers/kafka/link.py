@@ -183,12 +183,12 @@ class LinkSettings:
             "ssl_context": context,
             "sasl_mechanism": security.sasl_mechanism,
             "sasl_plain_username": security.sasl_plain_username,
-            "sasl_plain_password": _revealed(security.sasl_plain_password),
+            "sasl_plain_password": _reveal_secret(security.sasl_plain_password),
             "sasl_oauth_token_provider": self.log_ins.tokens,
         }
 
 
-def _revealed(secret: Secret | None) -> str | None:
+def _reveal_secret(secret: Secret | None) -> str | None:
     return None if secret is None else secret.reveal()
 
 
@@ -200,7 +200,7 @@ def growing_pauses() -> Iterator[float]:
         pause_ms = min(pause_ms * 2, PAUSE_MS_MAX)
 
 
-async def started(
+async def start_within(
     make: Callable[[], T],
     start: Callable[[T], Awaitable[object]],
     drop: Callable[[T], Awaitable[None]],
@@ -248,7 +248,7 @@ class KafkaLink:
         """Connect to the bootstrap server that answers first; raises BrokerTimeout, AuthenticationRefused."""
         deadline = deadline or self.deadline(f"connecting to Kafka at {self.settings.bootstrap}")
         if self._client is None:
-            self._client = await started(self.settings.client, KafkaClient.bootstrap, self._drop, deadline)
+            self._client = await start_within(self.settings.client, KafkaClient.bootstrap, self._drop, deadline)
 
     async def close(self) -> None:
         """Close all connections; bounded in time."""

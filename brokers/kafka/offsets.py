@@ -57,7 +57,7 @@ class OffsetsRequest4(RequestStruct):  # type: ignore[misc]  # of a library with
     )
 
 
-class OffsetsRequest(Request[OffsetsRequest4]):  # type: ignore[misc]  # of a library without types
+class ListOffsetsRequest(Request[OffsetsRequest4]):  # type: ignore[misc]  # of a library without types
     """Rows are (partition, leader epoch, timestamp)."""
 
     API_KEY = 2
@@ -126,7 +126,7 @@ async def offsets_of(
         return partition.partition, link.leaders.epoch(partition), which[partition]
 
     rows = {partition: (lambda one=partition: row_of(one)) for partition in which}
-    answers = await ask_leaders(link, rows, OffsetsRequest, 0, "READ", deadline)
+    answers = await ask_leaders(link, rows, ListOffsetsRequest, 0, "READ", deadline)
     for partition, (code, *_) in answers.items():
         if code == Code.TOPIC_NOT_AUTHORIZED:
             raise link.settings.refused(Right("topic", partition.topic, "READ"))
@@ -179,7 +179,7 @@ class ConfirmedWatermarks:
                     rows.append((partition.partition, epochs[partition], LATEST))
         agree, deposed = Counter[TopicPartition](), set[TopicPartition]()
         answers = {
-            asyncio.ensure_future(_answer_or_loss(self._link, node, OffsetsRequest(list(topics.items())), deadline))
+            asyncio.ensure_future(_answer_or_loss(self._link, node, ListOffsetsRequest(list(topics.items())), deadline))
             for node, topics in asked.items()
         }
         try:

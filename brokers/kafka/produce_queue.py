@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from ..asking import Deadline
-from ..delivery import REQUEST_BYTES_MAX, Answer, Batch
+from ..delivery import REQUEST_BYTES_MAX, AppendAnswer, ProduceBatch
 from ..protocol import TopicPartition
 from ..throttling import Allowance
 
-Batches = Mapping[TopicPartition, Batch[bytes]]
-Answers = Mapping[TopicPartition, Answer]
+Batches = Mapping[TopicPartition, ProduceBatch[bytes]]
+Answers = Mapping[TopicPartition, AppendAnswer]
 
 
 @dataclass(eq=False)
-class _Asked:
+class _ProduceCall:
     batches: Batches
     deadline: Deadline
     answers: asyncio.Future[Answers]
@@ -30,13 +30,13 @@ class ProduceQueue:
 
     def __init__(self, send: Callable[[Batches, Deadline], Awaitable[Answers]], allowance: Allowance) -> None:
         self._send, self._allowance = send, allowance
-        self._asked: list[_Asked] = []
+        self._asked: list[_ProduceCall] = []
         self._sending: asyncio.Task[None] | None = None
 
     async def answers(self, batches: Batches, deadline: Deadline) -> Answers:
         """The answers for these batches. Whoever is cancelled before they are sent keeps them from being sent."""
         loop = asyncio.get_running_loop()
-        asked = _Asked(batches, deadline, loop.create_future())
+        asked = _ProduceCall(batches, deadline, loop.create_future())
         self._asked.append(asked)
         if self._sending is None:
             self._sending = loop.create_task(self._send_all())
@@ -67,7 +67,7 @@ class ProduceQueue:
                         one.answers.set_result(answers)
         self._sending = None
 
-    def _taken(self) -> list[_Asked]:
+    def _taken(self) -> list[_ProduceCall]:
         """The first ones, as many as fit into a request."""
         number = size = 0
         room = self._allowance.request_max(asyncio.get_running_loop().time())

@@ -23,10 +23,10 @@ from ..protocol import (
     Batch,
     BrokerError,
     BrokerTimeout,
+    ConsumerRecord,
     CorruptRecord,
     Headers,
     OffsetOutOfRange,
-    Record,
     TopicPartition,
     UnknownTopic,
     Watermarks,
@@ -34,7 +34,7 @@ from ..protocol import (
 from ..rights import Right
 from . import inside
 from .identities import TopicIdentities
-from .link import LinkSettings, started
+from .link import LinkSettings, start_within
 
 FETCH_WAIT_MS_MAX: Final = 250  # a new assignment may wait so long for the answer to an old request
 PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -85,7 +85,7 @@ class KafkaReader:
         """Connect; raises BrokerTimeout."""
         deadline = self._settings.deadline(f"connecting a reader to Kafka at {self._settings.bootstrap}")
         if self._consumer is None:
-            self._consumer = await started(self._new_consumer, self._start, self._drop, deadline)
+            self._consumer = await start_within(self._new_consumer, self._start, self._drop, deadline)
 
     def _new_consumer(self) -> Any:
         consumer = AIOKafkaConsumer(
@@ -164,7 +164,7 @@ class KafkaReader:
                 continue
             self._look_at_topics(loop.time())
             asked = [source for source in sources if source in self._positions]
-            if self._checking is not None and inside.held(self._consumer):
+            if self._checking is not None and inside.partitions_held(self._consumer):
                 await self._has_checked()
                 continue
             batches = await self._take(asked, records_max)
@@ -223,7 +223,7 @@ class KafkaReader:
             raise BrokerError(f"the reader has failed: {failed!r}") from failed
         wanted = {source: source for source in asked}  # aiokafka's partitions equal ours, but are not ours
         batches: list[Batch] = []
-        for source in [wanted[held] for held in inside.held(consumer) if held in wanted]:
+        for source in [wanted[held] for held in inside.partitions_held(consumer) if held in wanted]:
             try:
                 # This does not suspend: nothing can be assigned in between.
                 wanted_max = 1 if source in self._careful else records_max
@@ -243,7 +243,7 @@ class KafkaReader:
                 raise await self._meaning(error, source, positions[source]) from error
             position = inside.position_of(consumer, source)
             if position != positions[source]:
-                records: Sequence[Record] = found.get(source, ())
+                records: Sequence[ConsumerRecord] = found.get(source, ())
                 if records and records[0].timestamp is None:  # as Kafka kept them before version 0.10
                     records = [_Old(r.offset, NO_TIMESTAMP, r.key, r.value, r.headers) for r in records]
                 positions[source] = position

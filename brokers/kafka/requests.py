@@ -10,7 +10,7 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnReque
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from ..asking import Deadline, NotSent, ReplyLost
-from ..delivery import Answer, Batch, TopicNumbers, Verdict
+from ..delivery import AppendAnswer, ProduceBatch, TopicNumbers, Verdict
 from ..filling import fill
 from ..producer import IdState
 from ..protocol import NotAuthorized, Outgoing, TopicPartition
@@ -105,7 +105,7 @@ class KafkaRequests:
 
     def encode(
         self, records: Sequence[Outgoing], indexes: Sequence[int], first: int, sequence: int, limit: int
-    ) -> Batch[bytes]:
+    ) -> ProduceBatch[bytes]:
         """See ``BatchRequests``."""
         builder = DefaultRecordBatchBuilder(
             2,
@@ -119,13 +119,13 @@ class KafkaRequests:
         count = fill(builder.append, records, indexes, first)
         unpacked = builder.size()
         data = builder.build()
-        return Batch(count, data, len(data), unpacked)
+        return ProduceBatch(count, data, len(data), unpacked)
 
     async def produce(
-        self, batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline
-    ) -> dict[TopicPartition, Answer]:
+        self, batches: Mapping[TopicPartition, ProduceBatch[bytes]], deadline: Deadline
+    ) -> dict[TopicPartition, AppendAnswer]:
         """See ``BatchRequests``; leaders that did not take their batches are forgotten."""
-        by_node: dict[Node, dict[TopicPartition, Batch[bytes]]] = {}
+        by_node: dict[Node, dict[TopicPartition, ProduceBatch[bytes]]] = {}
         for partition, batch in batches.items():
             leader = self.link.leaders.leader(partition)
             by_node.setdefault(NO_NODE if leader is None else leader, {})[partition] = batch
@@ -140,10 +140,10 @@ class KafkaRequests:
         return self._queues[node]
 
     async def _produce_at(
-        self, node: Node, batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline
-    ) -> dict[TopicPartition, Answer]:
+        self, node: Node, batches: Mapping[TopicPartition, ProduceBatch[bytes]], deadline: Deadline
+    ) -> dict[TopicPartition, AppendAnswer]:
         if node == NO_NODE:
-            return dict.fromkeys(batches, Answer(Verdict.NOT_SENT, describe_code(Code.LEADER_NOT_AVAILABLE)))
+            return dict.fromkeys(batches, AppendAnswer(Verdict.NOT_SENT, describe_code(Code.LEADER_NOT_AVAILABLE)))
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for (topic, partition), batch in batches.items():
             topics.setdefault(topic, []).append((partition, batch.payload))
@@ -156,24 +156,24 @@ class KafkaRequests:
         try:
             reply = await self.link.ask(node, request, deadline)
         except NotSent as error:
-            return dict.fromkeys(batches, Answer(Verdict.NOT_SENT, str(error)))
+            return dict.fromkeys(batches, AppendAnswer(Verdict.NOT_SENT, str(error)))
         except ReplyLost as error:
-            return dict.fromkeys(batches, Answer(Verdict.LOST, str(error)))
+            return dict.fromkeys(batches, AppendAnswer(Verdict.LOST, str(error)))
         sent, throttled_s = sum(batch.unpacked for batch in batches.values()), reply.throttle_time_ms / 1000
         self.allowance.moved(sent, throttled_s, asyncio.get_running_loop().time())
-        answers = dict.fromkeys(batches, Answer(Verdict.LOST, f"broker {node} did not answer for it"))
+        answers = dict.fromkeys(batches, AppendAnswer(Verdict.LOST, f"broker {node} did not answer for it"))
         for topic, partitions in reply.topics:
             for partition, code, offset, *_ in partitions:
                 place = TopicPartition(topic, partition)
                 end = offset + batches[place].records if code == Code.NONE and offset >= 0 else -1
                 refusal = self._refusal([topic]) if code == Code.TOPIC_NOT_AUTHORIZED else None
                 is_untimely = code == Code.INVALID_TIMESTAMP
-                answers[place] = Answer(verdict_of(code), describe_code(code), end, refusal, is_untimely)
+                answers[place] = AppendAnswer(verdict_of(code), describe_code(code), end, refusal, is_untimely)
         return answers
 
     # --- to the coordinator of the transactional id ------------------------------------------------------------------
 
-    async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
+    async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> AppendAnswer:
         """See ``TransactionRequests``. Not while a leader of these throttles: the transaction would wait, opened."""
         leaders = {self.link.leaders.leader(partition) for partition in partitions}
         await self.link.unmuted([node for node in leaders if node is not None], deadline)
@@ -193,7 +193,7 @@ class KafkaRequests:
         refused = [topic for topic, rows in errors if any(code == Code.TOPIC_NOT_AUTHORIZED for _, code in rows)]
         return answer.refused_by(self._refusal(refused)) if refused else answer
 
-    async def commit(self, deadline: Deadline) -> Answer:
+    async def commit(self, deadline: Deadline) -> AppendAnswer:
         """See ``TransactionRequests``."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
@@ -204,7 +204,7 @@ class KafkaRequests:
         answer, _reply = await self._ask_coordinator(request, lambda reply: [reply.error_code], deadline)
         return answer
 
-    async def describe(self, deadline: Deadline) -> tuple[Answer, IdState | None]:
+    async def describe(self, deadline: Deadline) -> tuple[AppendAnswer, IdState | None]:
         """See ``TransactionRequests``."""
         request = DescribeTransactionsRequest([self._id])
         answer, reply = await self._ask_coordinator(
@@ -224,7 +224,7 @@ class KafkaRequests:
 
     async def _ask_coordinator(
         self, request: Any, codes_of: Callable[[Any], Collection[int]], deadline: Deadline
-    ) -> tuple[Answer, Any]:
+    ) -> tuple[AppendAnswer, Any]:
         """The worst answer, and the reply (None: there was none).
 
         Only the node that gave this epoch is asked: of another one that calls itself the coordinator nothing proves
@@ -233,15 +233,15 @@ class KafkaRequests:
         try:
             reply = await self.link.ask(self.coordinator, request, deadline, coordination=True)
         except NotSent as error:
-            return Answer(Verdict.NOT_SENT, str(error)), None
+            return AppendAnswer(Verdict.NOT_SENT, str(error)), None
         except ReplyLost as error:
-            return Answer(Verdict.LOST, str(error)), None
+            return AppendAnswer(Verdict.LOST, str(error)), None
         codes = sorted(codes_of(reply), key=lambda code: WORST_FIRST.index(verdict_of(code)))
         worst = codes[0] if codes else Code.NONE
         refusal = None
         if worst == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
             refusal = self.link.settings.refused(Right("transactional-id", self._id, "WRITE"))
-        return Answer(verdict_of(worst), describe_code(worst), refusal=refusal), reply
+        return AppendAnswer(verdict_of(worst), describe_code(worst), refusal=refusal), reply
 
     def _refusal(self, topics: Collection[str]) -> NotAuthorized:
         return self.link.settings.refused(*(Right("topic", topic, "WRITE") for topic in topics))

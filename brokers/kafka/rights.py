@@ -54,7 +54,7 @@ class Answers:
     refused: frozenset[Right] = frozenset()
 
 
-def lacking(rights: Iterable[Right], answers: Answers, principal: str | None) -> Lacking:
+def rights_lacking(rights: Iterable[Right], answers: Answers, principal: str | None) -> Lacking:
     """What of these is missing."""
     return Lacking(tuple(right for right in rights if not _has(right, answers)), principal)
 
@@ -89,7 +89,7 @@ async def ask_lacking(link: KafkaLink, rights: Sequence[Right], deadline: Deadli
         if asked:
             refused += [own[name] for name in await ask(link, sorted(asked), deadline)]
     answers = Answers(allowed, frozenset(unseen), frozenset(refused))
-    return lacking(rights, answers, link.settings.security.principal)
+    return rights_lacking(rights, answers, link.settings.security.principal)
 
 
 async def _is_refused(link: KafkaLink, right: Right, deadline: Deadline) -> bool:
@@ -107,7 +107,7 @@ async def _is_refused(link: KafkaLink, right: Right, deadline: Deadline) -> bool
 
 async def _not_read(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     rows = [(name, [(NO_PARTITION, 0, 1)]) for name in topics]
-    return _refused(await link.ask_any(FetchRequest(0, 0, 1, 0, rows), deadline), 1)
+    return _refused_topics(await link.ask_any(FetchRequest(0, 0, 1, 0, rows), deadline), 1)
 
 
 async def _not_written(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
@@ -115,15 +115,17 @@ async def _not_written(link: KafkaLink, topics: Collection[str], deadline: Deadl
     batch.append(0, 0, None, None, [])
     rows = [(name, [(NO_PARTITION, bytes(batch.build()))]) for name in topics]
     request = ProduceRequest(None, -1, link.settings.answered_within_ms, rows)
-    return _refused(await link.ask_any(request, deadline), 1)
+    return _refused_topics(await link.ask_any(request, deadline), 1)
 
 
 async def _not_deleted(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     rows = [(name, [(NO_PARTITION, 0)]) for name in topics]
-    return _refused(await link.ask_any(DeleteRecordsRequest(rows, link.settings.answered_within_ms), deadline), 2)
+    return _refused_topics(
+        await link.ask_any(DeleteRecordsRequest(rows, link.settings.answered_within_ms), deadline), 2
+    )
 
 
-def _refused(reply: Any, code_at: int) -> list[str]:
+def _refused_topics(reply: Any, code_at: int) -> list[str]:
     """The topics of an answer for partitions."""
     return [topic for topic, (row,), *_tags in reply.topics if row[code_at] == Code.TOPIC_NOT_AUTHORIZED]
 

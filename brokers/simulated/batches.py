@@ -9,7 +9,7 @@ from ..protocol import Outgoing
 from ..refusal import BATCH_OVERHEAD
 
 
-def fitting(records: Sequence[Outgoing], indexes: Sequence[int], first: int, limit: int) -> tuple[int, int]:
+def count_fitting(records: Sequence[Outgoing], indexes: Sequence[int], first: int, limit: int) -> tuple[int, int]:
     """How many of the indexed records of one partition from ``first`` on fit into a batch of ``limit`` bytes, and what
     they take. At least one, whatever it takes.
     """

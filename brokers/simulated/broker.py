@@ -19,8 +19,8 @@ from ..protocol import GroupOffsets, Headers, TopicDescription, TopicPartition, 
 from .cluster import Cluster
 from .connection import SimulatedConnection, SimulatedReader
 from .link import ConnectionSevered
-from .log import ClusterState, Entry, SimulatedRecord
-from .network import EPOCH_MS, Fault, Faults, Kind, Latency, Network
+from .log import ClusterState, LogEntry, SimulatedRecord
+from .network import EPOCH_MS, Fault, Faults, Latency, Network, RequestKind
 
 _LATENCY: Final = Latency()
 
@@ -117,7 +117,7 @@ class SimulatedBroker:
             if entry.record is not None and (entry.transaction is None or entry.transaction.committed)
         ]
 
-    def everything(self, source: TopicPartition) -> list[Entry]:
+    def everything(self, source: TopicPartition) -> list[LogEntry]:
         """Every offset from start to high: open and aborted records, markers and holes too."""
         return list(self.state.log(source).entries)
 
@@ -184,11 +184,11 @@ __all__ = [
     "EPOCH_MS",
     "CommittedRecord",
     "ConnectionSevered",
-    "Entry",
     "Fault",
     "Faults",
-    "Kind",
     "Latency",
+    "LogEntry",
+    "RequestKind",
     "SimulatedBroker",
     "SimulatedConnection",
     "SimulatedReader",

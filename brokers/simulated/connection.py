@@ -25,10 +25,10 @@ from ..protocol import (
     Watermarks,
 )
 from ..rights import Lacking, Right
-from ..waiting import rested
+from ..waiting import end_rest
 from .cluster import Cluster
 from .link import ConnectionSevered, KnownNodes, Link, unknown
-from .network import Kind
+from .network import RequestKind
 from .node import Fetched, Leading
 from .requests import Numbered, SimulatedRequests
 
@@ -62,7 +62,7 @@ class SimulatedConnection:
     async def open(self) -> None:
         """Connect; raises BrokerTimeout."""
         self._link.closed = False
-        await self._link.ask_again(Kind.METADATA, lambda: None, self._link.deadline("connecting"))
+        await self._link.ask_again(RequestKind.METADATA, lambda: None, self._link.deadline("connecting"))
 
     async def close(self) -> None:
         """Disconnect, readers, producers and appenders too; whoever still waits gets a BrokerError."""
@@ -90,14 +90,14 @@ class SimulatedConnection:
             for spec in specs:
                 self._cluster.state.create(spec)
 
-        await self._link.ask_again(Kind.CREATE, create, self._link.deadline("creating topics"))
+        await self._link.ask_again(RequestKind.CREATE, create, self._link.deadline("creating topics"))
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """Watermarks, of leaders that are confirmed; raises UnknownTopic, BrokerTimeout."""
         leading = Leading(self._cluster, self.client_name)
         deadline = self._link.deadline("asking for watermarks")
         found = await self._link.ask_leaders(
-            Kind.OFFSETS, lambda led: partial(leading.watermarks, led), partitions, deadline
+            RequestKind.OFFSETS, lambda led: partial(leading.watermarks, led), partitions, deadline
         )
         return {source: found[source] for source in partitions}
 
@@ -106,13 +106,15 @@ class SimulatedConnection:
         leading = Leading(self._cluster, self.client_name)
         deadline = self._link.deadline("asking for offsets by time")
         return await self._link.ask_leaders(
-            Kind.OFFSETS, lambda led: partial(leading.offsets_at, times, led), times, deadline
+            RequestKind.OFFSETS, lambda led: partial(leading.offsets_at, times, led), times, deadline
         )
 
     async def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:
         """See the protocol."""
         step = partial(self._cluster.state.group_offsets, group, partitions)
-        return await self._link.ask_again(Kind.OFFSETS, step, self._link.deadline("asking for a group's offsets"))
+        return await self._link.ask_again(
+            RequestKind.OFFSETS, step, self._link.deadline("asking for a group's offsets")
+        )
 
     def _new_link(self) -> Link:
         self._link.check()
@@ -124,7 +126,7 @@ class SimulatedConnection:
     async def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         """A new reader with a connection of its own."""
         link = self._new_link()
-        await link.ask_again(Kind.METADATA, lambda: None, link.deadline("connecting a reader"))
+        await link.ask_again(RequestKind.METADATA, lambda: None, link.deadline("connecting a reader"))
         reader = SimulatedReader(link, self._cluster, self.watermarks)
         reader.assign(positions)
         return reader
@@ -151,7 +153,7 @@ class SimulatedConnection:
     async def _append_requests(self, deadline: Deadline, _topics: Collection[str]) -> SimulatedRequests:
         link = self._new_link()
         try:
-            producer = await link.ask_any(Kind.INIT, lambda node: node.cluster.new_producer, deadline)
+            producer = await link.ask_any(RequestKind.INIT, lambda node: node.cluster.new_producer, deadline)
         except BaseException:
             link.close()
             raise
@@ -161,7 +163,7 @@ class SimulatedConnection:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
         leading = Leading(self._cluster, self.client_name)
         deadline = self._link.deadline("trimming")
-        await self._link.ask_leaders(Kind.TRIM, lambda led: partial(leading.trim, before, led), before, deadline)
+        await self._link.ask_leaders(RequestKind.TRIM, lambda led: partial(leading.trim, before, led), before, deadline)
 
     async def _message_limits(self, topics: Collection[str]) -> dict[str, int]:
         return {name: int(topic.config["max.message.bytes"]) for name, topic in (await self.describe(topics)).items()}
@@ -262,7 +264,7 @@ class SimulatedReader:
             names = tuple(dict.fromkeys(source.topic for source in asked))
             link.learn(
                 await link.ask_node(
-                    Kind.METADATA,
+                    RequestKind.METADATA,
                     link.any_node(),
                     lambda node: partial(node.metadata, names),
                     deadline,
@@ -272,7 +274,7 @@ class SimulatedReader:
             self._look_s, led = now + LOOK_S, link.led(asked)
         leading = Leading(self._cluster, link.client_name)
         step = partial(leading.read, asked, led, records_max, news if wait > 0 else None)
-        return await link.ask(Kind.FETCH, step, deadline, patience_s=patience_s)
+        return await link.ask(RequestKind.FETCH, step, deadline, patience_s=patience_s)
 
     def _check_heard(self, found: Sequence[Batch]) -> None:
         limit_ms = self._cluster.network.latency.timeout_ms
@@ -281,7 +283,7 @@ class SimulatedReader:
             raise BrokerTimeout(f"{self._link.client_name}: no answer to reads for {limit_ms:.0f} ms")
 
     async def _wait(self, news: "asyncio.Future[None]", wait: float) -> None:
-        timer = asyncio.get_running_loop().call_later(wait, rested, news)
+        timer = asyncio.get_running_loop().call_later(wait, end_rest, news)
         try:
             await self._link.wait(news)
         finally:

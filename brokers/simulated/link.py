@@ -11,7 +11,7 @@ from ..protocol import BrokerError, BrokerTimeout, TopicPartition, UnknownTopic
 from ..silence import SilentNodes
 from ..throttling import Throttling
 from .cluster import Cluster
-from .network import Kind, Unanswered
+from .network import RequestKind, Unanswered
 from .node import Led, Metadata, Node
 from .nodes import NotLeader
 from .quota import Quota
@@ -112,7 +112,7 @@ class Link:
 
     async def ask(
         self,
-        kind: Kind,
+        kind: RequestKind,
         step: Callable[[], T],
         deadline: Deadline,
         *,
@@ -141,17 +141,17 @@ class Link:
         self.known.silent.heard(node)
         return answer
 
-    async def ask_again(self, kind: Kind, step: Callable[[], T], deadline: Deadline) -> T:
+    async def ask_again(self, kind: RequestKind, step: Callable[[], T], deadline: Deadline) -> T:
         """As ``ask``, again while no answer comes: for what may be carried out twice."""
         return await self._again(lambda: self.ask(kind, step, deadline), deadline)
 
-    async def ask_any(self, kind: Kind, step_of: Callable[[Node], Callable[[], T]], deadline: Deadline) -> T:
+    async def ask_any(self, kind: RequestKind, step_of: Callable[[Node], Callable[[], T]], deadline: Deadline) -> T:
         """As ``ask_again``, of whichever node answers."""
         return await self._again(lambda: self.ask_node(kind, self.any_node(), step_of, deadline), deadline)
 
     async def ask_node(
         self,
-        kind: Kind,
+        kind: RequestKind,
         number: int,
         step_of: Callable[[Node], Callable[[], T]],
         deadline: Deadline,
@@ -199,7 +199,7 @@ class Link:
         """The topics among these that exist, by any node."""
         asked = tuple(dict.fromkeys(names))
         told = await self.ask_any(
-            Kind.METADATA, lambda node: partial(node.metadata, asked, to_write=to_write), deadline
+            RequestKind.METADATA, lambda node: partial(node.metadata, asked, to_write=to_write), deadline
         )
         self.learn(told)
         return told
@@ -222,7 +222,7 @@ class Link:
 
     async def ask_leaders(
         self,
-        kind: Kind,
+        kind: RequestKind,
         step_of: Callable[[Led], Callable[[], Mapping[TopicPartition, T]]],
         sources: Collection[TopicPartition],
         deadline: Deadline,
@@ -259,7 +259,7 @@ class Link:
             asked = self.any_node(named_itself)
             try:
                 named = await self.ask_node(
-                    Kind.COORDINATOR, asked, lambda node: partial(node.coordinator, transactional_id), deadline
+                    RequestKind.COORDINATOR, asked, lambda node: partial(node.coordinator, transactional_id), deadline
                 )
             except ConnectionSevered:
                 raise
@@ -279,7 +279,7 @@ class Link:
                 if coordinator is None:
                     coordinator = await self.coordinator(transactional_id, deadline)
                 epoch = await self.ask_node(
-                    Kind.INIT,
+                    RequestKind.INIT,
                     coordinator,
                     lambda node: partial(node.initialise, transactional_id, timeout_ms),
                     deadline,

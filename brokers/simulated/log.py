@@ -33,7 +33,7 @@ from ..protocol import (
     UnknownTopic,
     Watermarks,
 )
-from ..refusal import checked
+from ..refusal import complete_spec
 from .batches import batch_bytes
 
 
@@ -89,14 +89,14 @@ class Transaction:
         return self.committed is not None and not self.unmarked
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One offset of a log. ``record`` is None in markers and holes; ``transaction`` is None outside of any."""
 
     record: SimulatedRecord | None
     transaction: Transaction | None
 
 
-HOLE = Entry(None, None)
+HOLE = LogEntry(None, None)
 
 
 class PartitionLog:
@@ -104,7 +104,7 @@ class PartitionLog:
 
     def __init__(self) -> None:
         self.start = 0
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self._open: dict[Transaction, int] = {}  # and the offset of its first record
         self._producers: dict[str, tuple[int, int]] = {}  # epoch and next sequence number by producer
         self._begun: dict[str, tuple[int, int]] = {}  # epoch and lowest sequence number by producer: see ``begin``
@@ -127,12 +127,12 @@ class PartitionLog:
             timestamp = now_ms if record.timestamp is None else record.timestamp
             headers = tuple((name, value) for name, value in record.headers)
             stored = SimulatedRecord(self.high, timestamp, record.key, record.value, headers)
-            self.entries.append(Entry(stored, transaction))
+            self.entries.append(LogEntry(stored, transaction))
 
     def mark(self, transaction: Transaction) -> None:
         """Write the marker of a decided transaction."""
         self._open.pop(transaction, None)
-        self.entries.append(Entry(None, transaction))
+        self.entries.append(LogEntry(None, transaction))
         epoch, _ = self._producers.get(transaction.transactional_id, (-1, 0))
         if epoch < transaction.epoch_after:
             self._producers[transaction.transactional_id] = (transaction.epoch_after, 0)
@@ -223,7 +223,7 @@ class PartitionLog:
         return record if transaction is None or transaction.committed else None
 
 
-class Topic(NamedTuple):
+class SimulatedTopic(NamedTuple):
     """A topic's description and its logs by partition number."""
 
     description: TopicDescription
@@ -244,7 +244,7 @@ class TransactionalId:
 class ClusterState:
     """All that a cluster remembers. Every method is one step that happens at once."""
 
-    topics: dict[str, Topic] = field(default_factory=dict)
+    topics: dict[str, SimulatedTopic] = field(default_factory=dict)
     ids: dict[str, TransactionalId] = field(default_factory=dict)
     created: int = 0
     groups: dict[str, GroupOffsets] = field(default_factory=dict)
@@ -254,9 +254,9 @@ class ClusterState:
         if spec.name not in self.topics:
             known = {name: value for name, value in spec.config.items() if name not in TABLE_CONFIG}
             self.created += 1
-            made = checked(spec._replace(config=known))
+            made = complete_spec(spec._replace(config=known))
             description = TopicDescription(made.name, made.partitions, made.config, str(self.created))
-            self.topics[spec.name] = Topic(description, [PartitionLog() for _ in range(spec.partitions)])
+            self.topics[spec.name] = SimulatedTopic(description, [PartitionLog() for _ in range(spec.partitions)])
 
     def grow(self, name: str) -> TopicPartition:
         """Add a partition to a topic."""

@@ -85,7 +85,7 @@ class Latency:
     attempt_ms: float = math.inf  # the same of one try; no longer than that
 
 
-class Kind(Enum):
+class RequestKind(Enum):
     """Kinds of requests."""
 
     METADATA = auto()
@@ -111,13 +111,13 @@ class Fault(Enum):
 
 
 @dataclass(eq=False)
-class Request:
+class NodeRequest:
     """A request under way. ``patience_s``: so long its sender waits when there will be no answer at all; ``node``: who
     is asked, None: nobody in particular.
     """
 
     client_name: str
-    kind: Kind
+    kind: RequestKind
     step: Callable[[], Any]
     reply: asyncio.Future[Any]
     gives_up_at: float  # in the loop's time
@@ -144,9 +144,9 @@ class Network:
         """Of all that is written."""
         self._random = rng
         self._context = contextvars.Context()
-        self._under_way: dict[Request, None] = {}
-        self._armed: dict[Kind, tuple[Fault, str | None, str | None]] = {}
-        self._held: list[Request] = []
+        self._under_way: dict[NodeRequest, None] = {}
+        self._armed: dict[RequestKind, tuple[Fault, str | None, str | None]] = {}
+        self._held: list[NodeRequest] = []
         self._caught: asyncio.Event | None = None
 
     # --- for the cluster -------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Network:
 
     # --- for a test ------------------------------------------------------------------------------------------------
 
-    def arm(self, kind: Kind, fault: Fault, topic: str | None = None, client: str | None = None) -> None:
+    def arm(self, kind: RequestKind, fault: Fault, topic: str | None = None, client: str | None = None) -> None:
         """The next request of this kind meets the fault; with a topic, the next one that is about it, and with a
         client, the next one that it sends.
         """
@@ -222,7 +222,7 @@ class Network:
     def send(
         self,
         client_name: str,
-        kind: Kind,
+        kind: RequestKind,
         step: Callable[[], Any],
         limit_s: float,
         patience_s: float | None = None,
@@ -230,7 +230,7 @@ class Network:
     ) -> asyncio.Future[Any]:
         """Have a step done in the cluster, by a node; the future has what it returned or raised, or BrokerTimeout."""
         loop = asyncio.get_running_loop()
-        request = Request(
+        request = NodeRequest(
             client_name,
             kind,
             step,
@@ -257,7 +257,7 @@ class Network:
             self._after(request, delay, self._arrive, request, is_lost)
         return request.reply
 
-    def _caught_by(self, client_name: str, kind: Kind, step: Callable[[], Any]) -> Fault | None:
+    def _caught_by(self, client_name: str, kind: RequestKind, step: Callable[[], Any]) -> Fault | None:
         """The fault that was armed for a request."""
         fault, topic, client = self._armed.get(kind, (None, None, None))
         if fault is None or client not in (None, client_name) or (topic is not None and topic not in topics_of(step)):
@@ -267,7 +267,7 @@ class Network:
         del self._armed[kind]
         return fault
 
-    def _after(self, request: Request, delay: float, callback: Callable[..., None], *arguments: Any) -> None:
+    def _after(self, request: NodeRequest, delay: float, callback: Callable[..., None], *arguments: Any) -> None:
         """The next thing that happens to a request, unless its sender loses patience before."""
         if asyncio.get_running_loop().time() + delay > request.gives_up_at:
             self._leave_silent(request)
@@ -276,13 +276,13 @@ class Network:
             return
         request.timer = self.later(delay, callback, *arguments)
 
-    def _leave_silent(self, request: Request) -> None:
+    def _leave_silent(self, request: NodeRequest) -> None:
         now = asyncio.get_running_loop().time()
         request.timer = self.later(
             max(0.0, min(request.gives_up_at - now, request.patience_s)), self._fail, request, SILENT
         )
 
-    def _reaches(self, request: Request) -> bool:
+    def _reaches(self, request: NodeRequest) -> bool:
         """Whether anything comes through between this client and the cluster."""
         if self.faults.away:
             self.met["away"] += 1
@@ -304,7 +304,7 @@ class Network:
         self.met["cut from a node"] += 1
         return False
 
-    def _arrive(self, request: Request, loses_reply: bool) -> None:
+    def _arrive(self, request: NodeRequest, loses_reply: bool) -> None:
         if not self._reaches(request):
             self._leave_silent(request)
             return
@@ -326,19 +326,19 @@ class Network:
         else:
             self._after(request, delay, self._answer, request, result, error)
 
-    def _arrive_late(self, request: Request) -> None:
+    def _arrive_late(self, request: NodeRequest) -> None:
         if self._reaches(request):
             self._carry_out(request)
             self.met["arrived_late"] += 1
 
-    def _carry_out(self, request: Request) -> tuple[Any, BrokerError | None]:
+    def _carry_out(self, request: NodeRequest) -> tuple[Any, BrokerError | None]:
         request.has_arrived = True
         try:
             return request.step(), None
         except BrokerError as error:
             return None, error
 
-    def _answer(self, request: Request, result: Any, error: BrokerError | None) -> None:
+    def _answer(self, request: NodeRequest, result: Any, error: BrokerError | None) -> None:
         if not self._reaches(request):
             self._leave_silent(request)
             return
@@ -350,7 +350,7 @@ class Network:
         else:
             _raise_in(request.reply, error)
 
-    def _fail(self, request: Request, reason: str) -> None:
+    def _fail(self, request: NodeRequest, reason: str) -> None:
         self._under_way.pop(request, None)
         if not request.reply.done():
             kind = _ERRORS.get(reason, BrokerTimeout)

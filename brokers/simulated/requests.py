@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ..asking import Deadline, NotSent
-from ..delivery import Answer, Batch, TopicNumbers, Verdict
+from ..delivery import AppendAnswer, ProduceBatch, TopicNumbers, Verdict
 from ..producer import IdState
 from ..protocol import (
     BrokerError,
@@ -22,10 +22,10 @@ from ..protocol import (
     TopicPartition,
     UnknownTopic,
 )
-from .batches import fitting
+from .batches import count_fitting
 from .link import Link, ProducerEpoch
 from .log import BatchRefused, Concurrent, CoordinatorUnavailable
-from .network import Kind
+from .network import RequestKind
 from .node import Node
 from .nodes import NotLeader
 
@@ -58,9 +58,9 @@ def verdict_of(error: BrokerError) -> Verdict:
             return Verdict.FAILED
 
 
-def answer_of(error: BrokerError) -> Answer:
+def answer_of(error: BrokerError) -> AppendAnswer:
     """An error as an answer."""
-    return Answer(verdict_of(error), str(error), refusal=error if isinstance(error, NotAuthorized) else None)
+    return AppendAnswer(verdict_of(error), str(error), refusal=error if isinstance(error, NotAuthorized) else None)
 
 
 class SimulatedRequests:
@@ -101,17 +101,17 @@ class SimulatedRequests:
 
     def encode(
         self, records: Sequence[Outgoing], indexes: Sequence[int], first: int, sequence: int, limit: int
-    ) -> Batch[Numbered]:
+    ) -> ProduceBatch[Numbered]:
         """See ``BatchRequests``."""
-        count, size = fitting(records, indexes, first, limit)
-        return Batch(count, ([records[index] for index in indexes[first : first + count]], sequence), size, size)
+        count, size = count_fitting(records, indexes, first, limit)
+        return ProduceBatch(count, ([records[index] for index in indexes[first : first + count]], sequence), size, size)
 
     async def produce(
-        self, batches: Mapping[TopicPartition, Batch[Numbered]], deadline: Deadline
-    ) -> dict[TopicPartition, Answer]:
+        self, batches: Mapping[TopicPartition, ProduceBatch[Numbered]], deadline: Deadline
+    ) -> dict[TopicPartition, AppendAnswer]:
         """See ``BatchRequests``; leaders that did not take their batches are forgotten."""
         leaders = self.link.leaders
-        by_leader: dict[int | None, dict[TopicPartition, Batch[Numbered]]] = {}
+        by_leader: dict[int | None, dict[TopicPartition, ProduceBatch[Numbered]]] = {}
         for place, batch in batches.items():
             by_leader.setdefault(leaders.leader(place), {})[place] = batch
         await self.link.known.unmuted(deadline)
@@ -123,44 +123,44 @@ class SimulatedRequests:
             return answers
         happens, faults = self._network.happens, self._network.faults
         if happens(faults.transact_aborted, "transact_aborted"):
-            answers[next(iter(answers))] = Answer(Verdict.FAILED, "aborted on demand")
+            answers[next(iter(answers))] = AppendAnswer(Verdict.FAILED, "aborted on demand")
         return {
             place: answer._replace(end=-1) if happens(faults.offsets_unknown, "offsets_unknown") else answer
             for place, answer in answers.items()
         }
 
     async def _produce_at(
-        self, leader: int | None, batches: Mapping[TopicPartition, Batch[Numbered]], deadline: Deadline
-    ) -> dict[TopicPartition, Answer]:
+        self, leader: int | None, batches: Mapping[TopicPartition, ProduceBatch[Numbered]], deadline: Deadline
+    ) -> dict[TopicPartition, AppendAnswer]:
         if leader is None:
-            return dict.fromkeys(batches, Answer(Verdict.NOT_SENT, "partitions without a leader"))
+            return dict.fromkeys(batches, AppendAnswer(Verdict.NOT_SENT, "partitions without a leader"))
         epoch = None if self.initialised is None else self.initialised.epoch
         payloads = {place: batch.payload for place, batch in batches.items()}
         answer, found = await self._ask(
-            Kind.PRODUCE, leader, lambda node: partial(node.produce, self.producer, epoch, payloads), deadline
+            RequestKind.PRODUCE, leader, lambda node: partial(node.produce, self.producer, epoch, payloads), deadline
         )
         if found is None:
             return dict.fromkeys(batches, answer)
         return {
-            place: answer_of(end) if isinstance(end, BrokerError) else Answer(Verdict.DONE, end=end)
+            place: answer_of(end) if isinstance(end, BrokerError) else AppendAnswer(Verdict.DONE, end=end)
             for place, end in found.items()
         }
 
     # --- to the coordinator of the transactional id ------------------------------------------------------------------
 
-    async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
+    async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> AppendAnswer:
         """See ``TransactionRequests``. Not while it is throttled: the transaction would wait, opened."""
         await self.link.known.unmuted(deadline)
         added = tuple(partitions)
         answer, _ = await self._ask(
-            Kind.ADD_PARTITIONS,
+            RequestKind.ADD_PARTITIONS,
             self.coordinator,
             lambda node: partial(node.add_partitions, self.producer, self.epoch, added),
             deadline,
         )
         return answer
 
-    async def commit(self, deadline: Deadline) -> Answer:
+    async def commit(self, deadline: Deadline) -> AppendAnswer:
         """See ``TransactionRequests``."""
         happens, faults = self._network.happens, self._network.faults
         is_lost = happens(faults.transact_unknown, "transact_unknown")
@@ -169,23 +169,23 @@ class SimulatedRequests:
         def step_of(node: Node) -> Callable[[], None]:
             return partial(node.end, self.producer, self.epoch, True) if arrives else _nothing
 
-        answer, _ = await self._ask(Kind.END_TXN, self.coordinator, step_of, deadline)
-        return Answer(Verdict.LOST, "the answer was lost on demand") if is_lost else answer
+        answer, _ = await self._ask(RequestKind.END_TXN, self.coordinator, step_of, deadline)
+        return AppendAnswer(Verdict.LOST, "the answer was lost on demand") if is_lost else answer
 
-    async def describe(self, deadline: Deadline) -> tuple[Answer, IdState | None]:
+    async def describe(self, deadline: Deadline) -> tuple[AppendAnswer, IdState | None]:
         """See ``TransactionRequests``."""
         answer, found = await self._ask(
-            Kind.DESCRIBE_TXN, self.coordinator, lambda node: partial(node.state_of, self.producer), deadline
+            RequestKind.DESCRIBE_TXN, self.coordinator, lambda node: partial(node.state_of, self.producer), deadline
         )
         return answer, None if found is None else IdState(True, found[1] - self.epoch, found[0])
 
     async def _ask(
-        self, kind: Kind, number: int, step_of: Callable[[Node], Callable[[], T]], deadline: Deadline
-    ) -> tuple[Answer, T | None]:
+        self, kind: RequestKind, number: int, step_of: Callable[[Node], Callable[[], T]], deadline: Deadline
+    ) -> tuple[AppendAnswer, T | None]:
         """What became of a request, and what was answered; raises BrokerError when it can't be sent any more."""
         self.link.check()
         try:
-            return Answer(Verdict.DONE), await self.link.ask_node(kind, number, step_of, deadline)
+            return AppendAnswer(Verdict.DONE), await self.link.ask_node(kind, number, step_of, deadline)
         except BrokerError as error:
             return answer_of(error), None
 

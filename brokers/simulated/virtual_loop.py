@@ -30,7 +30,7 @@ from concurrent.futures import Executor
 from typing import Any, Final, NoReturn, TypeVar
 
 from ...errors import NotSimulated
-from ..waiting import rested
+from ..waiting import end_rest
 
 T = TypeVar("T")
 
@@ -272,7 +272,7 @@ def _is_task_step(handle: asyncio.Handle) -> bool:
 
 
 def _is_rest(timer: asyncio.TimerHandle) -> bool:
-    return timer._callback is rested  # type: ignore[attr-defined]  # private to asyncio
+    return timer._callback is end_rest  # type: ignore[attr-defined]  # private to asyncio
 
 
 def _finish(future: asyncio.Future[T], result: Any, error: BaseException | None) -> None:

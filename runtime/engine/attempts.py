@@ -12,7 +12,7 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from typing import Any, NoReturn
 
-from ...brokers.protocol import BrokerError, Record
+from ...brokers.protocol import BrokerError, ConsumerRecord
 from ...brokers.waiting import fatal_of
 from ...errors import (
     EXIT_ABORTED,
@@ -35,7 +35,7 @@ from ..handlers.outputs import (
     build,
     build_dead_letter,
     build_one,
-    returned,
+    outputs_returned,
 )
 from ..handlers.partition_state import Scope
 from ..handlers.produced import Produced
@@ -82,7 +82,7 @@ class Attempts:
         self,
         run: PartitionRun,
         worker: Worker,
-        record: Record,
+        record: ConsumerRecord,
         result: Any,
         attempt: Attempt | None,
         variables: Variables,
@@ -104,7 +104,7 @@ class Attempts:
     def _produced_now(
         self,
         run: PartitionRun,
-        record: Record,
+        record: ConsumerRecord,
         result: Any,
         attempt: Attempt | None,
         variables: Variables,
@@ -119,13 +119,13 @@ class Attempts:
                 raise attempt[0].failed
         done: Produced | None = None
         if sent:
-            outputs = [*sent, *returned(result, run.handler)]
+            outputs = [*sent, *outputs_returned(result, run.handler)]
             done = variables.run(build, outputs, record, run.handler, run.place, self._known)
         elif result is not None:
             built = self._built_one(result, record, run, variables)
             if built is not None:
                 done = Produced(record, (built[0],), False, *built[1:])
-            elif many := returned(result, run.handler):
+            elif many := outputs_returned(result, run.handler):
                 done = variables.run(build, many, record, run.handler, run.place, self._known)
         if attempt is None:
             return done
@@ -134,7 +134,7 @@ class Attempts:
         return _done(done, record, changes)
 
     async def _process(
-        self, run: PartitionRun, worker: Worker, record: Record, first: BaseException | None = None
+        self, run: PartitionRun, worker: Worker, record: ConsumerRecord, first: BaseException | None = None
     ) -> Produced | None:
         """Attempts at one record until one succeeds or it failed for good. ``first``: how the first one failed, when
         that was made already.
@@ -180,7 +180,9 @@ class Attempts:
             await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
             await self.turns.resume(run, worker)
 
-    async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Produced | None:
+    async def _attempt(
+        self, run: PartitionRun, worker: Worker, record: ConsumerRecord, attempt: int
+    ) -> Produced | None:
         handler, dispatch = run.handler, run.dispatch
         context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
         scope = run.scope(record)
@@ -212,10 +214,10 @@ class Attempts:
             self._end_attempt(run, worker, record)
             if scope is not None and scope.failed is not None:  # in place of whatever a handler made of it
                 raise scope.failed
-        outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
+        outputs = [*sent, *outputs_returned(result, handler)] if sent or result is not None else ()
         return _done(await self._build(outputs, record, run, variables) if outputs else None, record, changes)
 
-    def _end_attempt(self, run: PartitionRun, worker: Worker, record: Record) -> None:
+    def _end_attempt(self, run: PartitionRun, worker: Worker, record: ConsumerRecord) -> None:
         worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
         worker.started_s = math.inf
         if worker.timed_out and not self._is_closing:
@@ -240,14 +242,16 @@ class Attempts:
             raise call.failed
         return call.result
 
-    def _built_one(self, result: Any, record: Record, run: PartitionRun, variables: Variables) -> BuiltOne | None:
+    def _built_one(
+        self, result: Any, record: ConsumerRecord, run: PartitionRun, variables: Variables
+    ) -> BuiltOne | None:
         """``build_one``; a user's codec or partitioner runs with the variables of the attempt whose value it is."""
         if run.is_codec_ours and not self._has_partitioners:
             return build_one(result, record, run.handler, run.place, self._known)
         return variables.run(build_one, result, record, run.handler, run.place, self._known)
 
     async def _build(
-        self, outputs: Sequence[Output], record: Record, run: PartitionRun, variables: Variables
+        self, outputs: Sequence[Output], record: ConsumerRecord, run: PartitionRun, variables: Variables
     ) -> Produced:
         while True:
             try:
@@ -256,7 +260,9 @@ class Attempts:
                 topic = unknown.topic
             await self.destinations.look_up(topic)
 
-    async def _fail_record(self, run: PartitionRun, record: Record, error: Exception, attempts: int) -> Produced:
+    async def _fail_record(
+        self, run: PartitionRun, record: ConsumerRecord, error: Exception, attempts: int
+    ) -> Produced:
         handler = run.handler
         where = f"{handler.name} failed for good at {run.label} offset {record.offset} after {attempts} attempts"
         if not isinstance(handler.on_failure, DeadLetter):
@@ -287,7 +293,7 @@ def first_error(attempt: Attempt | None, error: BaseException) -> BaseException:
     return attempt[0].failed or error
 
 
-def _done(done: Produced | None, record: Record, changes: Layer | None) -> Produced | None:
+def _done(done: Produced | None, record: ConsumerRecord, changes: Layer | None) -> Produced | None:
     """What a record sends together with what it changes; None: neither."""
     if changes:
         if done is None:
@@ -298,7 +304,7 @@ def _done(done: Produced | None, record: Record, changes: Layer | None) -> Produ
     return done
 
 
-def _bound(binding: Binding | None, context: Context | None, scope: Scope | None, record: Record) -> Any:
+def _bound(binding: Binding | None, context: Context | None, scope: Scope | None, record: ConsumerRecord) -> Any:
     """One argument of a handler, for one attempt."""
     if binding is None:
         return context
@@ -313,7 +319,7 @@ def _forget_cancels() -> None:
         task.uncancel()
 
 
-def _ends_process(run: PartitionRun, record: Record, error: SystemExit | KeyboardInterrupt) -> HandlerFailed:
+def _ends_process(run: PartitionRun, record: ConsumerRecord, error: SystemExit | KeyboardInterrupt) -> HandlerFailed:
     """What is said of a handler that ends the process, with the exit code that it asks for."""
     failed = HandlerFailed(f"{run.handler.name} ended the process at {run.label} offset {record.offset}: {error!r}")
     if isinstance(error, KeyboardInterrupt):

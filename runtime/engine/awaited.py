@@ -9,7 +9,7 @@ from ...errors import HandlerMisdeclared
 from ..handlers.handler import Handler
 
 
-def awaited(handler: Handler) -> Callable[..., Any]:
+def async_function(handler: Handler) -> Callable[..., Any]:
     """The function of an async handler. Below a decorator that is a plain def it is known by what that returns; in a
     task of its own it runs where ``own_task`` asks for that.
     """

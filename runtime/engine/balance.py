@@ -22,7 +22,7 @@ from itertools import chain, islice
 import msgspec
 
 from ...keyrange.hashing import SPACE_END, point_of_key
-from ...keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, WorkerLoad, decide, watched
+from ...keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, WorkerLoad, decide, workers_to_watch
 from ...keyrange.ranges import KeyRange
 from ..partition.load import SEEDS_MAX, SEEDS_MIN
 from ..partition.reshape import MergeWish, SplitWish, Wish
@@ -104,7 +104,7 @@ class Balance:
             workers_max=self._workers_max(run, workers),
             demand_share=SATURATED_DEMAND if self.is_saturated else 0.0,
         )
-        _watch(run, workers, loads, {load.number for load in watched(loads, limits)})
+        _watch(run, workers, loads, {load.number for load in workers_to_watch(loads, limits)})
         await asyncio.sleep(0)
         decisions = decide(loads, run.cut, limits)
         if workers == run.dispatch.workers and not self._is_stopped:

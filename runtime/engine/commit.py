@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...brokers.throttling import BYTES_LEAST
 from ...brokers.waiting import rest
-from ..logs.office import Standing
+from ..logs.office import OwnLedger
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take
 from ..partition.worker import Worker
@@ -27,7 +27,7 @@ class CommitCycle:
 
     def __init__(
         self,
-        standing: Standing,
+        standing: OwnLedger,
         transactions: Transactions,
         runs: Sequence[PartitionRun],
         slots: Slots,

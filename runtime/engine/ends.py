@@ -18,7 +18,7 @@ from ...brokers.protocol import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _SourceCircle:
     """Sources that are judged together: one, or some that write to each other in a circle; and who writes to them."""
 
     topics: frozenset[str]
@@ -88,20 +88,20 @@ class Ends:
         behind = {source.topic for source, end in self._ends.items() if edges.get(source, -1) < end}
         return self._topics - behind
 
-    def _is_final(self, group: _Group) -> bool:
+    def _is_final(self, group: _SourceCircle) -> bool:
         """Whether the ends of a group stay as they are."""
         return not group.upstream or group.topics <= self._pinned
 
 
-def _groups(writes: Mapping[str, Iterable[str]]) -> list[_Group]:
+def _groups(writes: Mapping[str, Iterable[str]]) -> list[_SourceCircle]:
     """The sources by groups, those upstream first."""
     reach = {topic: _downstream(topic, writes) for topic in writes}
-    found: list[_Group] = []
+    found: list[_SourceCircle] = []
     for topic in sorted(writes):
         circle = frozenset({topic} | {other for other in reach[topic] if topic in reach[other]})
         if topic == min(circle):
             upstream = frozenset(other for other in writes if topic in reach[other]) - circle
-            found.append(_Group(circle, upstream))
+            found.append(_SourceCircle(circle, upstream))
     # Whatever is upstream of a group has less upstream than the group itself.
     return sorted(found, key=lambda group: (len(group.upstream), min(group.topics)))
 

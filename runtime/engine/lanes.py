@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context as Variables
 from typing import Any
 
-from ...brokers.protocol import Record
+from ...brokers.protocol import ConsumerRecord
 from ...brokers.throttling import BYTES_OPEN
 from ..handlers.context import Context, Output
 from ..handlers.produced import Produced
@@ -23,7 +23,7 @@ from .attempts import first_error
 from .calls import NOTHING
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
-from .stretches import Stretches
+from .stretches import StraightRunner
 from .task_work import TaskWork
 from .threads import ThreadCall
 
@@ -38,7 +38,7 @@ class RecordCall(ThreadCall):
         lanes: "Lanes",
         run: PartitionRun,
         worker: Worker,
-        record: Record,
+        record: ConsumerRecord,
         attempt: Attempt | None,
         variables: Variables,
     ) -> None:
@@ -47,7 +47,7 @@ class RecordCall(ThreadCall):
         further: Sequence[Any] = NOTHING if attempt is None else attempt[1]
         if asked is not None:
             further = _further(run, asked, further)
-        super().__init__(worker, variables, _called, (handler.function, handler.decode, record.value, further))
+        super().__init__(worker, variables, _call, (handler.function, handler.decode, record.value, further))
         self.lanes, self.run, self.record, self.attempt, self.asked = lanes, run, record, attempt, asked
 
     def sent(self) -> Sequence[Output]:
@@ -69,7 +69,7 @@ class Returned(TaskWork):
         self.call, self.worker = call, call.worker
 
 
-class Lanes(Stretches, ABC):
+class Lanes(StraightRunner, ABC):
     """Which record a worker runs next, and lanes. ``fail`` is called with the error that ends the application."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Lanes(Stretches, ABC):
 
     # --- a worker's next record --------------------------------------------------------------------------------------
 
-    def _next_record(self, run: PartitionRun, worker: Worker) -> Record | None:
+    def _next_record(self, run: PartitionRun, worker: Worker) -> ConsumerRecord | None:
         """It runs from here on. None: there is none, or the worker has to wait for room or for its turn."""
         if self.done_bytes >= self.done_bytes_max:
             self.paused.append((run, worker))
@@ -201,7 +201,7 @@ def _further(run: PartitionRun, asked: Context, stores: Sequence[Any]) -> Sequen
     return [asked if binding is None else next(left) for binding in run.bindings]
 
 
-def _called(
+def _call(
     function: Callable[..., Any], decode: Callable[[bytes | None], Any], value: bytes | None, further: Sequence[Any]
 ) -> Any:
     return function(decode(value), *further)

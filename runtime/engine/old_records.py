@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ...brokers.protocol import Record
+from ...brokers.protocol import ConsumerRecord
 from ..handlers.outputs import Destination
 from .partition_run import PartitionRun
 
@@ -22,7 +22,7 @@ class OldRecords:
         self._known, self._wall_ms = known, wall_ms
         self._told: set[str] = set()
 
-    def look(self, run: PartitionRun, first: Record) -> None:
+    def look(self, run: PartitionRun, first: ConsumerRecord) -> None:
         """Look at the first record that is read of a partition."""
         handler, topic = run.handler, run.dispatch.topic
         destination = self._known.get(handler.to or "")

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any, Final, TypeAlias
 
-from ...brokers.protocol import Record
+from ...brokers.protocol import ConsumerRecord
 from ...keyrange.ranges import even_bounds
-from ...state.overlay import Cell
+from ...state.overlay import OverlayEntry
 from ..handlers.handler import Handler
 from ..handlers.outputs import SourcePlace
 from ..handlers.partition_state import PartitionState, Scope
 from ..handlers.stores import Bindings, MapState, State
 from ..handlers.values import JsonCodec, MsgpackCodec
 from ..partition.dispatch import PartitionDispatch
-from .awaited import awaited
+from .awaited import async_function
 from .calls import LoopCalls
 
 Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
@@ -73,14 +73,14 @@ class PartitionRun:
         self.cut = even_bounds(self.handler.parallelising_factor)
         self.is_limited = self.handler.max_in_flight is not None or self.handler.rate_per_s is not None
         self.has_lanes = not self.handler.is_async
-        self.function = awaited(self.handler)
+        self.function = async_function(self.handler)
         self.is_codec_ours = type(self.handler.codec) in (JsonCodec, MsgpackCodec)
 
-    def scope(self, record: Record) -> Scope | None:
+    def scope(self, record: ConsumerRecord) -> Scope | None:
         """What an attempt at a record sees of the state; None: its handler asks for none."""
         return None if self.state is None else Scope(self.state, record)
 
-    def attempt(self, record: Record, cell: Cell | None = None) -> Attempt | None:
+    def attempt(self, record: ConsumerRecord, cell: OverlayEntry | None = None) -> Attempt | None:
         """What an attempt at a record of a handler that asks for nothing but stores sees of the state, and what
         the handler is called with behind the value; None: it asks for no store. ``cell``: where the value of the key
         is in its only store, when that was looked up.

@@ -13,10 +13,19 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from ...brokers.protocol import Batch, Broker, BrokerError, BrokerTimeout, NotAuthorized, Reader, Record, TopicPartition
+from ...brokers.protocol import (
+    Batch,
+    Broker,
+    BrokerError,
+    BrokerTimeout,
+    ConsumerRecord,
+    NotAuthorized,
+    Reader,
+    TopicPartition,
+)
 from ...brokers.waiting import Patience, closed_within, rest, until_answered
 from ...errors import InvariantBroken
-from ...state.overlay import Cell
+from ...state.overlay import OverlayEntry
 from ..partition.dispatch import Blocked, PartitionDispatch
 from ..partition.room import RoomWait, Verdict
 from ..partition.worker import Worker
@@ -49,7 +58,7 @@ CATCH_UP_PASS_MS = 100
 """A pass that has read for so long leaves its reader to another partition that waits for one, when it has to wait."""
 
 
-ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[Record]], Awaitable[Sequence[Cell | None]]]
+ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[ConsumerRecord]], Awaitable[Sequence[OverlayEntry | None]]]
 """Makes ready what the handlers of records will ask for, and says where it is: see ``Keeper.read_ahead``."""
 
 

@@ -15,7 +15,7 @@ from ...brokers.protocol import Batch
 from ...brokers.throttling import BYTES_OPEN
 from ...brokers.waiting import abandon
 from ...errors import HandlerFailed
-from ...state.overlay import Cell
+from ...state.overlay import OverlayEntry
 from ..handlers.produced import Produced
 from ..partition.worker import Worker
 from ..settings import Settings
@@ -87,7 +87,7 @@ class Slots(Lanes):
         self.unstarted += len(waiting)
         self._start(run, waiting)
 
-    async def hand_through(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None] = ()) -> int:
+    async def hand_through(self, run: PartitionRun, batch: Batch, cells: Sequence[OverlayEntry | None] = ()) -> int:
         """Run what can be run of a batch as it comes, without queues; from which index on it is still to be handed out.
         ``cells``: where the state of its records is, if that was looked up.
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...brokers.protocol import Record
+from ...brokers.protocol import ConsumerRecord
 from ..handlers.produced import Produced
 from ..partition.worker import PERMIT_NONE, PERMIT_USED, Worker
 from ..settings import Settings
@@ -16,7 +16,7 @@ from .partition_run import Attempt, PartitionRun
 from .task_work import StraightBatch
 
 
-class Stretches(Attempts):
+class StraightRunner(Attempts):
     """Attempts, and what is done behind one that was made straight from a batch. ``done_bytes`` wait for a commit."""
 
     def __init__(
@@ -44,7 +44,13 @@ class Stretches(Attempts):
             going.is_permitted, worker.permit = True, PERMIT_NONE
 
     def _lay_down(
-        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None, calls: LoopCalls
+        self,
+        run: PartitionRun,
+        worker: Worker,
+        record: ConsumerRecord,
+        result: Any,
+        attempt: Attempt | None,
+        calls: LoopCalls,
     ) -> bool:
         """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
         and without a ``Produced``. False: it is another case, or can't be sent.
@@ -73,7 +79,13 @@ class Stretches(Attempts):
         return True
 
     async def _come_back(
-        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None, calls: LoopCalls
+        self,
+        run: PartitionRun,
+        worker: Worker,
+        record: ConsumerRecord,
+        result: Any,
+        attempt: Attempt | None,
+        calls: LoopCalls,
     ) -> Produced | None:
         """A handler that was suspended has ended."""
         if self._is_closing:  # it was cancelled, and came to an end all the same

@@ -5,8 +5,8 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
-from ...brokers.protocol import Batch, Record
-from ...state.overlay import Cell
+from ...brokers.protocol import Batch, ConsumerRecord
+from ...state.overlay import OverlayEntry
 from ..partition.dispatch import Route
 from ..partition.worker import Worker
 from .partition_run import PartitionRun
@@ -26,7 +26,7 @@ class TaskWork:
         self.run, self.waiting, self.parted = run, waiting, parted
         self.worker: Worker | None = None
 
-    def running(self) -> tuple[Record, float] | None:
+    def running(self) -> tuple[ConsumerRecord, float] | None:
         """The record that runs, and since when."""
         worker = self.worker
         record = None if worker is None else worker.running
@@ -44,18 +44,18 @@ class StraightBatch(TaskWork):
         "route", "since_s", "through", "until_s",
     )  # fmt: skip
 
-    def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
+    def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[OverlayEntry | None], since_s: float) -> None:
         super().__init__(run, [])
         self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0, cells)
         self.look_at = self.last = self.full_at = 0
         self.until_s = 0.0
         self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.record: Record | None = None
+        self.record: ConsumerRecord | None = None
         self.ready: list[Worker] = []
         self.is_called = self.has_parted = False
         self.is_permitted = False
 
-    def running(self) -> tuple[Record, float] | None:
+    def running(self) -> tuple[ConsumerRecord, float] | None:
         """The record that runs, and since when; of those that do not suspend, since the first of a stretch."""
         record = self.record
         return super().running() if self.has_parted or record is None else (record, self.since_s)

@@ -45,7 +45,7 @@ BUSY: Final = 0.7
 """Threads that compute for this part of the time of their calls, all taken together, are short of the processor."""
 
 
-class Cost:
+class CallCost:
     """What a call costs in the mean: how long it takes, how long it computes, and the part of calls that stand still
     for ``LONG_S``. Several threads count: what one of them overwrites is lost.
     """
@@ -62,7 +62,7 @@ class Cost:
         self.waiting += ((1.0 if wall_s - cpu_s >= LONG_S else 0.0) - self.waiting) * WEIGHT
 
 
-def wanted(cost: Cost, at_work: int, most: int, processors: int) -> int:
+def threads_wanted(cost: CallCost, at_work: int, most: int, processors: int) -> int:
     """How many threads should be at work at once, where calls cost so much while ``at_work`` threads were."""
     waits = cost.waiting > min(WAITING + 3 * cost.cpu_s / SLICE_S, WAITING_MOST)
     if waits and cost.cpu_s * at_work < BUSY * cost.wall_s:
@@ -153,7 +153,7 @@ class HandlerThreads:
         """So often threads were given up for lost."""
         self._is_closed = False
         self._wanted = most
-        self._cost = Cost(0.0, 0.0, 1.0)
+        self._cost = CallCost(0.0, 0.0, 1.0)
         self._begun = self._seen = 0
         """Calls that were begun, about, and how many were when it was looked last."""
         self._stood_still = 0
@@ -269,4 +269,4 @@ class HandlerThreads:
     def _has_cost(self, wall_s: float, cpu_s: float) -> None:
         cost = self._cost
         cost.count(wall_s, cpu_s)
-        self._wanted = wanted(cost, self._at_work, self.most, PROCESSORS)
+        self._wanted = threads_wanted(cost, self._at_work, self.most, PROCESSORS)

@@ -14,9 +14,9 @@ from typing import assert_never
 
 from ...brokers.protocol import (
     BrokerError,
+    BrokerProducer,
     BrokerTimeout,
     Outgoing,
-    Producer,
     ProducerFenced,
     ProducerForgotten,
     TopicPartition,
@@ -26,7 +26,7 @@ from ...brokers.protocol import (
     TransactionUnknown,
 )
 from ...brokers.throttling import BYTES_OPEN
-from ...brokers.waiting import bounded, closed_within, fatal_of, given_up, refusal_in
+from ...brokers.waiting import closed_within, fatal_of, given_up, refusal_in, within_limit
 from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken
 from ...keyrange.ranges import KeyRange
 from ...offsets.codec import encode
@@ -44,11 +44,11 @@ from ...offsets.events import (
 )
 from ...offsets.ledger import Place
 from ..handlers.handler import DeadLetter, Stop
-from ..logs.office import Standing, check_violations
+from ..logs.office import OwnLedger, check_violations
 from ..logs.reader import offsets_topic
 from ..logs.snapshots import Snapshots
 from ..partition.cut import Released
-from ..partition.generation import Generation, committed
+from ..partition.generation import Generation, move_edges
 from ..partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apart
 from ..settings import Settings
 from ..stores.keeper import Keeper
@@ -71,8 +71,8 @@ class Transactions:
 
     def __init__(
         self,
-        standing: Standing,
-        producer: Producer,
+        standing: OwnLedger,
+        producer: BrokerProducer,
         slots: Slots,
         keeper: Keeper,
         snapshots: Snapshots,
@@ -95,7 +95,7 @@ class Transactions:
         """All that was written before the last transaction."""
         self._refusals = 0
         """In a row."""
-        self._producer: Producer | None = producer
+        self._producer: BrokerProducer | None = producer
         self._on_step = on_step
         self.on_released: Callable[[int, Released], None] = _nobody
         """Called with the number of a transaction that was committed, for each release in it."""
@@ -182,7 +182,7 @@ class Transactions:
             self._on_step("transact")
             try:
                 writing = self._producer.transact(records, in_parts=generation.is_divisible)
-                positions = await bounded(writing, limit, "a transaction")
+                positions = await within_limit(writing, limit, "a transaction")
             except BrokerError as error:
                 failure = error
                 standing.unknown()
@@ -260,7 +260,7 @@ class Transactions:
         if self._refusals:
             logger.info("transactions are committed again; they were refused %d times", self._refusals)
             self._refusals = 0
-        committed(generation)
+        move_edges(generation)
         for place, within in _points([change for change in generation.structure if isinstance(change, Released)]):
             self.keeper.release(place, within)
         size, self.last_commit_s = generation.size, asyncio.get_running_loop().time()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..handlers.handler import IN_FLIGHT_MAX, Handler
-from ..partition.pace import Pace
+from ..partition.pace import AttemptPace
 from ..partition.permits import Permits
 from ..partition.worker import PERMIT_NEW, PERMIT_NONE, PERMIT_USED, Worker
 from .partition_run import PartitionRun
@@ -158,8 +158,8 @@ class Turns:
         return limit
 
     def _make_limit(self, handler: Handler) -> _Limit:
-        pace: Pace | None = None
+        pace: AttemptPace | None = None
         if handler.rate_per_s is not None:
-            pace = Pace(self._loop.time())
+            pace = AttemptPace(self._loop.time())
             pace.change(self._rates.get(handler.topic, 0.0), self._loop.time())
         return _Limit(Permits(handler.max_in_flight or IN_FLIGHT_MAX, pace))

@@ -19,13 +19,13 @@ class Accepted(NamedTuple):
 NOTHING: Final = Accepted()
 
 
-def accepted(*, moved_keys: Iterable[str], outputs_of_others: Iterable[str]) -> Accepted:
+def check_accepted(*, moved_keys: Iterable[str], outputs_of_others: Iterable[str]) -> Accepted:
     """What ``App`` is given, checked; raises SettingsError."""
     others = _topics(outputs_of_others, "accept_outputs_of_others")
     return Accepted(_topics(moved_keys, "accept_moved_keys"), others)
 
 
-def looped(handlers: Iterable[Handler], accepts: Accepted) -> set[str]:
+def topics_in_loop(handlers: Iterable[Handler], accepts: Accepted) -> set[str]:
     """The topics that an application both writes and reads, but for those of which it accepts outputs of others."""
     listed = list(handlers)
     written = {topic for handler in listed for topic in (*handler.outputs, handler.dead_letters)}

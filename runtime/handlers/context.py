@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ...brokers.protocol import ConsumerRecord as SourceRecord
 from ...brokers.protocol import Headers
-from ...brokers.protocol import Record as SourceRecord
 from ...errors import ContextClosed
 
 

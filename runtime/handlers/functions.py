@@ -17,7 +17,7 @@ def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def called(function: Callable[..., Any]) -> Callable[..., Any]:
+def function_called(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function that runs when a partial function, an object or a function is called."""
     function = _inner(function)
     return function if inspect.isroutine(function) else type(function).__call__
@@ -25,10 +25,10 @@ def called(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call gives a coroutine, as far as is to be seen."""
-    return inspect.iscoroutinefunction(called(function))
+    return inspect.iscoroutinefunction(function_called(function))
 
 
-def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+def function_wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function that decorators were put around; ``functools.wraps`` leaves a trace of it."""
     found: Callable[..., Any] = inspect.unwrap(_inner(function))
     return found
@@ -49,6 +49,6 @@ def codes_of(function: Callable[..., Any]) -> Iterator[CodeType]:
 def hints_of(function: Callable[..., Any], where: str) -> dict[str, Any]:
     """The annotations of a function; raises SettingsError when they can't be read."""
     try:
-        return typing.get_type_hints(called(function), include_extras=True)
+        return typing.get_type_hints(function_called(function), include_extras=True)
     except Exception as error:  # noqa: BLE001  # any annotation may fail to evaluate, in any way
         raise SettingsError(f"{where}: its annotations can't be read: {error}") from None

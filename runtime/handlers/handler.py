@@ -14,7 +14,7 @@ from ...errors import SettingsError
 from ...offsets.event_values import RATE_PER_S_MAX
 from .annotations import classes_in, is_union, without_none
 from .context import Context
-from .functions import hints_of, is_async, wrapped
+from .functions import function_wrapped, hints_of, is_async
 from .start import FROM_EARLIEST, Start
 from .store_declarations import declare_store, is_store
 from .stores import StoreDeclaration
@@ -172,7 +172,7 @@ def declare(
         )
     codec = codec or JsonCodec()
     _check_values(where, value_annotation, returns, codec)
-    is_decorated = not is_async(function) and is_async(wrapped(function))
+    is_decorated = not is_async(function) and is_async(function_wrapped(function))
     if own_task and not (is_async(function) or is_decorated):
         raise SettingsError(f"{where}: own_task is for an async handler; seen a def, which runs on a thread")
     return Handler(

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from ...brokers.partitioner import PartitionOfKey, partition_of_key, partition_without_key
-from ...brokers.protocol import Headers, Outgoing, Record, TopicDescription
+from ...brokers.protocol import ConsumerRecord, Headers, Outgoing, TopicDescription
 from ...errors import HandlerMisdeclared, OutputRefused, caused
 from ...offsets.provenance import (
     ATTEMPTS_HEADER,
@@ -108,7 +108,7 @@ def place_of(topic: str, partition: int, app_id: bytes) -> SourcePlace:
     return SourcePlace(topic, partition, place_seed(topic, partition), Origins(app_id, topic, partition))
 
 
-def returned(result: Any, handler: Handler) -> list[Output]:
+def outputs_returned(result: Any, handler: Handler) -> list[Output]:
     """What a handler returned, as outputs; raises OutputRefused when there is nowhere to send it, HandlerMisdeclared
     for a handler that had to be awaited.
     """
@@ -140,7 +140,7 @@ def returned(result: Any, handler: Handler) -> list[Output]:
 
 
 def build_one(
-    value: Any, record: Record, handler: Handler, place: SourcePlace, known: Mapping[str, Destination]
+    value: Any, record: ConsumerRecord, handler: Handler, place: SourcePlace, known: Mapping[str, Destination]
 ) -> BuiltOne | None:
     """What ``build`` makes of one value that is returned as it is, for a record with a key: the usual case, at a third
     of the cost.
@@ -162,19 +162,23 @@ def build_one(
     if size > destination.bytes_max:
         return None
     partition = 0 if destination.partitions == 1 else destination.partition_of(key, destination.partitions)
-    output = Outgoing(topic, partition, key, data, (), _inherited(record, handler), origin)
+    output = Outgoing(topic, partition, key, data, (), _inherited_timestamp(record, handler), origin)
     of_record = RECORD_OVERHEAD_BYTES + len(key) + len(record.value or b"")  # ``bytes_of``, without a call
     return output, output_digest(place.seed, offset, 0, topic), of_record + size
 
 
-def kept(record: Record, output: Outgoing, seed: int) -> Produced:
+def produced_of(record: ConsumerRecord, output: Outgoing, seed: int) -> Produced:
     """What was laid down without one: of a record the one output that ``build_one`` made. ``seed``: of its place."""
     size = bytes_of(record) + len(output.key or b"") + len(output.value or b"") + _ORIGIN_BYTES + len(output.origin)
     return Produced(record, (output,), False, output_digest(seed, record.offset, 0, output.topic), size)
 
 
 def build(
-    outputs: Sequence[Output], record: Record, handler: Handler, place: SourcePlace, known: Mapping[str, Destination]
+    outputs: Sequence[Output],
+    record: ConsumerRecord,
+    handler: Handler,
+    place: SourcePlace,
+    known: Mapping[str, Destination],
 ) -> Produced:
     """Records to be written for one source record; raises OutputRefused, UnknownDestination."""
     n = len(outputs)
@@ -201,7 +205,9 @@ def build(
         if key is None and destination.is_compacted:
             raise OutputRefused(f"output {i + 1} of {n} has no key; {topic!r} is compacted and needs one")
         partition = _partition(output.partition, key, record, place, i, destination, topic)
-        timestamp = _inherited(record, handler) if output.timestamp is None else _timestamp(output.timestamp, i, n)
+        timestamp = (
+            _inherited_timestamp(record, handler) if output.timestamp is None else _timestamp(output.timestamp, i, n)
+        )
         built.append(Outgoing(topic, partition, key, value, headers, timestamp, origin))
         digest += output_digest(place.seed, record.offset, i, topic)
         size += bytes_now
@@ -226,7 +232,7 @@ def build_sent(given: Output, topic: str, codec: Codec, destination: Destination
     if key is None and destination.is_compacted:
         raise OutputRefused(f"the record has no key; {topic!r} is compacted and needs one")
     if output.partition is not None:
-        partition = _wanted(output.partition, 0, destination, topic)
+        partition = _check_partition(output.partition, 0, destination, topic)
     elif key is None:
         partition = turn % destination.partitions
     else:
@@ -236,7 +242,7 @@ def build_sent(given: Output, topic: str, codec: Codec, destination: Destination
 
 
 def build_dead_letter(
-    record: Record,
+    record: ConsumerRecord,
     topic: str,
     destination: Destination,
     place: SourcePlace,
@@ -314,7 +320,7 @@ def _kind(given: object) -> str:
     return f"({kinds})" if kinds else type(given).__name__
 
 
-def _inherited(record: Record, handler: Handler) -> int | None:
+def _inherited_timestamp(record: ConsumerRecord, handler: Handler) -> int | None:
     """The time of an output that names none: its record's, or that of its sending (None)."""
     timestamp = record.timestamp
     return timestamp if handler.keeps_time and timestamp >= 0 else None
@@ -354,7 +360,7 @@ def _never_awaited(value: Any, i: int, n: int) -> OutputRefused:
     )
 
 
-def _wanted(wanted: object, i: int, destination: Destination, topic: str) -> int:
+def _check_partition(wanted: object, i: int, destination: Destination, topic: str) -> int:
     if type(wanted) is not int or not 0 <= wanted < destination.partitions:
         raise OutputRefused(
             f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {wanted!r}"
@@ -363,10 +369,16 @@ def _wanted(wanted: object, i: int, destination: Destination, topic: str) -> int
 
 
 def _partition(
-    wanted: object, key: bytes | None, record: Record, place: SourcePlace, i: int, destination: Destination, topic: str
+    wanted: object,
+    key: bytes | None,
+    record: ConsumerRecord,
+    place: SourcePlace,
+    i: int,
+    destination: Destination,
+    topic: str,
 ) -> int:
     if wanted is not None:
-        return _wanted(wanted, i, destination, topic)
+        return _check_partition(wanted, i, destination, topic)
     if key is None:
         return partition_without_key(place.partition, record.offset, i, destination.partitions)
     return destination.partition_of(key, destination.partitions)

@@ -8,14 +8,14 @@ Left out on purpose: locks. A key belongs to one worker, and a worker runs one r
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from ...brokers.protocol import Record
+from ...brokers.protocol import ConsumerRecord
 from ...errors import ContextClosed, FatalError, StateError, StateNotReady, StateValueTooLarge, caused
 from ...keyrange.ranges import KeyRange
 from ...keyrange.steps import Steps
 from ...state.changelog import STAYS, Stored, decode_stored, encode_stored
 from ...state.keys import bounds_of, prefix_end
-from ...state.lookup import walked
-from ...state.overlay import Absent, Cell, Overlay, Writes
+from ...state.lookup import walk_table
+from ...state.overlay import Absent, AttemptWrites, Overlay, OverlayEntry
 from ...state.tables import Table
 
 A = TypeVar("A")
@@ -66,11 +66,11 @@ class PartitionState:
 
     # --- what handlers see -------------------------------------------------------------------------------------------
 
-    def walk(self, prefix: bytes, own: Writes) -> Iterator[tuple[bytes, bytes]]:
+    def walk(self, prefix: bytes, own: AttemptWrites) -> Iterator[tuple[bytes, bytes]]:
         """Entries with a prefix in order of keys, as they were when it began: what is done, and ``own`` over it."""
         over = dict(self.overlay.entries(prefix))
         over.update((cell.key, cell.own) for cell in own.cells if cell.key.startswith(prefix))
-        return walked(self.table, prefix, prefix_end(prefix), sorted(over.items()))
+        return walk_table(self.table, prefix, prefix_end(prefix), sorted(over.items()))
 
     # --- what readers outside see ------------------------------------------------------------------------------------
 
@@ -90,10 +90,10 @@ class PartitionState:
         is_whole = self.ready.is_constant(within.first, within.end, True)
         if not is_whole or self.parting.pieces(within.first, within.end):
             raise StateNotReady(f"{self.label}: not all of {within} is restored, or held here")
-        return walked(self.table, first, end, self.overlay.committed_within(first, end))
+        return walk_table(self.table, first, end, self.overlay.committed_within(first, end))
 
 
-def _following(entries: Iterator[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:
+def _next_entry(entries: Iterator[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:
     return next(entries, None)
 
 
@@ -105,13 +105,13 @@ class Scope:
 
     __slots__ = ("_is_closed", "_record", "_written", "failed", "state", "writes")
 
-    def __init__(self, state: PartitionState, record: Record) -> None:
-        self.state, self.writes = state, Writes()
-        self._written: dict[bytes, Cell] = {}
+    def __init__(self, state: PartitionState, record: ConsumerRecord) -> None:
+        self.state, self.writes = state, AttemptWrites()
+        self._written: dict[bytes, OverlayEntry] = {}
         """The cells of what it wrote that is found by its key each time; they may be evicted meanwhile."""
         self.begin(record)
 
-    def begin(self, record: Record) -> None:
+    def begin(self, record: ConsumerRecord) -> None:
         """The attempt at a record, which nothing was written in so far."""
         self._record = record
         self.writes.begin()
@@ -124,14 +124,14 @@ class Scope:
     def _where(self) -> str:
         return f"{self.state.label}@{self._record.offset}"
 
-    def cell(self, key: bytes) -> Cell:
+    def cell(self, key: bytes) -> OverlayEntry:
         """The cell of a state key, for this attempt alone when there is none in memory: threads look here."""
         found = self._written.get(key) if self._written else None
         if found is None:
             found = self.state.overlay.find(key)
-        return Cell(key) if found is None else found
+        return OverlayEntry(key) if found is None else found
 
-    def read(self, cell: Cell) -> bytes | None:
+    def read(self, cell: OverlayEntry) -> bytes | None:
         """The payload that this record sees, None when there is none or its time is over; raises ContextClosed."""
         if self._is_closed:
             self._check()
@@ -140,7 +140,7 @@ class Scope:
             return None
         return stored[1:] if stored and stored[0] == _STAYS else self._visible(cell, stored)
 
-    def _stored(self, cell: Cell) -> bytes | None:
+    def _stored(self, cell: OverlayEntry) -> bytes | None:
         found = cell.own if cell.attempt == self.writes.number else cell.value
         return self.tried(self.state.table.get, cell.key) if isinstance(found, Absent) else found
 
@@ -152,7 +152,7 @@ class Scope:
             self.failed = error
             raise
 
-    def _visible(self, cell: Cell, data: bytes) -> bytes | None:
+    def _visible(self, cell: OverlayEntry, data: bytes) -> bytes | None:
         stored = self.tried(self._decode, data)
         if stored.deadline_ms is not None and self._record.timestamp >= stored.deadline_ms:
             # Its owner met it: an ordinary delete, the same in every replay. Not when it was put anew since a listing
@@ -168,7 +168,7 @@ class Scope:
         except ValueError as error:
             raise caused(StateError(f"{self._where}: the state is damaged: {error}"), None)
 
-    def write(self, cell: Cell, payload: bytes, ttl_ms: int | None) -> None:
+    def write(self, cell: OverlayEntry, payload: bytes, ttl_ms: int | None) -> None:
         """Set a value for ``ttl_ms`` (None: for good) from the record's timestamp; raises StateValueTooLarge."""
         if self._is_closed:
             self._check()
@@ -187,13 +187,13 @@ class Scope:
         self.write(cell, payload, ttl_ms)
         self._written[key] = cell
 
-    def delete(self, cell: Cell) -> None:
+    def delete(self, cell: OverlayEntry) -> None:
         """Delete a value; one that is not there is no change."""
         self._check()
         if self._stored(cell) is not None or not isinstance(self.writes.get(cell), Absent):
             self._put(cell, None)
 
-    def _put(self, cell: Cell, value: bytes | None) -> None:
+    def _put(self, cell: OverlayEntry, value: bytes | None) -> None:
         self.writes.put(cell, value)
         self._written[cell.key] = cell
 
@@ -201,14 +201,14 @@ class Scope:
         """(state key, payload) of what this record sees with a prefix, in order of keys, as it was when it began."""
         self._check()
         entries = self.state.walk(prefix, self.writes)
-        while (entry := self.tried(_following, entries)) is not None:
+        while (entry := self.tried(_next_entry, entries)) is not None:
             self._check()
             key, data = entry
             payload = self._visible(self.cell(key), data)
             if payload is not None:
                 yield key, payload
 
-    def close(self) -> Writes:
+    def close(self) -> AttemptWrites:
         """End the attempt; what it wrote, until it is that of another attempt."""
         self._is_closed = True
         return self.writes

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...brokers.protocol import Outgoing, Record
+from ...brokers.protocol import ConsumerRecord, Outgoing
 from ...state.overlay import Layer
 
 
@@ -15,7 +15,7 @@ class Produced(msgspec.Struct, gc=False):
     ``changes``: of the state; None: none.
     """
 
-    record: Record
+    record: ConsumerRecord
     outputs: Sequence[Outgoing]
     dead: bool
     digest: int

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from ...brokers.protocol import Record
+from ...brokers.protocol import ConsumerRecord
 from ...errors import NoKey, StateError, caused
 from ...keyrange.hashing import point_of_key
 from ...state.keys import MapKey, decode_map_key, encode_map_key, parse_key, state_key
-from ...state.overlay import Absent, Cell, Overlay
+from ...state.overlay import Absent, Overlay, OverlayEntry
 from .partition_state import Scope
 from .values import Codec
 
@@ -64,10 +64,10 @@ class Binding:
     def __init__(self, number: int, declaration: StoreDeclaration) -> None:
         self.number, self.declaration = number, declaration
         self.places = Places(number)
-        self._cells: dict[bytes, Cell] = {}
+        self._cells: dict[bytes, OverlayEntry] = {}
         """Records' keys to their cells in a store of values, of some keys."""
 
-    def cell(self, overlay: Overlay, key: bytes) -> Cell:
+    def cell(self, overlay: Overlay, key: bytes) -> OverlayEntry:
         """Where the value of a record's key is, in a store of values."""
         cells = self._cells
         cell = cells.get(key)
@@ -125,15 +125,15 @@ class State(Generic[T]):
 
     def begin(self, key: bytes | None) -> None:
         """The store for a record of this key, in what its scope is now; for the runtime."""
-        self._cell: Cell | None = None if key is None else self._binding.cell(self._scope.state.overlay, key)
+        self._cell: OverlayEntry | None = None if key is None else self._binding.cell(self._scope.state.overlay, key)
 
-    def begin_at(self, cell: Cell) -> None:
+    def begin_at(self, cell: OverlayEntry) -> None:
         """The same for a key whose cell was looked up before."""
         self._cell = cell
 
     def get(self) -> T | None:
         """The value; None when there is none."""
-        payload = self._scope.read(self._cell or _keyed(self._cell, self._binding))
+        payload = self._scope.read(self._cell or _with_key(self._cell, self._binding))
         if payload is None:
             return None
         try:
@@ -144,13 +144,13 @@ class State(Generic[T]):
 
     def put(self, value: T) -> None:
         """Set the value. Raises StateValueTooLarge, TypeError for None."""
-        cell = self._cell or _keyed(self._cell, self._binding)
+        cell = self._cell or _with_key(self._cell, self._binding)
         is_sure = type(value) is self._sure_type
         self._scope.write(cell, self._encode(value) if is_sure else self._binding.encode(value), self._ttl_ms)
 
     def delete(self) -> None:
         """Remove the value."""
-        self._scope.delete(_keyed(self._cell, self._binding))
+        self._scope.delete(_with_key(self._cell, self._binding))
 
 
 class MapState(Generic[K, V]):
@@ -181,7 +181,7 @@ class MapState(Generic[K, V]):
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Keys and values in the order of the keys, as they were when the iteration began."""
-        prefix = _keyed(self._at, self._binding)
+        prefix = _with_key(self._at, self._binding)
         kind = self._binding.declaration.key_type
         for key, payload in self._scope.walk(prefix):
             yield typing.cast("K", _map_key(key, kind)), self._scope.tried(self._binding.decode, payload)
@@ -201,7 +201,7 @@ class MapState(Generic[K, V]):
         return self._scope.read(self._scope.cell(self._entry(key))) is not None
 
     def _entry(self, key: K) -> bytes:
-        prefix = _keyed(self._at, self._binding)
+        prefix = _with_key(self._at, self._binding)
         entry = encode_map_key(key, self._binding.declaration.key_type)
         if not entry:
             raise ValueError(f"a key of the map {self._binding.declaration.name!r} is not empty")
@@ -209,14 +209,14 @@ class MapState(Generic[K, V]):
 
 
 def looked_up(
-    overlay: Overlay, bindings: Sequence[Binding | None], records: Sequence[Record]
-) -> tuple[list[Cell | None], list[Cell]]:
+    overlay: Overlay, bindings: Sequence[Binding | None], records: Sequence[ConsumerRecord]
+) -> tuple[list[OverlayEntry | None], list[OverlayEntry]]:
     """The cells that the handlers of these records will ask for first: those of the only store of a handler that has
     one, of values, for each record; and of all stores those of values that are not in memory, each once.
     """
     stores = [binding for binding in bindings if binding is not None]
-    cells: list[Cell | None] = []
-    lacking: dict[Cell, None] = {}
+    cells: list[OverlayEntry | None] = []
+    lacking: dict[OverlayEntry, None] = {}
     for binding in stores:
         if binding.declaration.kind == "value":
             cells = []
@@ -230,7 +230,7 @@ def looked_up(
     return cells if len(stores) == 1 else [], [*lacking]
 
 
-def _keyed(at: T | None, binding: Binding) -> T:
+def _with_key(at: T | None, binding: Binding) -> T:
     if at is None:
         raise NoKey(f"the record has no key, so it has no state: store {binding.declaration.name!r} can't be used")
     return at

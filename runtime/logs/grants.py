@@ -11,7 +11,7 @@ from ...offsets.control_events import RangesGranted
 from ...offsets.ledger import PartitionLedger, Place
 
 
-class Granted:
+class GrantTable:
     """The grants of one application, 16 bytes each."""
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from ...brokers.protocol import Batch, Broker, Producer, TopicPartition
-from ...brokers.waiting import bounded
+from ...brokers.protocol import Batch, Broker, BrokerProducer, TopicPartition
+from ...brokers.waiting import within_limit
 from ...errors import FencedError, LogError
 from ...group.members import comes_back
 from ...offsets.control import Member
@@ -43,11 +43,11 @@ class Identity:
         """It takes part from here on."""
         self.incarnation, self.transactional_id = member.incarnation, member.transactional_ids[0]
 
-    async def make_producer(self) -> Producer:
-        """INIT: every older producer of the own id is fenced. It is of use behind ``Standing.confirm`` alone: who was
+    async def make_producer(self) -> BrokerProducer:
+        """INIT: every older producer of the own id is fenced. It is of use behind ``OwnLedger.confirm`` alone: who was
         expelled and fenced has a good epoch again by an INIT.
         """
-        return await bounded(
+        return await within_limit(
             self.broker.producer(self.transactional_id, transaction_timeout_ms=self.settings.transaction_timeout_ms),
             self.settings.call_limit_ms,
             f"making a producer of {self.transactional_id}",
@@ -72,7 +72,7 @@ class Expelled(FencedError):
         return comes_back(self.expulsion)
 
 
-class Standing:
+class OwnLedger:
     """What a process is by its logs, as far as they are known here: one ledger for all that goes on in it.
 
     ``ledger``: of both logs; ``transaction``: the number of the last transaction that was used.

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...errors import LogError
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import EventError, decode
@@ -25,7 +25,7 @@ from ...offsets.events import Committed, Event, LogOpened, OffsetEvent, Snapshot
 from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, fold_grant, keep_granted_bounds
 from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts, transactions_in
 from ..settings import Settings
-from .grants import Granted
+from .grants import GrantTable
 
 logger = logging.getLogger("keylanes")
 
@@ -51,7 +51,7 @@ class Placed(NamedTuple):
     event: Event
 
 
-class Stretch(NamedTuple):
+class EventsRead(NamedTuple):
     """Events of one source in their order; all below ``end`` that were not in one before."""
 
     source: TopicPartition
@@ -134,7 +134,7 @@ class LogReader:
         """By topic, or by what is read over it."""
         self.commits_read = 0
         """Transactions that ``begin_offsets`` read behind the snapshots."""
-        self._granted = Granted()
+        self._granted = GrantTable()
         self._granted_meanwhile: list[RangesGranted] = []
         """While the offset log is begun."""
         self._has_begun = self._is_beginning = False
@@ -150,7 +150,7 @@ class LogReader:
         readers, self._readers = list(self._readers.values()), {}
         for reader in readers:
             try:
-                await bounded(reader.close(), self.settings.close_timeout_ms, "closing the reader of the logs")
+                await within_limit(reader.close(), self.settings.close_timeout_ms, "closing the reader of the logs")
             except BrokerError as error:
                 logger.warning("%s", error)
 
@@ -374,7 +374,7 @@ class LogReader:
             found[placed.source] += placed.events
         return found
 
-    async def stream(self, spans: Mapping[TopicPartition, Extent], over: str = "") -> AsyncIterator[Stretch]:
+    async def stream(self, spans: Mapping[TopicPartition, Extent], over: str = "") -> AsyncIterator[EventsRead]:
         """The same as it comes, so that a log of any length is read without being held; all sources are of one log.
         ``over``: which connection; that of the log unless it is said.
         """
@@ -387,7 +387,7 @@ class LogReader:
         while wanted:
             what = "reading " + ", ".join(f"{s.topic}[{s.partition}] to {high}" for s, (_, high) in wanted.items())
             try:
-                batches = await bounded(_some(reader, wanted), limit, what)
+                batches = await within_limit(_some(reader, wanted), limit, what)
             except OffsetOutOfRange as error:
                 where = f"{error.source.topic}[{error.source.partition}]"
                 raise HistoryTrimmed(f"{where} lost what was to be read: {error}") from error
@@ -395,7 +395,7 @@ class LogReader:
                 _, high = wanted[batch.source]
                 if batch.offset_next >= high:
                     del wanted[batch.source]
-                yield Stretch(batch.source, self._decoded(batch, high), min(batch.offset_next, high))
+                yield EventsRead(batch.source, self._decoded(batch, high), min(batch.offset_next, high))
             await asyncio.sleep(0)  # a broker that always has the next batch would not let anything else run
 
     def _decoded(self, batch: Batch, high: int) -> list[Placed]:
@@ -420,7 +420,7 @@ class LogReader:
         }
 
     async def _bounded(self, work: Awaitable[T], what: str) -> T:
-        return await bounded(work, self.settings.call_limit_ms, what)
+        return await within_limit(work, self.settings.call_limit_ms, what)
 
     def _check_app(self, app: str, hash_name: str, source: TopicPartition) -> None:
         self._check_name(app, source)

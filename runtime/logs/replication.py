@@ -11,7 +11,7 @@ from ...brokers.protocol import TopicDescription
 MIN_IN_SYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 
-def told(topics: Sequence[TopicDescription]) -> str:
+def replication_text(topics: Sequence[TopicDescription]) -> str:
     """One line for all of them; empty where the broker does not tell."""
     groups: dict[str, list[str]] = {}
     for topic in topics:

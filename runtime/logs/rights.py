@@ -11,7 +11,7 @@ from typing import Final
 
 from ...brokers.protocol import Broker, NotAuthorized, TopicDescription
 from ...brokers.rights import OUTPUT_OPERATIONS, Operation, Right, as_granted
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...state.changelog import changelog_topic
 from ...state.tables import TABLE_CONFIG
 from ..handlers.handler import Handler
@@ -26,7 +26,7 @@ SOURCE: Final[tuple[Operation, ...]] = ("READ", "DESCRIBE_CONFIGS")
 LOG: Final[tuple[Operation, ...]] = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 
 
-def needed(app: str, handlers: Sequence[Handler], *, creates: bool) -> list[Right]:
+def rights_needed(app: str, handlers: Sequence[Handler], *, creates: bool) -> list[Right]:
     """What an application needs to run. ``creates``: whether it makes topics that are missing.
 
     Beside it: ``start="group:…"`` needs DESCRIBE on the group, at the first start of its topic; records that are sent
@@ -52,7 +52,7 @@ async def prepare_with_rights(
     """``prepare_topics``, with what the rights allow; raises NotAuthorized, which names all that are missing, before
     anything is made.
     """
-    needs = needed(app, handlers, creates=settings.create_topics)
+    needs = rights_needed(app, handlers, creates=settings.create_topics)
     needs += await _groups(app, handlers, broker, settings)
     await refuse_lacking(broker, settings, needs, app)
     stateful = [handler.topic for handler in handlers if handler.stores]
@@ -68,7 +68,7 @@ def written_to(app: str, handlers: Sequence[Handler]) -> list[str]:
 
 
 def _tell_replication(app: str, topics: Sequence[TopicDescription]) -> None:
-    if line := replication.told(topics):
+    if line := replication.replication_text(topics):
         logger.info("%s: %s", app, line)
     for line in replication.warnings(topics):
         logger.warning("%s: %s", app, line)
@@ -76,7 +76,7 @@ def _tell_replication(app: str, topics: Sequence[TopicDescription]) -> None:
 
 async def refuse_lacking(broker: Broker, settings: Settings, rights: Sequence[Right], app: str = "") -> None:
     """Raises NotAuthorized with all that are missing, those on what is the own of ``app`` as an ACL grants them."""
-    lacking = await bounded(broker.lacking(rights), settings.call_limit_ms, "asking for rights")
+    lacking = await within_limit(broker.lacking(rights), settings.call_limit_ms, "asking for rights")
     if lacking.rights:
         raise NotAuthorized(as_granted(lacking.rights, app), lacking.principal)
 
@@ -88,6 +88,6 @@ async def _groups(app: str, handlers: Sequence[Handler], broker: Broker, setting
     groups = {handler.start.group for handler in handlers if handler.start.group is not None}
     with suppress(NotAuthorized):  # which is told beside these
         log = control_topic(app)
-        if groups and log in await bounded(broker.partitions([log]), settings.call_limit_ms, f"looking for {log}"):
+        if groups and log in await within_limit(broker.partitions([log]), settings.call_limit_ms, f"looking for {log}"):
             return []
     return [Right("group", group, "DESCRIBE") for group in sorted(groups)]

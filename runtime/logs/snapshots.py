@@ -7,9 +7,9 @@ from ...brokers.protocol import BrokerError
 from ...offsets.events import OffsetEvent
 from ...offsets.snapshots import take_snapshot
 from ..settings import Settings
-from .office import Standing
+from .office import OwnLedger
 from .reader import places_of
-from .trimming import History
+from .trimming import HistoryTrimming
 
 logger = logging.getLogger("keylanes")
 
@@ -22,13 +22,13 @@ class Snapshots:
 
     def __init__(
         self,
-        standing: Standing,
+        standing: OwnLedger,
         settings: Settings,
         wall_ms: Callable[[], int],
         is_coordinator: Callable[[], bool] = lambda: True,
     ) -> None:
         self.standing, self.settings, self._is_coordinator = standing, settings, is_coordinator
-        self._history = History(standing.logs, settings, wall_ms)
+        self._history = HistoryTrimming(standing.logs, settings, wall_ms)
         self._own = self._read = 0
         self._is_told = False
 

@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Final
 
 from ...brokers.protocol import Broker, TopicDescription, TopicSpec
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...errors import SettingsError, SourceError
 from ...group.heard import PARTITIONS as SIGNALS_PARTITIONS
 from ...state.changelog import CHANGELOG_CONFIG, changelog_topic
 from ..handlers.handler import DeadLetter, Handler
 from ..settings import Settings
-from ..watch.story import counted
+from ..watch.story import count_text
 from .reader import control_topic, offsets_topic, signals_topic
 
 logger = logging.getLogger("keylanes")
@@ -113,7 +113,7 @@ async def prepare_topics(
         if name in logs or name.startswith(changelog_topic(app, "")):
             raise SettingsError(f"topic {name!r} is a log of application {app!r}: no handler reads or writes it")
     names = [*logs, *named, *(changelog_topic(app, source) for source in stateful)]
-    found = await bounded(broker.describe(names), limit, "describing topics")
+    found = await within_limit(broker.describe(names), limit, "describing topics")
     for handler in handlers:
         if handler.topic not in found:
             raise SourceError(
@@ -134,11 +134,13 @@ async def prepare_topics(
             f"`keylanes topics` prints the commands that create our logs"
         )
     if missing:
-        await bounded(broker.create(missing), limit, "creating topics")
+        await within_limit(broker.create(missing), limit, "creating topics")
         for spec in missing:
-            logger.info("%s: created topic %s with %s", app, spec.name, counted(spec.partitions, "partition"))
+            logger.info("%s: created topic %s with %s", app, spec.name, count_text(spec.partitions, "partition"))
         created = ", ".join(spec.name for spec in missing)
-        found |= await bounded(_known(broker, missing), limit, f"waiting until all brokers know of {created}")
+        found |= await within_limit(
+            _wait_until_known(broker, missing), limit, f"waiting until all brokers know of {created}"
+        )
     _check_log(found[logs[0]], partitions=1)
     _check_log(found[logs[1]], partitions=None)
     _check_signals(found[logs[2]])
@@ -147,7 +149,7 @@ async def prepare_topics(
     return found
 
 
-async def _known(broker: Broker, created: Sequence[TopicSpec]) -> dict[str, TopicDescription]:
+async def _wait_until_known(broker: Broker, created: Sequence[TopicSpec]) -> dict[str, TopicDescription]:
     """What was just created, as soon as the broker that is asked has heard of it from the controller."""
     names = [spec.name for spec in created]
     while len(found := await broker.describe(names)) < len(names):  # noqa: ASYNC110  # there is no event for it

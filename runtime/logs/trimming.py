@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from ...brokers.protocol import BrokerError
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...offsets.events import SnapshotTaken
 from ..settings import Settings
 from .reader import READ_RECORDS_MAX, HistoryTrimmed, LogReader
@@ -23,7 +23,7 @@ TRIM_AGAIN_MS = 60_000
 """So long after a trim that failed the next one is tried: it may take its time, and no transaction begins meanwhile."""
 
 
-class History:
+class HistoryTrimming:
     """Keeps ``history_ms`` of each partition of the offset log. ``wall_ms``: now, in ms since the epoch."""
 
     def __init__(self, logs: LogReader, settings: Settings, wall_ms: Callable[[], int]) -> None:
@@ -64,7 +64,7 @@ class History:
             return False
         source = self.logs.offsets(log_partition)
         limit = self.settings.call_limit_ms
-        await bounded(self.logs.broker.trim({source: before}), limit, f"trimming {source.topic}")
+        await within_limit(self.logs.broker.trim({source: before}), limit, f"trimming {source.topic}")
         return True
 
     def _failed(self, error: BrokerError) -> None:

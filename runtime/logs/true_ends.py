@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from ...brokers.protocol import Broker, BrokerTimeout, Outgoing, TopicPartition
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import encode
 from ...offsets.control_events import AppCreated
@@ -54,7 +54,9 @@ class TrueEnds:
         untold = list(records)
         for _ in range(UNTOLD_MAX):
             topic = untold[0].topic
-            ends |= await bounded(self._appender.append(untold), self.settings.call_limit_ms, f"appending to {topic}")
+            ends |= await within_limit(
+                self._appender.append(untold), self.settings.call_limit_ms, f"appending to {topic}"
+            )
             untold = [record for record in untold if TopicPartition(record.topic, record.partition) not in ends]
             if not untold:
                 return ends

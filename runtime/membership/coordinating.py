@@ -22,25 +22,25 @@ from ...brokers.protocol import (
     TopicPartition,
     TransactionRefused,
 )
-from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, rest, until_answered
+from ...brokers.waiting import Patience, closed_within, fatal_of, rest, until_answered, within_limit
 from ...errors import LogError
 from ...group.coordinator import decide, needs
 from ...group.declared import Declared
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
-from ...group.learning import parked
-from ...group.members import LEFT, dismissed
-from ...group.plans import Question, answered
+from ...group.learning import parked_moves
+from ...group.members import LEFT, members_dismissed
+from ...group.plans import Question, answer_of
 from ...group.rates import Obeyed, Shares
-from ...group.unowned import Unowned, unowned, waiting
-from ...group.view import Batch, Seat, View
+from ...group.unowned import Unowned, points_unowned, waits_for_names
+from ...group.view import CoordinatorMemory, DecisionBatch, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.control import Member
 from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled
 from ...offsets.event_values import PinnedEnd
 from ...offsets.ledger import Place
 from ...offsets.signals import WAITS_MAX, CoordinatorBeat, Wait
-from ..logs.office import Standing
+from ..logs.office import OwnLedger
 from ..logs.reader import offsets_topic
 from .decisions import Decisions
 from .following import Following
@@ -65,12 +65,12 @@ READ_ALONG_MS = 10_000
 """The same else: so the coordinator knows when a snapshot is due, and is never far behind, whoever commits."""
 
 
-class Coordinating:
+class CoordinatorLoop:
     """Of one process, from its start to its end; ``run`` is its task."""
 
     def __init__(
         self,
-        standing: Standing,
+        standing: OwnLedger,
         heard: Heard,
         obeyed: Obeyed,
         signals: Signals,
@@ -92,7 +92,7 @@ class Coordinating:
         self.dismissed: tuple[int, ...] = ()
         """Who leaves and need not wait for others, as it was told last."""
         self._term = self._seated = self._beats = 0
-        self._seat, self._shares = Seat(identity.app, identity.birth, 0), Shares(0)
+        self._seat, self._shares = CoordinatorMemory(identity.app, identity.birth, 0), Shares(0)
         self.unowned: list[Unowned] = []
         """What no member owned when this process decided last."""
         self._told_waiting: set[int] = set()
@@ -192,10 +192,10 @@ class Coordinating:
         """Say that it lives, in each partition: so the silence of others can be told there."""
         self.signals.listen(to_all=True)
         view = self._view()
-        self.dismissed = dismissed(view)
+        self.dismissed = members_dismissed(view)
         beat = self._next_beat()
         rates = self._shares.tell(beat.number, self._shares.next(view))
-        waits = tuple(Wait(*one) for one in islice(parked(view).items(), WAITS_MAX))
+        waits = tuple(Wait(*one) for one in islice(parked_moves(view).items(), WAITS_MAX))
         self.signals.tell(COORDINATORS, msgspec.structs.replace(beat, rates=rates, waits=waits))
         for partition in range(COORDINATORS + 1, PARTITIONS):
             self.signals.tell(partition, beat)
@@ -251,7 +251,7 @@ class Coordinating:
         identity = self.identity
         logger.info("%s: this process coordinates (term %d)", identity.app, self._term)
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        self._seat = Seat(identity.app, identity.birth, now_ms, self.candidate.is_alone)
+        self._seat = CoordinatorMemory(identity.app, identity.birth, now_ms, self.candidate.is_alone)
         self._seat.log_partitions = identity.logs.log_partitions
         self._shares, self.dismissed = Shares(self._term), ()
         self._seated = self._term
@@ -264,7 +264,7 @@ class Coordinating:
         """Raises LogError when the control log of an application that has run is empty."""
         topic = offsets_topic(self.identity.app)
         places = [TopicPartition(topic, p) for p in range(self.identity.logs.log_partitions)]
-        marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "watermarks")
+        marks = await within_limit(self.broker.watermarks(places), self.settings.call_limit_ms, "watermarks")
         await self.following_read()
         if self.standing.ledger.control.created is None and any(m.high > 0 for m in marks.values()):
             raise LogError(
@@ -304,7 +304,7 @@ class Coordinating:
         self._look_at_unowned()
         is_heard = not self._is_alone and not self.following.is_lost()
         view = self._view()
-        if is_heard and (self._shares.is_due(self._shares.next(view)) or dismissed(view) != self.dismissed):
+        if is_heard and (self._shares.is_due(self._shares.next(view)) or members_dismissed(view) != self.dismissed):
             self.beat()
         for difference in self.declared.differences(view):
             logger.warning("%s: %s", self.identity.app, difference)
@@ -312,7 +312,7 @@ class Coordinating:
     def _look_at_unowned(self) -> None:
         """Say once of each member that is gone that keys wait for its name."""
         view = self._view()
-        self.unowned, found = (unowned(view), waiting(view)) if view.standings.unheld else ([], {})
+        self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.standings.unheld else ([], {})
         for incarnation, one in found.items():
             if incarnation not in self._told_waiting:
                 logger.warning("%s: %s", self.identity.app, one.line())
@@ -331,7 +331,7 @@ class Coordinating:
                 "records of it are lost. Restore it from a copy, or start under a new application name"
             )
 
-    def _note(self, batch: Batch) -> None:
+    def _note(self, batch: DecisionBatch) -> None:
         """What the seat keeps of what is decided."""
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         self._seat.note(batch, now_ms)
@@ -394,7 +394,7 @@ class Coordinating:
         limit_ms = settings.call_limit_ms + settings.transaction_timeout_ms
         for one in member.transactional_ids:
             making = self.broker.producer(one, transaction_timeout_ms=settings.transaction_timeout_ms)
-            producer = await bounded(making, limit_ms, f"fencing {one}")
+            producer = await within_limit(making, limit_ms, f"fencing {one}")
             await closed_within(settings.close_timeout_ms, producer.close(), "closing a producer", excused=BrokerError)
         seat.fenced.add(member.incarnation)
 
@@ -407,7 +407,7 @@ class Coordinating:
     async def _solve(self, question: Question) -> None:
         """Work a large plan out beside the event loop."""
         seat = self._seat
-        seat.answer = await asyncio.to_thread(answered, question)
+        seat.answer = await asyncio.to_thread(answer_of, question)
 
     async def _look(self, topics: list[str]) -> None:
         seat = self._seat
@@ -441,7 +441,7 @@ class Coordinating:
         seat, handled = self._seat, self._view().handled
         started = sorted(self.standing.ledger.control.started)
         places = [TopicPartition(*place) for place in started if place[0] in handled]
-        marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")
+        marks = await within_limit(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")
         seat.ends = tuple(PinnedEnd(*place, marks[place].high) for place in places)
 
     async def _look_level(self) -> None:

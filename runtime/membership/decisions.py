@@ -11,7 +11,7 @@ not known to be written is sent again, the same, until it is acknowledged: a cop
 from collections.abc import Sequence
 
 from ...brokers.protocol import Broker, Outgoing, TopicPartition
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...offsets.codec import encode
 from ...offsets.control_events import ControlEvent, Decision
 from ...offsets.decide import Turn
@@ -55,7 +55,7 @@ class Decisions:
         if events:
             records = [Outgoing(*self.control, None, encode(event)) for event in events]
             limit = self.settings.call_limit_ms
-            ends = await bounded(self._appender.append(records), limit, f"appending to {self.control.topic}")
+            ends = await within_limit(self._appender.append(records), limit, f"appending to {self.control.topic}")
             self.end = ends[self.control] if self.control in ends else await self.ends.control()
 
     async def close(self) -> None:

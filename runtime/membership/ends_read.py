@@ -7,14 +7,14 @@ from typing import Final
 from ...brokers.protocol import (
     Broker,
     BrokerError,
+    ConsumerRecord,
     CorruptRecord,
     OffsetOutOfRange,
     Reader,
-    Record,
     TopicPartition,
     Watermarks,
 )
-from ...brokers.waiting import bounded, closed_within
+from ...brokers.waiting import closed_within, within_limit
 from ...state.sampling import PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS
 from ..settings import Settings
 
@@ -22,7 +22,7 @@ LOOK_S_MAX: Final = 5.0
 """So long at most a start looks at records that it will read: what it has not read by then, it does not know."""
 WAIT_MS: Final = 100
 
-Found = dict[TopicPartition, list[Record]]
+Found = dict[TopicPartition, list[ConsumerRecord]]
 
 
 def lowest(unread: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Watermarks]:
@@ -39,7 +39,7 @@ async def both_ends(broker: Broker, settings: Settings, spans: Mapping[TopicPart
     BrokerError.
     """
     found: Found = {place: [] for place in spans}
-    reader = await bounded(broker.reader({}), settings.call_limit_ms, "a reader of the ends of sources")
+    reader = await within_limit(broker.reader({}), settings.call_limit_ms, "a reader of the ends of sources")
     heads = {place: span.start for place, span in spans.items()}
     tails = {place: max(span.start, span.high - SAMPLE_KEYS) for place, span in spans.items()}
     try:

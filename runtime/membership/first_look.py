@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from ...brokers.partitioner import PartitionOfKey, partition_of_key
 from ...brokers.protocol import TopicDescription, TopicPartition, Watermarks
 from ...errors import SettingsError
-from ..handlers.accepted import Accepted, looped
+from ..handlers.accepted import Accepted, topics_in_loop
 from ..handlers.handler import Handler
-from ..logs.office import Standing
+from ..logs.office import OwnLedger
 from ..logs.topics import NEW_TOPIC
 from ..watch.foreign_outputs import source_of_other
 from .ends_read import Found, both_ends, lowest
-from .moved_keys import moved
+from .moved_keys import find_moved_keys
 
 
 class FirstLook:
@@ -24,7 +24,7 @@ class FirstLook:
     def __init__(
         self,
         app: str,
-        standing: Standing,
+        standing: OwnLedger,
         handlers: Sequence[Handler],
         partitioners: Mapping[str, PartitionOfKey],
         accepts: Accepted,
@@ -32,7 +32,7 @@ class FirstLook:
         self.app, self.standing, self.partitioners = app, standing, partitioners
         self.handled = {handler.topic for handler in handlers}
         self.stateful = {handler.topic for handler in handlers if handler.stores} - accepts.moved_keys
-        self.looped = looped(handlers, accepts)
+        self.looped = topics_in_loop(handlers, accepts)
 
     async def check(self, unread: Mapping[TopicPartition, Watermarks], topics: Mapping[str, TopicDescription]) -> None:
         """``unread``: what would be read of partitions that were never started. Raises SettingsError, BrokerError."""
@@ -68,7 +68,7 @@ class FirstLook:
                 if place.topic == topic
             }
             partitions = topics[topic].partitions
-            seen = moved(keys, partitions, self.partitioners.get(topic, partition_of_key))
+            seen = find_moved_keys(keys, partitions, self.partitioners.get(topic, partition_of_key))
             if seen is not None:
                 raise SettingsError(
                     f"{topic} has {partitions} partitions and had {seen.before}: of {seen.seen} keys that were looked "

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...brokers.protocol import AuthenticationRefused, Batch, BrokerError, NotAuthorized, Reader
 from ...brokers.waiting import Patience, closed_within, fatal_of, rest
 from ...group.heard import News
-from ..logs.office import Standing
+from ..logs.office import OwnLedger
 from ..settings import Settings
 
 logger = logging.getLogger("keylanes")
@@ -18,7 +18,7 @@ AWAY_WAIT_MS = 200
 """After a read that failed."""
 
 
-class Moment(NamedTuple):
+class LogMoment(NamedTuple):
     """A moment, by the loop's time and by ``wall_ms``."""
 
     loop_s: float
@@ -32,7 +32,7 @@ class Following:
     answers has nothing new for ever. So beside that its end is asked for, by a leader that is confirmed, and reached.
     """
 
-    def __init__(self, standing: Standing, settings: Settings, news: News) -> None:
+    def __init__(self, standing: OwnLedger, settings: Settings, news: News) -> None:
         self.standing, self.settings, self.news = standing, settings, news
         self.listeners: list[Callable[[], None]] = []
         self.wall_ms: Callable[[], int] = lambda: 0
@@ -48,11 +48,11 @@ class Following:
         # Short enough, so that what is known is never too old for questions while the broker answers.
         self._wait_ms = max(1, min(settings.heartbeat_interval_ms, settings.query_view_ms_max // 4))
 
-    def moment(self) -> "Moment":
+    def moment(self) -> "LogMoment":
         """The moment before the end of the log is asked for."""
-        return Moment(asyncio.get_running_loop().time(), self.wall_ms())
+        return LogMoment(asyncio.get_running_loop().time(), self.wall_ms())
 
-    def has_read(self, asked: "Moment") -> None:
+    def has_read(self, asked: "LogMoment") -> None:
         """The log was read up to an end that was asked for at that moment."""
         self.seen_ms, self.seen_s = max(self.seen_ms, asked.wall_ms), max(self.seen_s, asked.loop_s)
         self._tell()

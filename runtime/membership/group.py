@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...brokers.protocol import TopicPartition, Watermarks
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...group.heard import COORDINATORS, Heard
 from ...group.rates import Obeyed, limits_of
 from ...group.unowned import Unowned
@@ -13,15 +13,15 @@ from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.ledger import Place
 from ..handlers.start import Start
-from ..logs.office import Identity, Standing
+from ..logs.office import Identity, OwnLedger
 from ..stores.answers import GroupView
-from .coordinating import PROBES, Coordinating
+from .coordinating import PROBES, CoordinatorLoop
 from .following import Following
 from .offer import Offer
 from .signals import Signals
 from .sources import Sources, check_identities, missing_stores
 from .starts import Starts
-from .taking_part import TakingPart
+from .taking_part import MemberSignals
 
 RESIGN_S = 1.0
 """So long at most a process that ends says so."""
@@ -30,7 +30,7 @@ RESIGN_S = 1.0
 class Group:
     """As one process sees it. ``is_alone``: the broker proves that there is no other process."""
 
-    def __init__(self, standing: Standing, stores: Sequence[StoreSpec], *, is_alone: bool) -> None:
+    def __init__(self, standing: OwnLedger, stores: Sequence[StoreSpec], *, is_alone: bool) -> None:
         identity: Identity = standing.identity
         settings = identity.settings
         self.standing, self.identity, self.settings, self.stores = standing, identity, settings, stores
@@ -38,8 +38,8 @@ class Group:
         self.signals = Signals(identity.app, identity.broker, settings, self.heard, self._on_heard)
         self.following = Following(standing, settings, self.heard.news)
         self.obeyed = Obeyed()
-        self.taking_part = TakingPart(standing, self.heard, self.obeyed, self.signals, stores, is_alone=is_alone)
-        self.coordinating = Coordinating(
+        self.taking_part = MemberSignals(standing, self.heard, self.obeyed, self.signals, stores, is_alone=is_alone)
+        self.coordinating = CoordinatorLoop(
             standing, self.heard, self.obeyed, self.signals, self.following, is_alone=is_alone
         )
         self._limits: dict[str, float] = {}
@@ -89,7 +89,7 @@ class Group:
         if new := {topic for topic, partition in places if (topic, partition) not in control.started}:
             begun = [TopicPartition(*place) for place in places if place[0] in new]
             limit = self.settings.call_limit_ms
-            marks = await bounded(self.identity.broker.watermarks(begun), limit, "watermarks of sources")
+            marks = await within_limit(self.identity.broker.watermarks(begun), limit, "watermarks of sources")
             decided = await trial.decide(control, marks)
             return {place: Watermarks(begun.offset, marks[place].high) for place, begun in decided.items()}
         return {}

@@ -6,18 +6,18 @@ the coordinator reads is enough, once every member has read that somebody does.
 """
 
 from ...brokers.protocol import TopicPartition
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...group.heard import Heard
 from ...offsets.control import Control
 from ...offsets.event_values import PinnedEnd
 from ..engine.ends import Ends
-from ..logs.office import Standing
+from ..logs.office import OwnLedger
 
 
 class Levelling:
     """Of one term."""
 
-    def __init__(self, standing: Standing, heard: Heard) -> None:
+    def __init__(self, standing: OwnLedger, heard: Heard) -> None:
         self.standing, self.heard = standing, heard
         self._ends: Ends | None = None
         self._pinned: tuple[PinnedEnd, ...] | None = None
@@ -54,7 +54,7 @@ class Levelling:
         edges = {source: ledger.frontier(source) for source in self._ends.ends}
         if wanted := self._ends.to_pin(edges):
             limit = identity.settings.call_limit_ms
-            marks = await bounded(identity.broker.watermarks(wanted), limit, "ends of the sources")
+            marks = await within_limit(identity.broker.watermarks(wanted), limit, "ends of the sources")
             self._ends.pin({source: mark.high for source, mark in marks.items()})
         if self._ends.is_level(edges) and self._has_everybody_read(ledger.control):
             self._level = pinned

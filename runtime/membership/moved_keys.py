@@ -32,7 +32,9 @@ class Moved(NamedTuple):
     seen: int
 
 
-def moved(seen: Mapping[int, Collection[bytes]], partitions: int, partition_of: PartitionOfKey) -> Moved | None:
+def find_moved_keys(
+    seen: Mapping[int, Collection[bytes]], partitions: int, partition_of: PartitionOfKey
+) -> Moved | None:
     """What the keys that were seen in partitions say of a topic that has so many, 2 or more; None: nothing. An empty
     key has no place.
     """

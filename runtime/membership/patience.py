@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ...brokers.protocol import BrokerTimeout
-from ...brokers.waiting import PATIENCE_STEP_MS, bounded
+from ...brokers.waiting import PATIENCE_STEP_MS, within_limit
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class StartPatience:
     async def within(self, starting: Awaitable[T]) -> T:
         """What a part of the start returns; raises BrokerTimeout, which names the last problem."""
         try:
-            return await bounded(starting, self.limit_ms, "starting")
+            return await within_limit(starting, self.limit_ms, "starting")
         except BrokerTimeout as error:
             if self._problem is None:
                 raise

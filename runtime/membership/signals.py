@@ -23,7 +23,7 @@ from ...brokers.protocol import (
     Reader,
     TopicPartition,
 )
-from ...brokers.waiting import bounded, closed_within, fatal_of
+from ...brokers.waiting import closed_within, fatal_of, within_limit
 from ...errors import FatalError
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...offsets.codec import SignalError, decode_signal, encode
@@ -111,7 +111,7 @@ class Signals:
             self._appenders[partition] = self.broker.appender()
         try:
             records = [Outgoing(self.topic, partition, None, encode(signal)) for signal in signals]
-            await bounded(self._appenders[partition].append(records), self.settings.call_limit_ms, "telling")
+            await within_limit(self._appenders[partition].append(records), self.settings.call_limit_ms, "telling")
         except (BrokerError, FatalError) as error:  # what ends the run is said by whoever works with that
             if not self._mute:
                 logger.warning("%s[%d] can't be written to, until it can: %s", self.topic, partition, error)
@@ -165,7 +165,7 @@ class Signals:
             self.heard.begin_anew(source.partition)
         if missing := [source for source in wanted if source not in self._positions]:
             limit = self.settings.call_limit_ms
-            marks = await bounded(self.broker.watermarks(missing), limit, f"watermarks of {self.topic}")
+            marks = await within_limit(self.broker.watermarks(missing), limit, f"watermarks of {self.topic}")
             for source in missing:
                 start, high = marks[source].start, marks[source].high
                 self.heard.begin_anew(source.partition)

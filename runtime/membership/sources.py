@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from ...brokers.protocol import Broker, BrokerTimeout, TopicPartition, UnknownTopic, Watermarks
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...errors import LogError, SettingsError, SourceError
-from ...group.view import Begun, Found
+from ...group.view import Begun, SourceFound
 from ...keyrange.ranges import WHOLE, KeyRange
 from ...offsets.control import Control, Member
 from ...offsets.decide import StoreSpec, Turn, decide_stores
@@ -38,28 +38,28 @@ class Sources:
     def __init__(self, broker: Broker, settings: Settings) -> None:
         self.broker, self.settings = broker, settings
 
-    async def look(self, control: Control, topics: Iterable[str]) -> dict[str, Found]:
+    async def look(self, control: Control, topics: Iterable[str]) -> dict[str, SourceFound]:
         """What there is of these topics. Raises SourceError, SettingsError, BrokerError."""
         limit = self.settings.call_limit_ms
-        described = await bounded(self.broker.describe(sorted(topics)), limit, "describing the sources")
+        described = await within_limit(self.broker.describe(sorted(topics)), limit, "describing the sources")
         check_identities(control.identities, {name: one.identity for name, one in described.items()})
-        found: dict[str, Found] = {}
+        found: dict[str, SourceFound] = {}
         for name, one in sorted(described.items()):
             places = [TopicPartition(name, partition) for partition in range(one.partitions)]
             check_growth(control, places, stateful_in(control.members.values()))
             begun: tuple[tuple[int, Begun], ...] = ()
             if any(place not in control.started for place in places):
-                marks = await bounded(self.broker.watermarks(places), limit, f"watermarks of {name}")
+                marks = await within_limit(self.broker.watermarks(places), limit, f"watermarks of {name}")
                 starts = Starts(self.broker, self.settings, {name: start_in(control, name)})
                 decided = await starts.decide(control, marks)
                 begun = tuple((place.partition, start) for place, start in sorted(decided.items()))
-            found[name] = Found(one.identity, one.partitions, begun)
+            found[name] = SourceFound(one.identity, one.partitions, begun)
         return found
 
-    async def look_again(self, control: Control, known: Mapping[str, Found]) -> dict[str, Found]:
+    async def look_again(self, control: Control, known: Mapping[str, SourceFound]) -> dict[str, SourceFound]:
         """Those of the known topics that have more partitions now. Raises SourceError."""
         limit = self.settings.call_limit_ms
-        described = await bounded(self.broker.describe(sorted(known)), limit, "describing the sources")
+        described = await within_limit(self.broker.describe(sorted(known)), limit, "describing the sources")
         check_identities(control.identities, {name: one.identity for name, one in described.items()})
         grown = [name for name, one in described.items() if one.partitions > known[name].partitions]
         for name in grown:
@@ -90,7 +90,7 @@ class Sources:
         """
         limit, sources = self.settings.call_limit_ms, [TopicPartition(*place) for place in held]
         edges = {source: edges_of(ledger, source, held[source]) for source in sources}
-        marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of sources")
+        marks = await within_limit(self.broker.watermarks(sources), limit, "watermarks of sources")
         for source in sources:
             check_end(source, marks[source], max(edges[source]))
             check_begin(source, marks[source], min(edges_of(ledger, source, held[source])))
@@ -187,6 +187,6 @@ def check_begin(source: TopicPartition, marks: Watermarks, edge: int) -> None:
         )
 
 
-def tell_begun(found: Mapping[str, Found]) -> None:
+def tell_begun(found: Mapping[str, SourceFound]) -> None:
     """Show where partitions are started."""
     tell({TopicPartition(name, at): begun for name, one in found.items() for at, begun in one.begun})

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from ...brokers.protocol import Broker, TopicPartition, Watermarks
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...errors import SettingsError, SourceError
 from ...group.view import Begun
 from ...offsets.control import Control
@@ -61,7 +61,7 @@ class Starts:
             return await self._of_group(start.group, topic, places, marks)
         if start.timestamp_ms is not None:
             times = dict.fromkeys(places, start.timestamp_ms)
-            found = await bounded(self.broker.offsets_at(times), limit, f"offsets of {topic} by time")
+            found = await within_limit(self.broker.offsets_at(times), limit, f"offsets of {topic} by time")
             return {place: marks[place].high if (at := found[place]) is None else at for place in places}
         return {place: marks[place].high if start.text == LATEST else marks[place].start for place in places}
 
@@ -69,7 +69,7 @@ class Starts:
         self, group: str, topic: str, places: Sequence[TopicPartition], marks: Mapping[TopicPartition, Watermarks]
     ) -> dict[TopicPartition, int]:
         limit = self.settings.call_limit_ms
-        told = await bounded(self.broker.group_offsets(group, places), limit, f"offsets of group {group}")
+        told = await within_limit(self.broker.group_offsets(group, places), limit, f"offsets of group {group}")
         where = f"start='group:{group}' of topic {topic!r}"
         if told.is_live:
             raise SettingsError(

@@ -10,13 +10,13 @@ from ...brokers.waiting import rest
 from ...errors import FencedError, LogError, SettingsError
 from ...group.features import CONTRADICTS, LEVEL_TOO_LOW, kind_of
 from ...group.heard import Heard, partition_of
-from ...group.member import Rejected, Waits, Works, state_of
+from ...group.member import NotJoined, Rejected, Works, state_of
 from ...group.rates import Obeyed
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.event_values import LEVEL
 from ...offsets.signals import Copies, Copy, JoinAsked, LeaveAsked, Load, MoveAsked, ReleaseTold, StoreAsked
-from ..logs.office import Identity, Standing
+from ..logs.office import Identity, OwnLedger
 from .offer import Offer
 from .signals import Signals
 
@@ -26,12 +26,12 @@ LEAVES_AGAIN_MS = 200
 """Until it is answered."""
 
 
-class TakingPart:
+class MemberSignals:
     """Of one process."""
 
     def __init__(
         self,
-        standing: Standing,
+        standing: OwnLedger,
         heard: Heard,
         obeyed: Obeyed,
         signals: Signals,
@@ -70,7 +70,7 @@ class TakingPart:
 
     async def join(self, offer: Offer) -> Member:
         """Ask until the answer stands in the control log; raises FencedError, LogError, SettingsError when it is no."""
-        self._asked = _asked(self.identity, offer, self.stores)
+        self._asked = _join_request(self.identity, offer, self.stores)
         await self.signals.is_listening.wait()
         began_s = asyncio.get_running_loop().time()
         while True:
@@ -78,12 +78,12 @@ class TakingPart:
             control = self.standing.ledger.control
             match state_of(control, self.identity.birth, self.identity.incarnation):
                 case Rejected(reason):
-                    raise _refused(reason)
+                    raise _refusal_error(reason)
                 case Works(incarnation=incarnation):
                     member = control.members[incarnation]
                     if all(store.name in control.stores for store in self.stores):
                         return member
-                case Waits():
+                case NotJoined():
                     self._say_wait(asyncio.get_running_loop().time() - began_s)
             if control.term != self._term:  # whoever was elected since has not heard it
                 self._term = control.term
@@ -182,7 +182,7 @@ class TakingPart:
         )
 
 
-def _asked(identity: Identity, offer: Offer, stores: Sequence[StoreSpec]) -> JoinAsked:
+def _join_request(identity: Identity, offer: Offer, stores: Sequence[StoreSpec]) -> JoinAsked:
     return JoinAsked(
         identity.instance,
         identity.birth,
@@ -199,7 +199,7 @@ def _asked(identity: Identity, offer: Offer, stores: Sequence[StoreSpec]) -> Joi
     )
 
 
-def _refused(reason: str) -> FencedError | LogError | SettingsError:
+def _refusal_error(reason: str) -> FencedError | LogError | SettingsError:
     kind = kind_of(reason)
     text = f"this process may not take part: {reason}"
     if kind == LEVEL_TOO_LOW:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TypeAlias
 
-from ...brokers.protocol import Record
+from ...brokers.protocol import ConsumerRecord
 from ...keyrange.hashing import point_of
 from ...keyrange.ranges import KeyRange
 from ...offsets.event_values import NO_MOVE, Edge
@@ -41,7 +41,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitMade:
     """``worker`` became two at a point: ``left`` and ``left + 1``."""
 
     dispatch: PartitionDispatch
@@ -93,11 +93,11 @@ class Released:
         return RangesReleased(d.incarnation, transaction, self.epoch, *place, self.move, self.bands, self.bounds)
 
 
-Change: TypeAlias = Cut | Split | Merged | Released
+Change: TypeAlias = Cut | SplitMade | Merged | Released
 """Who owns what, otherwise than before."""
 
 
-def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> Split:
+def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> SplitMade:
     """One worker becomes two at a point: queue, running and done records go to the child that owns their point.
 
     The child that owns the running record stays the same object, for it is being run under that name. Both inherit
@@ -111,7 +111,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> Split:
     other.dropped_from, other.done_to = worker.dropped_from, worker.done_to
     stays_left = worker.running is None or _point(dispatch, worker.running) < at
 
-    def stays(record: Record) -> bool:
+    def stays(record: ConsumerRecord) -> bool:
         return (_point(dispatch, record) < at) is stays_left
 
     left_load, right_load = worker.load.part(at)
@@ -132,7 +132,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> Split:
     for part in (worker, other):
         part.queue_bytes, part.kept, part.records = sum(map(bytes_of, part.queue)), len(part.done), 0
     dispatch.replace_workers([worker], [worker, other])
-    return Split(dispatch, worker.epoch, parent_number, at, left_number)
+    return SplitMade(dispatch, worker.epoch, parent_number, at, left_number)
 
 
 def are_level(workers: Sequence[Worker]) -> bool:
@@ -226,7 +226,7 @@ def release(
     ]
 
 
-def carve(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker] = ()) -> list[Split]:
+def carve(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker] = ()) -> list[SplitMade]:
     """Split workers that lie across the borders of a range, so that whole workers make it up; not those ``spared``."""
     changes = []
     for at in (within.first, within.end):
@@ -274,5 +274,5 @@ def groups_to_merge(dispatch: PartitionDispatch, wanted: Sequence[int]) -> list[
     return [group for group in groups.values() if len(group) > 1 and all(a.end == b.first for a, b in pairwise(group))]
 
 
-def _point(dispatch: PartitionDispatch, record: Record) -> int:
+def _point(dispatch: PartitionDispatch, record: ConsumerRecord) -> int:
     return point_of(record.key, dispatch.partition, record.offset)

@@ -21,11 +21,11 @@ from itertools import pairwise
 
 from xxhash import xxh64_intdigest
 
-from ...brokers.protocol import Batch, Record, TopicPartition
+from ...brokers.protocol import Batch, ConsumerRecord, TopicPartition
 from ...keyrange.hashing import SEED, SPACE_END, point_of, point_of_place
-from ...keyrange.lookup import Lookup
+from ...keyrange.lookup import IntervalTable
 from ...keyrange.policy import WorkerLoad
-from ...state.overlay import Cell
+from ...state.overlay import OverlayEntry
 from ..handlers.produced import Produced
 from ..handlers.sizes import RECORD_OVERHEAD_BYTES, bytes_of
 from ..watch.statistics import PartitionStatistics
@@ -41,14 +41,14 @@ class Route:
 
     __slots__ = ("at", "cell", "cells", "offset", "record", "records", "worker")
 
-    cell: Cell | None
+    cell: OverlayEntry | None
     offset: int
-    record: Record
+    record: ConsumerRecord
     worker: Worker
 
-    def __init__(self, batch: Batch, at: int, cells: Sequence[Cell | None] = ()) -> None:
+    def __init__(self, batch: Batch, at: int, cells: Sequence[OverlayEntry | None] = ()) -> None:
         self.records, self.at = [*batch.records], at
-        self.cells: list[Cell | None] = [*cells] or [None] * len(self.records)
+        self.cells: list[OverlayEntry | None] = [*cells] or [None] * len(self.records)
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class PartitionDispatch:
         self.records_caught_up = 0
         self.stretches: deque[Stretch] = deque()
         self._stretch: Stretch | None = None
-        self._owners: Lookup[Worker | None] = Lookup([0], [None])
+        self._owners: IntervalTable[Worker | None] = IntervalTable([0], [None])
 
     @property
     def label(self) -> str:
@@ -136,9 +136,9 @@ class PartitionDispatch:
             owners.append(None)
         if bounds[-1] == SPACE_END:  # nothing lies behind it
             del bounds[-1], owners[-1]
-        self.workers, self._owners = workers, Lookup(bounds, owners)
+        self.workers, self._owners = workers, IntervalTable(bounds, owners)
 
-    def worker_of(self, record: Record) -> Worker | None:
+    def worker_of(self, record: ConsumerRecord) -> Worker | None:
         """The owner of the record's point; None when the range belongs to somebody else."""
         return self._owners.find(point_of(record.key, self.partition, record.offset))
 
@@ -183,7 +183,7 @@ class PartitionDispatch:
         self.pass_by(batch)
         return None
 
-    def pause(self, record: Record) -> None:
+    def pause(self, record: ConsumerRecord) -> None:
         """All of a batch in front of this record was handed over."""
         self.front = max(self.front, record.offset)
 
@@ -191,7 +191,7 @@ class PartitionDispatch:
         """All of a batch was handed over."""
         self.front = max(self.front, batch.offset_next)
 
-    def try_queue(self, worker: Worker, record: Record, ready: list[Worker]) -> int:
+    def try_queue(self, worker: Worker, record: ConsumerRecord, ready: list[Worker]) -> int:
         """Hand a record to its worker; its bytes when that is full, else 0."""
         size = bytes_of(record)
         held = worker.queue_bytes
@@ -209,7 +209,7 @@ class PartitionDispatch:
     # A record whose worker has nothing to do need not go through its queue: it may run when the batch comes to it. As
     # long as no handler suspends, nobody sees a front that stands behind what is done.
 
-    def begin(self, worker: Worker, record: Record) -> None:
+    def begin(self, worker: Worker, record: ConsumerRecord) -> None:
         """The next record of a batch is its worker's running one, and the front behind it: others go on meanwhile."""
         self.front = max(self.front, record.offset + 1)
         worker.active = True
@@ -407,7 +407,7 @@ class PartitionDispatch:
 
     # --- running ---------------------------------------------------------------------------------------------------
 
-    def next_record(self, worker: Worker) -> Record | None:
+    def next_record(self, worker: Worker) -> ConsumerRecord | None:
         """The worker's next record, now running; None when it has none to run: it becomes idle."""
         if not worker.has_next():
             worker.active = False

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 
 from ...brokers.protocol import Outgoing, TopicPartition
 from ...keyrange.hashing import point_of
-from ...offsets.decide import CommitKey, Move, decide_commits
+from ...offsets.decide import CommitKey, WorkerAdvance, decide_commits
 from ...offsets.events import Committed, OffsetEvent
 from ...offsets.provenance import DIGEST_MASK, place_seed
 from ...state.changes import StateChanges
 from ...state.overlay import Layer
-from ..handlers.outputs import kept
+from ..handlers.outputs import produced_of
 from ..handlers.produced import Produced
 from .cut import Change
 from .dispatch import PartitionDispatch
 from .worker import Stretch, Worker
 
 
-class Share:
+class WorkerShare:
     """One worker's share of a generation: ``[offset_from, offset_to)`` and what was produced there.
 
     ``layers``: what records below those done changed of the state, when the generation's stretches were spread
@@ -52,7 +52,7 @@ class Share:
         self.layers: list[Layer] = []
         self.layers_size = self.outputs = self.digest = 0
 
-    def moved_like(self, left: "Share") -> bool:
+    def moved_like(self, left: "WorkerShare") -> bool:
         """Whether it is the neighbour to the right, also in numbers, and under the same grant, and moved alike."""
         return (
             left.end == self.first
@@ -63,12 +63,12 @@ class Share:
             and left.worker.epoch == self.worker.epoch
         )
 
-    def move(self) -> Move:
+    def move(self) -> WorkerAdvance:
         """The progress, as the pure room of offsets knows it."""
         return _move([self])
 
 
-def _move(alike: Sequence[Share]) -> Move:
+def _move(alike: Sequence[WorkerShare]) -> WorkerAdvance:
     """The progress of neighbours that moved alike, as one."""
     outputs = dead = digest = 0
     for share in alike:
@@ -82,7 +82,7 @@ def _move(alike: Sequence[Share]) -> Move:
                 outputs += len(done.outputs)
     first, digest = alike[0], digest & DIGEST_MASK
     offsets = first.offset_from, first.offset_to
-    return Move(first.number, first.first, alike[-1].end, *offsets, outputs, dead, digest, len(alike))
+    return WorkerAdvance(first.number, first.first, alike[-1].end, *offsets, outputs, dead, digest, len(alike))
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Generation:
     ``opening``: changes from before it was taken, which its shares' workers came from.
     """
 
-    shares: list[Share] = field(default_factory=list)
+    shares: list[WorkerShare] = field(default_factory=list)
     structure: list[Change] = field(default_factory=list)
     heirs: list[tuple[Worker, int]] = field(default_factory=list)
     """Workers made by the structure, and the offset that they go on from."""
@@ -159,7 +159,7 @@ class Generation:
             dones: dict[int, list[Produced]] = {}
             for stretch in stretches:
                 kept_size = 0
-                for point, done in _kept(dispatch, stretch):
+                for point, done in _kept_records(dispatch, stretch):
                     dones.setdefault(bisect_right(firsts, point) - 1, []).append(done)
                     kept_size += done.size
                 layers: dict[int, Layer] = {}
@@ -175,9 +175,9 @@ class Generation:
 
     def events(self, transaction: int) -> list[OffsetEvent]:
         """The events of the transaction: the opening, the commits, then the structure that starts where they end."""
-        grouped: dict[CommitKey, list[Move]] = {}
+        grouped: dict[CommitKey, list[WorkerAdvance]] = {}
         shares, at = self.shares, 0
-        moves: list[Move] = []
+        moves: list[WorkerAdvance] = []
         while at < len(shares):
             first, last, behind = shares[at], shares[at - 1], at + 1
             while behind < len(shares) and shares[behind].moved_like(shares[behind - 1]):
@@ -246,7 +246,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
         stretches, line = dispatch.take_stretches(below, bytes_max - size, records_max - records)
         size += sum(stretch.size for stretch in stretches)
         records += sum(len(stretch.outputs) for stretch in stretches)
-        shares: list[Share] = []
+        shares: list[WorkerShare] = []
         for worker in dispatch.workers:
             to = min(worker.edge_now(front), line)
             if to <= worker.taken_to:
@@ -263,7 +263,9 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
             worker.kept -= len(taken)
             if to <= worker.taken_to:
                 continue
-            shares.append(Share(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken))
+            shares.append(
+                WorkerShare(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken)
+            )
             worker.taken_to = to
         if stretches:
             generation.stretches.append((dispatch, stretches))
@@ -273,7 +275,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
     return generation
 
 
-def _tally(dispatch: PartitionDispatch, shares: Sequence[Share], stretches: Iterable[Stretch]) -> None:
+def _tally(dispatch: PartitionDispatch, shares: Sequence[WorkerShare], stretches: Iterable[Stretch]) -> None:
     firsts = [share.first for share in shares]
     share_of = {share.worker: share for share in shares}
     for stretch in stretches:
@@ -283,20 +285,20 @@ def _tally(dispatch: PartitionDispatch, shares: Sequence[Share], stretches: Iter
                 share.outputs += tally.outputs
                 share.digest += tally.digest
             continue
-        for point, done in _kept(dispatch, stretch):  # some were split or merged meanwhile
+        for point, done in _kept_records(dispatch, stretch):  # some were split or merged meanwhile
             share = shares[bisect_right(firsts, point) - 1]
             share.outputs += 1
             share.digest += done.digest
 
 
-def _kept(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, Produced]]:
+def _kept_records(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, Produced]]:
     """What records of a stretch sent, each with the record's point."""
     seed = place_seed(dispatch.topic, dispatch.partition)
     for record, output in zip(stretch.records, stretch.outputs, strict=True):
-        yield point_of(record.key, dispatch.partition, record.offset), kept(record, output, seed)
+        yield point_of(record.key, dispatch.partition, record.offset), produced_of(record, output, seed)
 
 
-def committed(generation: Generation) -> None:
+def move_edges(generation: Generation) -> None:
     """The generation's transaction was committed: edges move."""
     for share in generation.shares:
         share.worker.edge = max(share.worker.edge, share.offset_to)
@@ -304,14 +306,14 @@ def committed(generation: Generation) -> None:
         heir.edge = max(heir.edge, offset)
 
 
-def _pieces(share: Share, records: int) -> list[Share]:
+def _pieces(share: WorkerShare, records: int) -> list[WorkerShare]:
     """The same in shares of at most so many records that sent something."""
-    pieces: list[Share] = []
+    pieces: list[WorkerShare] = []
     start = share.offset_from
     for i in range(0, len(share.done), records):
         done, last = share.done[i : i + records], i + records >= len(share.done)
         end = share.offset_to if last else share.done[i + records].record.offset
-        piece = Share(share.dispatch, share.worker, share.number, share.first, share.end, start, end, done)
+        piece = WorkerShare(share.dispatch, share.worker, share.number, share.first, share.end, start, end, done)
         if not i:  # they lie below all that is done
             piece.layers, piece.layers_size = share.layers, share.layers_size
         pieces.append(piece)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from ...brokers.protocol import Record
+from ...brokers.protocol import ConsumerRecord
 from ...keyrange.hashing import point_of
-from ...keyrange.melting import melted
+from ...keyrange.melting import melt_costs
 from ...keyrange.policy import FULL
 
 POINTS: Final = 128
@@ -48,7 +48,7 @@ class Points:
         costs = self.costs
         costs[point] = costs.get(point, 0) + cost
         if len(costs) > 4 * POINTS:
-            self.costs = dict(melted(costs, POINTS))
+            self.costs = dict(melt_costs(costs, POINTS))
 
     def decay(self) -> None:
         """A window is over: what was counts half, and what is next to nothing is forgotten."""
@@ -61,7 +61,7 @@ class Points:
         return right
 
 
-class Load:
+class LoadMeter:
     """What one worker costs; it begins as if it had always been busy, so that nobody merges it at once."""
 
     __slots__ = ("average", "busy_s", "counted_to_s", "points")
@@ -72,7 +72,7 @@ class Load:
         self.counted_to_s = 0.0
         self.points: Points | None = None
 
-    def spend(self, since_s: float, now: float, partition: int, record: Record) -> None:
+    def spend(self, since_s: float, now: float, partition: int, record: ConsumerRecord) -> None:
         """A record ran since then (infinity: it does not run); what was counted already is not counted again."""
         spent = now - max(since_s, self.counted_to_s)
         if spent >= 0:
@@ -91,7 +91,7 @@ class Load:
             self.points.decay()
         return window
 
-    def watch(self, partition: int, waiting: Iterable[Record]) -> int:
+    def watch(self, partition: int, waiting: Iterable[ConsumerRecord]) -> int:
         """Keep a histogram from now on. A new one begins with records that wait: with how many, else 0."""
         if self.points is not None:
             return 0
@@ -110,9 +110,9 @@ class Load:
         """Keep no histogram."""
         self.points = None
 
-    def part(self, at: int) -> tuple["Load", "Load"]:
+    def part(self, at: int) -> tuple["LoadMeter", "LoadMeter"]:
         """Loads of the two children of a worker that is split: new ones, with its histogram parted."""
-        left, right = Load(), Load()
+        left, right = LoadMeter(), LoadMeter()
         left.counted_to_s = right.counted_to_s = self.counted_to_s
         if self.points is not None:
             right.points = self.points.part(at)

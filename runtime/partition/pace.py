@@ -13,7 +13,7 @@ ROUNDING: Final = 1e-6
 """A token that lacks no more than this is there: times are floats."""
 
 
-class Pace:
+class AttemptPace:
     """Of the attempts of one process. Times are in seconds, by any clock that does not go back."""
 
     def __init__(self, now_s: float) -> None:

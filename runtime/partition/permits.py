@@ -7,7 +7,7 @@ begin once, and is given out no sooner than the pace allows.
 from collections import OrderedDict, deque
 from typing import Generic, TypeVar
 
-from .pace import Pace
+from .pace import AttemptPace
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ class Permits(Generic[T]):
     they do not matter.
     """
 
-    def __init__(self, most: int, pace: Pace | None = None) -> None:
+    def __init__(self, most: int, pace: AttemptPace | None = None) -> None:
         self.most, self.pace = most, pace
         self.out = 0
         self._lines: OrderedDict[str, deque[T]] = OrderedDict()

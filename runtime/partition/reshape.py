@@ -88,7 +88,7 @@ Wish: TypeAlias = ReleaseWish | SplitWish | MergeWish
 
 
 @dataclass(slots=True, eq=False)
-class Leaving:
+class LeavingRange:
     """What is left of a release. ``workers``: those that are still there; they begin no record. ``hot``: where workers
     met before it, beside the declared cut.
     """
@@ -98,7 +98,7 @@ class Leaving:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class MergeHold:
     """Neighbours that shall become one, held until they are level or the time is up; ``wish`` if one asked."""
 
     dispatch: PartitionDispatch
@@ -123,7 +123,7 @@ class Reshaped:
         """The wish comes to nothing."""
         self.refused.append((wish, f"{wish.dispatch.label}: {why}"))
 
-    def let_go(self, held: Held, why: str) -> None:
+    def let_go(self, held: MergeHold, why: str) -> None:
         """The held neighbours do not come to the merge."""
         let_go(held.workers)
         if held.wish is not None:
@@ -135,12 +135,12 @@ class Wishes:
 
     def __init__(self, merge_hold_ms: int) -> None:
         self.merge_hold_ms = merge_hold_ms
-        self.leaving: dict[ReleaseWish, Leaving] = {}
+        self.leaving: dict[ReleaseWish, LeavingRange] = {}
         self.going: list[tuple[PartitionDispatch, KeyRange]] = []
         """What was released in a generation that is not committed yet."""
         self.splitting: list[SplitWish] = []
         self.merging: list[MergeWish] = []
-        self.holds: list[Held] = []
+        self.holds: list[MergeHold] = []
         self.wanted: dict[PartitionDispatch, tuple[int, ...]] = {}
         """The bounds to which a partition's workers are merged as they become level."""
         self._hold_after_s: dict[PartitionDispatch, float] = {}
@@ -242,7 +242,7 @@ class Wishes:
             groups = groups_to_merge(dispatch, wanted)
             if not groups:
                 del self.wanted[dispatch]
-            self.holds += [Held(dispatch, group, until_s) for group in groups if hold(group)]
+            self.holds += [MergeHold(dispatch, group, until_s) for group in groups if hold(group)]
         return reshaped
 
     def settle(self) -> list[Wish]:
@@ -271,7 +271,7 @@ class Wishes:
             self._opening += parted
             self._heirs += [(worker, worker.taken_to) for worker in dispatch.workers]
         workers = self._to_leave(wish)
-        self.leaving[wish] = Leaving(workers, hot)
+        self.leaving[wish] = LeavingRange(workers, hot)
         wind_up(dispatch, workers)
 
     def _to_leave(self, wish: ReleaseWish) -> list[Worker]:
@@ -305,7 +305,7 @@ class Wishes:
     def _is_leaving(self, dispatch: PartitionDispatch, within: KeyRange) -> bool:
         return any(_common(within, worker) for worker in self._leaving_of(dispatch))
 
-    def _end_hold(self, held: Held, now: float, reshaped: Reshaped) -> bool:
+    def _end_hold(self, held: MergeHold, now: float, reshaped: Reshaped) -> bool:
         """Whether a hold is over: its workers are merged, or the time is up."""
         if are_level(held.workers) and all(w.taken_to == w.hold_at for w in held.workers):
             heir, changes = merge(held.dispatch, held.workers)
@@ -351,7 +351,7 @@ class Wishes:
         elif any(w.hold_at is not None for w in group):
             return False
         elif hold(group):
-            self.holds.append(Held(dispatch, group, until_s, wish))
+            self.holds.append(MergeHold(dispatch, group, until_s, wish))
         else:
             reshaped.refuse(wish, f"a worker in {within} has to catch up first")
         return True
@@ -396,11 +396,11 @@ def add_granted(
     changes: list[Change] = []
     for span in _spans(part, within):
         inside = [bound for bound in (*wanted, *part.granted_bounds) if span[0] < bound < span[-1]]
-        changes.append(cut(dispatch, dispatch.add_workers(sorted({*span, *inside}), defined(part.edges))))
+        changes.append(cut(dispatch, dispatch.add_workers(sorted({*span, *inside}), edge_at(part.edges))))
     return changes
 
 
-def defined(edges: Steps[int]) -> Callable[[int], int]:
+def edge_at(edges: Steps[int]) -> Callable[[int], int]:
     """The edges as a function of points where they are known to be defined."""
 
     def edge_of(first: int) -> int:

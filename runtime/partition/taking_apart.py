@@ -14,7 +14,7 @@ from ...errors import OutputRefused
 from ..handlers.handler import DeadLetter, Stop
 from ..handlers.outputs import Destination, build_dead_letter, place_of
 from ..handlers.produced import Produced
-from .generation import Generation, Share
+from .generation import Generation, WorkerShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def take_apart(
 
 
 def _instead(
-    share: Share, refusal: TransactionRefused, policy: DeadLetter | Stop, known: Mapping[str, Destination]
+    share: WorkerShare, refusal: TransactionRefused, policy: DeadLetter | Stop, known: Mapping[str, Destination]
 ) -> tuple[Produced, str] | Failed:
     """What a share's only record sends instead of what was refused, and what is said of that."""
     dispatch = share.dispatch

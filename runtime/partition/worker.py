@@ -4,10 +4,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...brokers.protocol import Outgoing, Record
+from ...brokers.protocol import ConsumerRecord, Outgoing
 from ...state.overlay import Layer
 from ..handlers.produced import Produced
-from .load import Load
+from .load import LoadMeter
 
 PERMIT_NONE: Final = 0
 PERMIT_NEW: Final = 1
@@ -50,16 +50,16 @@ class Worker:
     timed_out: bool = False
     queue_bytes: int = 0
     hold_at: int | None = None
-    running: Record | None = None
+    running: ConsumerRecord | None = None
     kept: int = 0
     done_to: int = 0
     records: int = 0
-    queue: deque[Record] = field(default_factory=deque)
+    queue: deque[ConsumerRecord] = field(default_factory=deque)
     started_s: float = 0.0
     done: deque[Produced] = field(default_factory=deque)
     awaited_bytes: int = 0
     permit: int = PERMIT_NONE
-    load: Load = field(default_factory=Load)
+    load: LoadMeter = field(default_factory=LoadMeter)
 
     def keep(self, done: Produced) -> None:
         """What the last record produced waits for a commit."""
@@ -116,7 +116,7 @@ class Stretch:
     offset_from: int
     offset_to: int
     changes: Layer = field(default_factory=Layer)
-    records: list[Record] = field(default_factory=list)
+    records: list[ConsumerRecord] = field(default_factory=list)
     outputs: list[Outgoing] = field(default_factory=list)
     """Records that sent something, and what each of them sent: one output."""
     tallies: dict[Worker, Tally] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Stretch:
     """Where it is sent: what a handler returns goes to one place."""
     size: int = 0
 
-    def send(self, worker: Worker, record: Record, output: Outgoing, digest: int) -> None:
+    def send(self, worker: Worker, record: ConsumerRecord, output: Outgoing, digest: int) -> None:
         """What one more record sends, and the digest of that."""
         self.records.append(record)
         self.outputs.append(output)

@@ -170,7 +170,9 @@ class Parent:
             then = self._after(number, child, code)
             if then is not Then.AGAIN:
                 return
-            logger.warning("%s: process %d %s; it is started again in %.1f s", self.app, number, said(code), wait_s)
+            logger.warning(
+                "%s: process %d %s; it is started again in %.1f s", self.app, number, exit_code_text(code), wait_s
+            )
             try:
                 async with asyncio.timeout(wait_s):
                     await self._stops.wait()
@@ -186,12 +188,12 @@ class Parent:
             may_come_back=child.comes_back,
         )
         if then is Then.ALL_END:
-            self._code, self._cause = code, child.cause or f"process {number} {said(code)}"
-            logger.error("%s: process %d %s, and so all of them end", self.app, number, said(code))
+            self._code, self._cause = code, child.cause or f"process {number} {exit_code_text(code)}"
+            logger.error("%s: process %d %s, and so all of them end", self.app, number, exit_code_text(code))
             self._stop(signal.SIGTERM)
         elif code and self._stops.is_set():
             self._code = self._code or (code if code > 0 else 128 - code)
-            logger.error("%s: process %d %s while it stopped", self.app, number, said(code))
+            logger.error("%s: process %d %s while it stopped", self.app, number, exit_code_text(code))
         elif code and child.birth is not None:
             report = asyncio.ensure_future(self._report(number, child.birth))
             self._reports.add(report)
@@ -241,7 +243,7 @@ class Parent:
             await broker.close()
 
 
-def said(code: int) -> str:
+def exit_code_text(code: int) -> str:
     """An exit code in words."""
     if code >= 0:
         return f"ended with exit code {code}" if code else "ended in order"

@@ -17,7 +17,7 @@ from ...keyrange.steps import Steps
 from ...offsets.control import Control, Member, Owner
 from ...offsets.ledger import Place
 from ...state.keys import bounds_of
-from ...state.lookup import walked
+from ...state.lookup import walk_table
 from ..handlers.partition_state import PartitionState
 
 _NOBODYS: Final[Steps[Owner]] = Steps()
@@ -143,7 +143,7 @@ class Answering(NamedTuple):
         high = end if high is None or (end is not None and end < high) else high
         if how == "owner":
             return self.state.span_committed(low, high, part)
-        return walked(self.state.table, low, high)
+        return walk_table(self.state.table, low, high)
 
     def _refusal(self, part: KeyRange) -> StateNotReady:
         """Why a range that is not answered is not."""

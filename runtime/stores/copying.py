@@ -11,16 +11,16 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, CorruptRecord
-from ...brokers.waiting import bounded
+from ...brokers.waiting import within_limit
 from ...keyrange.steps import Steps
 from ...offsets.ledger import Place
-from ...state.learning import Nearness, Pace, bytes_by_role, points_of, ranges_of, together, without
+from ...state.learning import CopySpeed, Nearness, bytes_by_role, points_of, ranges_of, together, without
 from ...state.restore import Cleared, Plan, Writers, plan_restore
-from ...state.tables import Copy
+from ...state.tables import LocalCopy
 from ..settings import Settings
 from .changelogs import CopyThreads, Fetches, ask_changelogs, errors_of, labels_of, unreadable
-from .follower import Follower, StateThreads
-from .restore import Restoring, check_beacons_of, say_cleared
+from .follower import OwnCopy, StateThreads
+from .restore import CopyToRestore, check_beacons_of, say_cleared
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ MARKS_EVERY_S: Final = 600.0
 THREADS: Final = 2
 
 
-class Asked(NamedTuple):
+class ClockReading(NamedTuple):
     """When something was asked for, by the loop's time and by the wall clock: one stands still with the machine, the
     other can be set back.
     """
@@ -45,19 +45,19 @@ class Asked(NamedTuple):
     at_ms: int
 
 
-class Pass:
+class CopyPass:
     """Points of one source partition that are read together. ``plan``: None until it is made, or made anew.
 
     ``position``: all below it is in the copy; ``high``: where the changelog ended at the last look.
     """
 
-    def __init__(self, place: Place, follower: Follower, points: Steps[bool], position: int) -> None:
+    def __init__(self, place: Place, follower: OwnCopy, points: Steps[bool], position: int) -> None:
         self.place, self.source, self.copy = place, follower.changelog, follower.copy
         self.points, self.position, self.high = points, position, position
         self.plan: Plan | None = None
-        self.pace, self.nearness = Pace(), Nearness()
+        self.pace, self.nearness = CopySpeed(), Nearness()
         self.fetches = self.bytes = 0
-        self.asked = self.level = Asked(0.0, 0)
+        self.asked = self.level = ClockReading(0.0, 0)
         """When the watermark that it reads to was asked for, and the last one to which it has read."""
         self.marked_s = 0.0
 
@@ -75,7 +75,7 @@ class Pass:
             self.plan = self.plan.without(points)
 
 
-class Writes:
+class CopyWrites:
     """What is being written to copies, by place."""
 
     def __init__(self, settings: Settings, threads: StateThreads) -> None:
@@ -124,34 +124,34 @@ class Host(Protocol):
         """Who changed the state of a place, by the logs as they are now."""
 
     @property
-    def writes(self) -> Writes: ...
+    def writes(self) -> CopyWrites: ...
 
     def roles(self, place: Place) -> dict[str, Steps[bool]]:
         """What the points of a place are copied for."""
 
-    def has_read(self, one: Pass, read: int, written: Mapping[str, int]) -> None:
+    def has_read(self, one: CopyPass, read: int, written: Mapping[str, int]) -> None:
         """A pass has read so much, and written so much by role."""
 
-    def wait_s(self, passes: Sequence[Pass]) -> float:
+    def wait_s(self, passes: Sequence[CopyPass]) -> float:
         """For so many seconds passes shall read nothing more, at the pace that is allowed."""
 
-    def is_level(self, one: Pass) -> None:
+    def is_level(self, one: CopyPass) -> None:
         """A pass has read to the watermark that was asked for at ``asked``."""
 
-    def has_lost(self, one: Pass, points: Steps[bool]) -> None:
+    def has_lost(self, one: CopyPass, points: Steps[bool]) -> None:
         """What a pass had of these points is thrown away."""
 
-    def has_looked(self, one: Pass) -> None:
+    def has_looked(self, one: CopyPass) -> None:
         """A pass knows better how far it is."""
 
-    def has_ended(self, one: Pass, reading: "Reading") -> bool:
+    def has_ended(self, one: CopyPass, reading: "Reading") -> bool:
         """Whether a pass is not for this reading any more: it has no points, or is ready and goes on with others."""
 
 
 class Reading:
     """Passes over one reader, of different partitions: all those that are ready, or one that is not."""
 
-    def __init__(self, host: Host, what: str, passes: Iterable[Pass]) -> None:
+    def __init__(self, host: Host, what: str, passes: Iterable[CopyPass]) -> None:
         self.host, self.what, self.passes = host, what, list(passes)
         self._looked_s = -1.0
 
@@ -192,7 +192,7 @@ class Reading:
 
     # --- plans -------------------------------------------------------------------------------------------------------
 
-    async def _plan(self, passes: Sequence[Pass]) -> None:
+    async def _plan(self, passes: Sequence[CopyPass]) -> None:
         """As a restore does. One whose points change meanwhile has its plan the next time. The clock is read before the
         watermarks: what is above them is younger.
         """
@@ -219,17 +219,17 @@ class Reading:
                     say_cleared(one.source, plan)
                     await host.writes.run(one.place, _clear, one.copy, plan.cleared)
             if one.points is points:
-                one.plan, one.position, one.high, one.asked = plan, plan.position, high, Asked(now_s, now_ms)
+                one.plan, one.position, one.high, one.asked = plan, plan.position, high, ClockReading(now_s, now_ms)
                 self._judge(one)
 
-    async def _check(self, one: Pass, plan: Plan) -> None:
+    async def _check(self, one: CopyPass, plan: Plan) -> None:
         """What is thrown away was held: it may be all that is left of the state. Others write on meanwhile, so the
         beacons are looked for up to where the changelog ends when its writers are known.
         """
         host = self.host
         writers = await host.writers(one.place)
         marks, _ = await ask_changelogs(host.broker, host.settings, [one.source])
-        source = Restoring(one.source, one.copy, (), writers, lambda: None)
+        source = CopyToRestore(one.source, one.copy, (), writers, lambda: None)
         until = plan.further(plan.position, marks[one.source].high, plan.time_ms)
         await check_beacons_of(host.broker, host.settings, [(source, until)])
 
@@ -244,7 +244,7 @@ class Reading:
         self._looked_s = now_s
         now_ms, limit_ms = host.wall_ms(), host.settings.call_limit_ms
         asked = host.broker.watermarks([one.source for one in passes])
-        marks = await bounded(asked, limit_ms, "watermarks of changelogs")
+        marks = await within_limit(asked, limit_ms, "watermarks of changelogs")
         for one in passes:
             high = marks[one.source].high
             if one.plan is None:
@@ -254,11 +254,11 @@ class Reading:
                 continue
             one.high = high
             if one.position >= one.plan.high:
-                one.plan, one.asked = one.plan.further(one.position, high, now_ms), Asked(now_s, now_ms)
+                one.plan, one.asked = one.plan.further(one.position, high, now_ms), ClockReading(now_s, now_ms)
             self._judge(one)
             await self._renew(one, now_s)
 
-    def _judge(self, one: Pass) -> None:
+    def _judge(self, one: CopyPass) -> None:
         """It was looked where the changelog ends."""
         assert one.plan is not None, "it has one"
         if one.position >= one.plan.high:
@@ -266,7 +266,7 @@ class Reading:
         one.nearness.look(one.high - one.position, one.pace.offsets_per_s, one.fetches)
         self.host.has_looked(one)
 
-    async def _renew(self, one: Pass, now_s: float) -> None:
+    async def _renew(self, one: CopyPass, now_s: float) -> None:
         """The marker of what nothing changes gets old, too."""
         if one.plan is not None and one.position >= one.plan.high and now_s - one.marked_s > MARKS_EVERY_S:
             one.marked_s = now_s
@@ -298,7 +298,7 @@ class Reading:
         for one in self.passes:
             one.fetches += 1
 
-    async def _write(self, one: Pass, plan: Plan, batch: Batch) -> int:
+    async def _write(self, one: CopyPass, plan: Plan, batch: Batch) -> int:
         """Write what a batch changes, with its markers; how much was read."""
         host = self.host
         with errors_of(one.source):
@@ -312,13 +312,13 @@ class Reading:
         return read
 
 
-def _write(copy: Copy, plan: Plan, batch: Batch, roles: Mapping[str, Steps[bool]]) -> tuple[int, dict[str, int]]:
+def _write(copy: LocalCopy, plan: Plan, batch: Batch, roles: Mapping[str, Steps[bool]]) -> tuple[int, dict[str, int]]:
     changes = plan.apply(batch.records)
     copy.write(changes, plan.marks(batch.offset_next))
     read = sum([len(record.key or b"") + len(record.value or b"") for record in batch.records])
     return read, bytes_by_role(changes, roles)
 
 
-def _clear(copy: Copy, cleared: Iterable[Cleared]) -> None:
+def _clear(copy: LocalCopy, cleared: Iterable[Cleared]) -> None:
     for within, _ in cleared:
         copy.clear(within)

@@ -1,7 +1,7 @@
 """Where the state of one source partition is kept, and what becomes there of what transactions change.
 
 Two ways, behind one face. ``BrokerTable``: a broker that keeps tables by itself (embedded) writes the changelog's
-records into them with the transaction: when it is committed, the table holds the changes. ``Follower``: beside any
+records into them with the transaction: when it is committed, the table holds the changes. ``OwnCopy``: beside any
 other broker a local copy follows the changelog. It is restored before the first record, and written after the commit,
 in slices between which the loop has its turns; the markers come with the last slice. What a copy holds above its marker
 is committed all the same, so a crash in the middle costs nothing but reading that again.
@@ -20,9 +20,9 @@ from ...state.changes import StateChanges
 from ...state.overlay import Changes, Layer
 from ...state.restore import Beacons, ChangelogUnfit, Writers, check_table
 from ...state.rocks import RocksError
-from ...state.tables import Change, Copy, Mark, Marker
+from ...state.tables import Change, LocalCopy, Mark, Marker
 from ..handlers.partition_state import PartitionState
-from .restore import Restoring
+from .restore import CopyToRestore
 
 T = TypeVar("T")
 
@@ -72,10 +72,10 @@ class Storage(Protocol):
     def old_beacon(self) -> int | None:
         """The writer that the beacon of before names, if it was there when this was restored."""
 
-    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> Restoring | None:
+    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> CopyToRestore | None:
         """What has to be restored before the state of these ranges is ready; None: nothing, it is ready.
 
-        ``writers``: see ``Restoring``. Raises StateError, StoreError.
+        ``writers``: see ``CopyToRestore``. Raises StateError, StoreError.
         """
 
     def committed(self, changed: StateChanges, position: int | None) -> None:
@@ -120,14 +120,16 @@ class BrokerTable:
         """Nothing."""
 
 
-class Follower:
+class OwnCopy:
     """A ``Storage`` in a local copy, which follows the changelog.
 
     ``position``: all changes of the changelog below it are in the copy; None: nothing was restored so far.
     ``old_beacon``: see ``Storage``.
     """
 
-    def __init__(self, changelog: TopicPartition, state: PartitionState, copy: Copy, threads: StateThreads) -> None:
+    def __init__(
+        self, changelog: TopicPartition, state: PartitionState, copy: LocalCopy, threads: StateThreads
+    ) -> None:
         """``state`` has a ``CopyTable`` of the same copy."""
         self.changelog, self.state, self.copy = changelog, state, copy
         self.position: int | None = None
@@ -146,10 +148,10 @@ class Follower:
 
     # --- what is held ------------------------------------------------------------------------------------------------
 
-    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> Restoring:
+    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> CopyToRestore:
         """See ``Storage``."""
         held = tuple(ranges)
-        return Restoring(self.changelog, self.copy, held, writers, partial(self.restored, held), self._find)
+        return CopyToRestore(self.changelog, self.copy, held, writers, partial(self.restored, held), self._find)
 
     def _find(self, beacons: Beacons) -> None:
         self.old_beacon = beacons.old
@@ -226,7 +228,7 @@ class Follower:
 class CopyTable:
     """A copy as handlers and readers outside see it. Raises StoreError, which no handler's policy passes over."""
 
-    def __init__(self, copy: Copy) -> None:
+    def __init__(self, copy: LocalCopy) -> None:
         self._copy = copy
 
     def get(self, key: bytes) -> bytes | None:

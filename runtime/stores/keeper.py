@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ...brokers.partitioner import Partitioner
-from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
+from ...brokers.protocol import Broker, ConsumerRecord, Outgoing, TopicDescription, TopicPartition
 from ...errors import FencedError, SettingsError, StateNotReady
 from ...keyrange.ranges import KeyRange
 from ...offsets.decide import WRITERS_MAX, StoreSpec
@@ -20,10 +20,10 @@ from ...offsets.events import StateChanged
 from ...offsets.ledger import Ledger, Place
 from ...state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, changelog_topic, encode_beacon
 from ...state.changes import StateChanges
-from ...state.overlay import Cell
+from ...state.overlay import OverlayEntry
 from ...state.restore import Writers
 from ...state.sampling import sampled_bytes
-from ...state.tables import Copies, Copy, StoreInfo
+from ...state.tables import LocalCopies, LocalCopy, StoreInfo
 from ..handlers.handler import Handler
 from ..handlers.outputs import RECORD_FRAME_BYTES, destination_of
 from ..handlers.partition_state import PartitionState
@@ -32,18 +32,18 @@ from ..handlers.stores import Binding, Bindings, looked_up
 from ..settings import Settings
 from ..watch.statistics import Progress
 from .answers import Answering, Followed, GroupView
-from .follower import BrokerTable, CopyTable, Follower, StateThreads, Storage
+from .follower import BrokerTable, CopyTable, OwnCopy, StateThreads, Storage
 from .key_places import KeyPlaces
 from .learner import Learner
-from .restore import Restore, Restoring
-from .view import Found
+from .restore import CopyToRestore, Restore
+from .view import DeclaredStore
 
 if TYPE_CHECKING:
     from ...state.subfolders import Claimed
 
 logger = logging.getLogger("keylanes")
 
-OpenCopies: TypeAlias = Callable[[str], Copies]
+OpenCopies: TypeAlias = Callable[[str], LocalCopies]
 """From the birth of an application's logs to its copies; blocks, raises RocksError."""
 
 AHEAD_KEYS_MAX: Final = 2_000
@@ -86,7 +86,7 @@ class Keeper:
         self.restoring: Progress | None = None
         """How far a restore is; None when there is none."""
         self._open_copies = open_copies
-        self._copies: Copies | None = None
+        self._copies: LocalCopies | None = None
         self._behind: dict[Place, Storage] = {}
         """Those with committed changes that they don't hold yet."""
         self._successions: dict[Place, Succession] = {}
@@ -154,12 +154,12 @@ class Keeper:
                     storage = BrokerTable(source, state(table), self._threads)
                 else:
                     copy = await self._copy(ledger, infos, topic, partition)
-                    storage = Follower(source, state(CopyTable(copy)), copy, self._threads)
+                    storage = OwnCopy(source, state(CopyTable(copy)), copy, self._threads)
                 storages[topic, partition] = storage
         self.storages.update(storages)  # all at once: who asks meanwhile would take those so far for all there are
         self.infos = {info.name: info for info in infos}
 
-    async def _copy(self, ledger: Ledger, infos: Sequence[StoreInfo], topic: str, partition: int) -> Copy:
+    async def _copy(self, ledger: Ledger, infos: Sequence[StoreInfo], topic: str, partition: int) -> LocalCopy:
         if self._copies is None:
             assert self._open_copies is not None, "that was checked before"
             self._copies = await self._threads.run(self._open_copies, ledger.control.app_birth)
@@ -189,7 +189,7 @@ class Keeper:
         restore = Restore(self.broker, self.settings, self._hear, self.wall_ms, self._lanes)
         try:
             for place, storage in storages.items():
-                if isinstance(storage, Follower):
+                if isinstance(storage, OwnCopy):
                     await restore.open(storage.changelog, storage.copy, granted[place])
             writers = self._all_writers(storages, await logs(), incarnation)
             await self._restore(restore, await self._wanted(granted, storages, writers, on_whole))
@@ -208,14 +208,14 @@ class Keeper:
         storages: Mapping[Place, Storage],
         known: Mapping[Place, Writers],
         on_whole: Callable[[Place], None],
-    ) -> list[Restoring]:
+    ) -> list[CopyToRestore]:
         def is_whole(place: Place) -> None:
             fenced = tuple(i for i in sorted(known[place].required) if known[place].is_fenced(i))
             self._succeed(place, fenced)
             self.key_places.compare(place)
             on_whole(place)
 
-        wanted: list[Restoring] = []
+        wanted: list[CopyToRestore] = []
         for place, storage in storages.items():
             await self.learner.let_go(place, granted[place])
             restoring = await storage.restoring(granted[place], known[place])
@@ -290,7 +290,7 @@ class Keeper:
         """
         self._in_office_ms = at_ms
 
-    async def _restore(self, restore: Restore, restoring: Sequence[Restoring]) -> None:
+    async def _restore(self, restore: Restore, restoring: Sequence[CopyToRestore]) -> None:
         if not restoring:
             return
         self._restores += 1
@@ -310,7 +310,7 @@ class Keeper:
         """Answer no question from outside any more, as others may have what this process had."""
         self._withheld = why
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> DeclaredStore:
         """A store, and all partitions of its topic; raises StateNotReady."""
         info, group = self.infos.get(name), self.group
         if self._withheld is not None:
@@ -325,13 +325,13 @@ class Keeper:
             for place, storage in self.storages.items()
             if place[0] == info.topic
         }
-        return Found(info, Binding(info.number, declared), partitions, self.key_places)
+        return DeclaredStore(info, Binding(info.number, declared), partitions, self.key_places)
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 
     async def read_ahead(
-        self, state: PartitionState | None, bindings: Bindings, records: Sequence[Record]
-    ) -> Sequence[Cell | None]:
+        self, state: PartitionState | None, bindings: Bindings, records: Sequence[ConsumerRecord]
+    ) -> Sequence[OverlayEntry | None]:
         """Have the values of these records' keys in memory before their handlers ask: a read may wait for a disk.
 
         Where the value of each record's key is, for a handler with one store, of values; else nothing.
@@ -414,7 +414,7 @@ class Keeper:
             self._let_go(None)
         self._threads.shutdown()
 
-    def _let_go(self, copies: Copies | None) -> None:
+    def _let_go(self, copies: LocalCopies | None) -> None:
         """Of the folder behind its copies, however they end: who has it next would find them open."""
         try:
             if copies is not None:
@@ -450,7 +450,7 @@ class StateFolder:
         self._closed = False
         self._guard = threading.Lock()
 
-    def __call__(self, birth_text: str) -> Copies:
+    def __call__(self, birth_text: str) -> LocalCopies:
         """The copies; raises RocksError."""
         from ...state.copies import open_copies
 

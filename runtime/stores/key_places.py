@@ -16,8 +16,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ...brokers.partitioner import BY_NAME, MURMUR2, Partitioner, checked, name_of
-from ...brokers.protocol import Record, TopicPartition
+from ...brokers.partitioner import BY_NAME, MURMUR2, Partitioner, check_partitioner, name_of
+from ...brokers.protocol import ConsumerRecord, TopicPartition
 from ...errors import OutputRefused, StateNotReady
 from ...offsets.ledger import Place
 from ...state.sampling import CHANCE_MAX, PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS, sampled_keys
@@ -38,7 +38,7 @@ class KeyPlaces:
         storages: Mapping[Place, Storage],
         threads: StateThreads,
     ) -> None:
-        self._samples = {topic: _Sample(topic, partitioners.get(topic, MURMUR2)) for topic in stateful}
+        self._samples = {topic: _KeySample(topic, partitioners.get(topic, MURMUR2)) for topic in stateful}
         self._storages, self._threads = storages, threads
         self._partitions: Counter[str] = Counter()
         self._met: set[Place] = set()
@@ -48,7 +48,7 @@ class KeyPlaces:
 
     # --- what is looked at -------------------------------------------------------------------------------------------
 
-    def look(self, place: TopicPartition, partitions: int, records: Sequence[Record]) -> None:
+    def look(self, place: TopicPartition, partitions: int, records: Sequence[ConsumerRecord]) -> None:
         """Look at records that were read; warns once for each topic."""
         sample = self._samples.get(place.topic)
         if sample is not None and partitions > 1 and not sample.is_over(place.partition):
@@ -99,14 +99,14 @@ class KeyPlaces:
             raise StateNotReady(f"the keys of {topic}[{partition}] are being compared with its partitioner: ask again")
 
 
-class _Sample:
+class _KeySample:
     """What was seen of one topic. A key counts once for each partition that it was seen in. ``finding``: what is to be
     said, once there is something.
     """
 
     def __init__(self, topic: str, partitioner: Partitioner) -> None:
         self.topic, self.name = topic, name_of(partitioner)
-        self.partition_of = checked(partitioner, topic)
+        self.partition_of = check_partitioner(partitioner, topic)
         self.finding: str | None = None
         self._others = {name: function for name, function in BY_NAME.items() if name != partitioner}
         self._left: dict[int, int] = {}
@@ -124,7 +124,7 @@ class _Sample:
         is_enough = left == 0 or (left is None and len(self._left) >= PARTITIONS_LOOKED_AT_MAX)
         return is_enough or self.finding is not None
 
-    def take_records(self, partition: int, partitions: int, records: Iterable[Record]) -> None:
+    def take_records(self, partition: int, partitions: int, records: Iterable[ConsumerRecord]) -> None:
         """Look at records of a partition."""
         left = self._left.get(partition, SAMPLE_KEYS)
         keys = [record.key for record in records if record.key][:left]

@@ -30,7 +30,7 @@ from ...offsets.control_events import CopyAsked
 from ...offsets.ledger import Place
 from ...offsets.signals import Copy as CopyTold
 from ...state.learning import (
-    Budget,
+    ByteRateLimit,
     Wanted,
     least_position,
     points_of,
@@ -42,13 +42,13 @@ from ...state.restore import Writers
 from ..settings import Settings
 from ..watch.statistics import Copying
 from .changelogs import errors_of
-from .copying import Asked, Pass, Reading, Writes
-from .follower import Follower, StateThreads, Storage
+from .copying import ClockReading, CopyPass, CopyWrites, Reading
+from .follower import OwnCopy, StateThreads, Storage
 
 logger = logging.getLogger("keylanes")
 
 
-class _Asked:
+class _CopyWanted:
     """A copy that was asked for. ``bytes``: what its passes had written when it was."""
 
     def __init__(self, asked: CopyAsked, now_s: float) -> None:
@@ -80,17 +80,17 @@ class Learner:
         self.compare = compare
         self.tell: Callable[[tuple[CopyTold, ...]], None] = lambda _: None
         self.writers: Callable[[Place], Awaitable[Writers | None]] = _unknown
-        self._budget = Budget()
+        self._budget = ByteRateLimit()
         self._bytes = {LEARNER: 0, STANDBY: 0}
-        self.writes = Writes(settings, threads)
-        self._asked: dict[int, _Asked] = {}
+        self.writes = CopyWrites(settings, threads)
+        self._asked: dict[int, _CopyWanted] = {}
         self._owned: dict[Place, Steps[bool]] = {}
         """What somebody else writes here: who restores it, and then whoever works on it."""
         self._touched: dict[Place, Steps[bool]] = {}
         """What was followed since it was released: not all of its newest values may be there."""
-        self._levels: dict[Place, Steps[Asked]] = {}
+        self._levels: dict[Place, Steps[ClockReading]] = {}
         """When the copy of points had all that was committed last."""
-        self._behind: list[Pass] = []
+        self._behind: list[CopyPass] = []
         """Those that are not ready. What has come furthest is the next: it is soon ready."""
         self._following = Reading(self, "following changelogs", ())
         self._changed, self._news = asyncio.Event(), asyncio.Event()
@@ -100,11 +100,11 @@ class Learner:
     def follow(self, copies: Iterable[CopyAsked]) -> None:
         """Have these copies, and no others. Raises StoreError."""
         now_s = asyncio.get_running_loop().time()
-        known = {one.move: one for one in copies if isinstance(self._storage(one), Follower)}
+        known = {one.move: one for one in copies if isinstance(self._storage(one), OwnCopy)}
         for move in self._asked.keys() - known.keys():
             ended = self._asked.pop(move)
             logger.info("the copy of %s is not followed any more", ended.label)
-        new = [_Asked(one, now_s) for move, one in sorted(known.items()) if move not in self._asked]
+        new = [_CopyWanted(one, now_s) for move, one in sorted(known.items()) if move not in self._asked]
         self._asked.update((one.wanted.move, one) for one in new)
         places = {one.place for one in self._asked.values()} | {one.place for one in self._passes()}
         for place in sorted(places):
@@ -126,9 +126,9 @@ class Learner:
         if ranges_of(new := without(wanted, there)):
             self._begin(place, new, passes)
 
-    def _begin(self, place: Place, points: Steps[bool], passes: Sequence[Pass]) -> None:
+    def _begin(self, place: Place, points: Steps[bool], passes: Sequence[CopyPass]) -> None:
         follower = self.storages[place]
-        assert isinstance(follower, Follower), "what is asked for has a copy"
+        assert isinstance(follower, OwnCopy), "what is asked for has a copy"
         self._touched[place] = together([self._touched.get(place, Steps()), points])
         with errors_of(follower.changelog):
             position = least_position(points, follower.copy.markers())
@@ -137,7 +137,7 @@ class Learner:
                 one.join(points)
                 break
         else:
-            self._behind.append(Pass(place, follower, points, position))
+            self._behind.append(CopyPass(place, follower, points, position))
         self._changed.set()
 
     def _drop(self, place: Place, points: Steps[bool]) -> None:
@@ -150,7 +150,7 @@ class Learner:
         if place in self._levels:
             self._levels[place] = self._levels[place].replace((first, end, None) for first, end, _ in points.pieces())
 
-    def _passes(self, place: Place | None = None) -> list[Pass]:
+    def _passes(self, place: Place | None = None) -> list[CopyPass]:
         """Those that have points, of a place or all."""
         passes = (*self._following.passes, *self._behind)
         return [one for one in passes if place in (None, one.place) and ranges_of(one.points)]
@@ -190,21 +190,21 @@ class Learner:
         """The ranges of which there are copies that are whole. One of them is of one age."""
         return [KeyRange(first, end) for first, end, _ in self._levels.get(place, _NEVER).pieces()]
 
-    def is_level(self, one: Pass) -> None:
+    def is_level(self, one: CopyPass) -> None:
         """A pass has read to the watermark that was asked for at ``asked``."""
         one.level = one.asked
         levels = self._levels.get(one.place, _NEVER)
         self._levels[one.place] = levels.replace((first, end, one.asked) for first, end, _ in one.points.pieces())
         self.compare(one.place)
 
-    def has_lost(self, one: Pass, points: Steps[bool]) -> None:
+    def has_lost(self, one: CopyPass, points: Steps[bool]) -> None:
         """See ``Host``: it answers no question from now on, and is not ready any more, which is told at once."""
         self._forget(one.place, points)
         for asked in self._of(one.place):
             asked.is_ready = False
         self._news.set()
 
-    def has_looked(self, one: Pass) -> None:
+    def has_looked(self, one: CopyPass) -> None:
         """A pass knows better how far it is; whoever turns ready by that is told at once."""
         for asked in self._asked.values():
             if asked.place == one.place and (told := self._told(asked)) is not None:
@@ -218,7 +218,7 @@ class Learner:
         told = (self._told(asked) for _, asked in sorted(self._asked.items()))
         return tuple(one for one in told if one is not None)
 
-    def _told(self, asked: _Asked) -> CopyTold | None:
+    def _told(self, asked: _CopyWanted) -> CopyTold | None:
         points = without(asked.wanted.points, self._owned.get(asked.place, Steps()))
         passes = [one for one in self._passes(asked.place) if _overlap(one.points, points)]
         if not passes:
@@ -246,7 +246,7 @@ class Learner:
         found = {role: [a.wanted.points for a in self._of(place) if a.wanted.role == role] for role in _ROLES}
         return {role: together(points) for role, points in found.items() if points} or {STANDBY: Steps()}
 
-    def has_read(self, one: Pass, read: int, written: Mapping[str, int]) -> None:
+    def has_read(self, one: CopyPass, read: int, written: Mapping[str, int]) -> None:
         """See ``Host``."""
         for role, size in written.items():
             self._bytes[role] += size
@@ -255,26 +255,26 @@ class Learner:
             limits = [asked.wanted.bytes_per_s for asked in self._asked.values() if asked.wanted.bytes_per_s]
             self._budget.spend(read, min(limits), asyncio.get_running_loop().time())
 
-    def wait_s(self, passes: Sequence[Pass]) -> float:
+    def wait_s(self, passes: Sequence[CopyPass]) -> float:
         """See ``Host``. Who is limited is looked at only where there is something to wait for."""
         wait_s = self._budget.wait_s(asyncio.get_running_loop().time())
         return wait_s if wait_s > 0 and any(map(self._is_limited, passes)) else 0.0
 
-    def _is_limited(self, one: Pass) -> bool:
+    def _is_limited(self, one: CopyPass) -> bool:
         """Unless one of its copies may be as fast as it goes."""
         own = [asked.wanted.bytes_per_s for asked in self._of(one.place) if _overlap(asked.wanted.points, one.points)]
         return bool(own) and 0 not in own
 
-    def _of(self, place: Place) -> list[_Asked]:
+    def _of(self, place: Place) -> list[_CopyWanted]:
         return [asked for asked in self._asked.values() if asked.place == place]
 
-    def _say_begun(self, asked: _Asked) -> None:
+    def _say_begun(self, asked: _CopyWanted) -> None:
         passes = [one for one in self._passes(asked.place) if _overlap(one.points, asked.wanted.points)]
         asked.bytes = sum(one.bytes for one in passes)
         position = min((one.position for one in passes), default=0)
         logger.info("copying the state of %s, from position %d of its changelog", asked.label, position)
 
-    def _say_ready(self, asked: _Asked) -> None:
+    def _say_ready(self, asked: _CopyWanted) -> None:
         passes = [one for one in self._passes(asked.place) if _overlap(one.points, asked.wanted.points)]
         seconds = asyncio.get_running_loop().time() - asked.began_s
         size = max(0, sum(one.bytes for one in passes) - asked.bytes) / 1e6
@@ -328,7 +328,7 @@ class Learner:
         for reading in new:
             readings[asyncio.ensure_future(reading.run())] = reading
 
-    def has_ended(self, one: Pass, reading: Reading) -> bool:
+    def has_ended(self, one: CopyPass, reading: Reading) -> bool:
         """See ``Host``. Passes of one partition that are ready become one."""
         if not ranges_of(one.points):
             pass
@@ -341,7 +341,7 @@ class Learner:
             self._changed.set()
         return True
 
-    def _goes_on(self, one: Pass) -> None:
+    def _goes_on(self, one: CopyPass) -> None:
         other = next((other for other in self._following.passes if other.place == one.place), None)
         if other is None:
             self._following.passes.append(one)
@@ -371,5 +371,5 @@ async def _unknown(place: Place) -> Writers | None:  # noqa: ARG001  # nobody ha
     return None
 
 
-_NEVER: Final[Steps[Asked]] = Steps()
+_NEVER: Final[Steps[ClockReading]] = Steps()
 _ROLES: Final = (LEARNER, STANDBY)

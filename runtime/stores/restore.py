@@ -32,7 +32,7 @@ from ...errors import StateError
 from ...keyrange.ranges import KeyRange
 from ...state.learning import least_position, points_of
 from ...state.restore import BEACON_STEP, Beacons, BeaconSearch, Plan, Writers, plan_restore
-from ...state.tables import Change, Copy
+from ...state.tables import Change, LocalCopy
 from ..settings import Settings
 from ..watch.statistics import Progress
 from .changelogs import CopyThreads, Fetches, ask_changelogs, errors_of, label_of, labels_of, unreadable
@@ -53,7 +53,7 @@ that are restored at once.
 """
 
 
-class Restoring(NamedTuple):
+class CopyToRestore(NamedTuple):
     """A copy that shall become whole for the key ranges that are held.
 
     ``writers``: who changed the partition's state, as the logs had it before; None: the changelog is not compared with
@@ -61,7 +61,7 @@ class Restoring(NamedTuple):
     """
 
     changelog: TopicPartition
-    copy: Copy
+    copy: LocalCopy
     held: Sequence[KeyRange]
     writers: Writers | None
     on_ready: Callable[[], None]
@@ -86,7 +86,7 @@ class Restore:
         self._threads = CopyThreads(settings.restore_partitions_max, "keylanes-restore", settings)
         self._opened: dict[TopicPartition, Fetches] = {}
 
-    async def open(self, changelog: TopicPartition, copy: Copy, held: Sequence[KeyRange]) -> None:
+    async def open(self, changelog: TopicPartition, copy: LocalCopy, held: Sequence[KeyRange]) -> None:
         """Have the reader of a copy made that will be restored, unless it is read from the start. It may still be
         followed. Whoever calls this calls ``close``. Raises StateError, StoreError.
         """
@@ -103,7 +103,7 @@ class Restore:
         await asyncio.gather(*[fetches.close() for fetches in opened.values()], return_exceptions=True)
         self._threads.shutdown()
 
-    async def run(self, sources: Sequence[Restoring]) -> None:
+    async def run(self, sources: Sequence[CopyToRestore]) -> None:
         """Make the copies whole. What it wrote stays when it ends early, and the next one goes on from there.
 
         Raises StateError (a changelog is missing, lost its head, holds what is no state, or has other beacons
@@ -115,11 +115,11 @@ class Restore:
         finally:
             await self.close()
 
-    async def _run(self, sources: Sequence[Restoring]) -> None:
+    async def _run(self, sources: Sequence[CopyToRestore]) -> None:
         passes = [self._pass(source, plan) for source, plan in await self._plan(sources)]
         passes.sort(key=lambda one: (one.plan.offsets > NEAR_OFFSETS, not one.is_opened, one.plan.offsets))
         at_once = min(len(passes), self.settings.restore_partitions_max)
-        progress = _Progress([one.plan for one in passes])
+        progress = _RestoreLog([one.plan for one in passes])
         lanes: list[asyncio.Future[None]] = []
         try:
             await asyncio.gather(*[one.fetches.close() for one in passes[at_once:]])  # they are made anew
@@ -141,17 +141,17 @@ class Restore:
             await asyncio.gather(*[one.fetches.close() for one in passes], return_exceptions=True)
         progress.say_end()
 
-    def _pass(self, source: Restoring, plan: Plan) -> "_Pass":
+    def _pass(self, source: CopyToRestore, plan: Plan) -> "_RestorePass":
         """What was opened beyond the plan's position, as its copy is thrown away, may have an error at hand."""
         limit, opened = TAIL_BYTES_MAX // self.settings.restore_partitions_max, self._opened.get(source.changelog)
         if opened is None or opened.positions[source.changelog] > plan.position:
-            return _Pass(source, plan, self._fetches(source.changelog, plan.position), limit, is_opened=False)
-        return _Pass(source, plan, self._opened.pop(source.changelog), limit, is_opened=True)
+            return _RestorePass(source, plan, self._fetches(source.changelog, plan.position), limit, is_opened=False)
+        return _RestorePass(source, plan, self._opened.pop(source.changelog), limit, is_opened=True)
 
     def _fetches(self, changelog: TopicPartition, position: int) -> Fetches:
         return Fetches(self.broker, self.settings, {changelog: position}, f"restoring from {label_of(changelog)}")
 
-    async def _plan(self, sources: Sequence[Restoring]) -> list[tuple[Restoring, Plan]]:
+    async def _plan(self, sources: Sequence[CopyToRestore]) -> list[tuple[CopyToRestore, Plan]]:
         """What each copy lacks. The clock is read before the watermarks: what is above them is younger."""
         now_ms = self.now_ms()
         marks, retention_ms = await ask_changelogs(self.broker, self.settings, [source.changelog for source in sources])
@@ -164,7 +164,7 @@ class Restore:
             plans.append((source, plan))
         return plans
 
-    async def _work(self, left: "deque[_Pass]", progress: "_Progress") -> None:
+    async def _work(self, left: "deque[_RestorePass]", progress: "_RestoreLog") -> None:
         """Restore one partition after the other, as long as there are some."""
         while left:
             one = left.popleft()
@@ -180,12 +180,12 @@ class Restore:
             self._tell(progress)
             one.source.on_ready()
 
-    async def _clear(self, source: Restoring, plan: Plan) -> None:
+    async def _clear(self, source: CopyToRestore, plan: Plan) -> None:
         say_cleared(source.changelog, plan)
         for within, _ in plan.cleared:
             await self._threads.run(source.copy.clear, within)
 
-    async def _anew(self, one: "_Pass", reached: int, progress: "_Progress") -> "_Pass":
+    async def _anew(self, one: "_RestorePass", reached: int, progress: "_RestoreLog") -> "_RestorePass":
         """A copy whose deletes may be gone, as it was read for so long. Raises StateError when that is so again."""
         if one.is_anew:
             raise StateError(
@@ -201,7 +201,7 @@ class Restore:
         again.is_anew = True
         return again
 
-    async def _restore(self, one: "_Pass", progress: "_Progress") -> int:
+    async def _restore(self, one: "_RestorePass", progress: "_RestoreLog") -> int:
         """The reading pass, and the position that it has reached: the plan's end, or less when it took so long that
         deletes may be gone. A batch is fetched while the one before it is written.
         """
@@ -232,19 +232,19 @@ class Restore:
                 with contextlib.suppress(Exception):  # raised above, or behind what is being raised
                     await self._threads.settled(writing)
 
-    def _tell(self, progress: "_Progress") -> None:
+    def _tell(self, progress: "_RestoreLog") -> None:
         progress.say()
         if self.on_progress is not None:
             self.on_progress(progress.told())
 
 
-class _Pass:
+class _RestorePass:
     """How a copy becomes whole, and by which reader. ``is_opened``: that was made before there was a plan.
     ``is_anew``: an earlier pass took too long. ``tail_bytes_max``: so much of the tail is kept.
     """
 
     def __init__(
-        self, source: Restoring, plan: Plan, fetches: Fetches, tail_bytes_max: int, *, is_opened: bool
+        self, source: CopyToRestore, plan: Plan, fetches: Fetches, tail_bytes_max: int, *, is_opened: bool
     ) -> None:
         self.source, self.plan, self.fetches, self.is_opened = source, plan, fetches, is_opened
         self.is_anew = False
@@ -297,7 +297,10 @@ def _from(batch: Batch, position: int) -> Batch:
 
 
 async def check_beacons_of(
-    broker: Broker, settings: Settings, planned: Sequence[tuple[Restoring, Plan]], opened: Sequence[_Pass] = ()
+    broker: Broker,
+    settings: Settings,
+    planned: Sequence[tuple[CopyToRestore, Plan]],
+    opened: Sequence[_RestorePass] = (),
 ) -> None:
     """Compare the beacons of all changelogs with the writers that the logs know, before anything is cleared. Those of
     near copies are looked for by their own readers. Raises StateError, BrokerError.
@@ -367,7 +370,7 @@ async def _read(fetches: Fetches, ends: Mapping[TopicPartition, int]) -> AsyncGe
         await fetches.close()
 
 
-class _Progress:
+class _RestoreLog:
     """Counts, and says them in the log: at the end what was restored, and when there is much to do also before."""
 
     def __init__(self, plans: Sequence[Plan]) -> None:
@@ -425,7 +428,7 @@ def _partitions(count: int) -> str:
     return "1 partition" if count == 1 else f"{count} partitions"
 
 
-def _write(copy: Copy, plan: Plan, batch: Batch) -> int:
+def _write(copy: LocalCopy, plan: Plan, batch: Batch) -> int:
     """Write what a batch changes, with its markers; the bytes of that."""
     changes = plan.apply(batch.records)
     copy.write(changes, plan.marks(batch.offset_next))

@@ -32,7 +32,7 @@ class StoreEntry(NamedTuple, Generic[V]):
     deadline_ms: int | None
 
 
-class Found(NamedTuple):
+class DeclaredStore(NamedTuple):
     """A store, as it is declared and bound, all partitions of its topic, and where keys lie in them."""
 
     info: StoreInfo
@@ -48,7 +48,7 @@ class Found(NamedTuple):
 class StoreView(Generic[V]):
     """One store of a running application. ``find``: what there is of it now."""
 
-    def __init__(self, name: str, find: Callable[[], Found]) -> None:
+    def __init__(self, name: str, find: Callable[[], DeclaredStore]) -> None:
         self.name = name
         self._find = find
 
@@ -116,7 +116,7 @@ class StoreView(Generic[V]):
         return self._find().partition_of(_bytes_of(key))
 
     def _entries(
-        self, found: Found, key: bytes | str, map_key: MapKey | None, partitions: Mapping[int, Answering]
+        self, found: DeclaredStore, key: bytes | str, map_key: MapKey | None, partitions: Mapping[int, Answering]
     ) -> list[Entry]:
         data = _bytes_of(key)
         at = None if map_key is None else encode_map_key(map_key, found.info.key_type)
@@ -133,7 +133,12 @@ class StoreView(Generic[V]):
         return entries
 
     def _where_it_belongs(
-        self, found: Found, key: bytes, at: bytes | None, partitions: Mapping[int, Answering], unread: StateNotReady
+        self,
+        found: DeclaredStore,
+        key: bytes,
+        at: bytes | None,
+        partitions: Mapping[int, Answering],
+        unread: StateNotReady,
     ) -> list[Entry]:
         """Raises for a key that no partition has that is held here: whoever has the one that the partitioner gives it
         is to be asked. That it has none there does not say that it has none: it may be placed by hand.
@@ -150,7 +155,9 @@ class StoreView(Generic[V]):
             f"may have it: {unread}"
         ) from None
 
-    def _partitions(self, found: Found, partition: int | None, stale_ms_max: int | None) -> dict[int, Answering]:
+    def _partitions(
+        self, found: DeclaredStore, partition: int | None, stale_ms_max: int | None
+    ) -> dict[int, Answering]:
         topic = found.info.topic
         if stale_ms_max is not None and (not isinstance(stale_ms_max, int) or stale_ms_max < 0):
             raise ValueError(f"stale_ms_max is a whole number of ms, 0 or more, or None; seen {stale_ms_max!r}")

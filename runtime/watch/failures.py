@@ -19,7 +19,7 @@ KINDS_MAX: Final = 1_000
 """So many kinds are known at once; the one that was said longest ago is forgotten first, and is then said at once."""
 
 
-class Kind(NamedTuple):
+class FailureKind(NamedTuple):
     """Failures that are like each other: of one topic's handler, with one type of error and the same consequence."""
 
     topic: str
@@ -27,15 +27,15 @@ class Kind(NamedTuple):
     consequence: str
 
 
-class Sample:
+class FailureSample:
     """Which failures are said. ``interval_s``: at least so long lies between two that are, of each kind."""
 
     def __init__(self, interval_s: float, kinds_max: int = KINDS_MAX) -> None:
         self._interval_s, self._kinds_max = interval_s, kinds_max
-        self._said: dict[Kind, tuple[float, int]] = {}
+        self._said: dict[FailureKind, tuple[float, int]] = {}
         """When one was said last, and how many there were since; in the order of these times."""
 
-    def look(self, kind: Kind, now_s: float) -> int | None:
+    def look(self, kind: FailureKind, now_s: float) -> int | None:
         """How many like it were not said since the last that was; None: it is not to be said itself."""
         said_s, unsaid = self._said.get(kind, (None, 0))
         if said_s is not None and now_s - said_s < self._interval_s:
@@ -55,11 +55,11 @@ class Failures:
         self.attempts = 0
         self.retries = 0
         self.dead_letters = 0
-        self._sample = Sample(interval_ms / 1000)
+        self._sample = FailureSample(interval_ms / 1000)
 
     def said(self, topic: str, error: str, consequence: str, now_s: float) -> str | None:
         """What stands behind the line about a failure: nothing, or how many like it there were. None: no line."""
-        unsaid = self._sample.look(Kind(topic, error, consequence), now_s)
+        unsaid = self._sample.look(FailureKind(topic, error, consequence), now_s)
         return None if unsaid is None else and_more(unsaid)
 
 

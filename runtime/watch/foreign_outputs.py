@@ -7,13 +7,13 @@ and each comes twice. Looked at before the start, and in what is read later.
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from ...brokers.protocol import Record
+from ...brokers.protocol import ConsumerRecord
 from ...offsets.provenance import HEADER, decode_provenance
 
 logger = logging.getLogger("keylanes")
 
 
-def source_of_other(records: Iterable[Record], own: bytes, handled: Collection[str]) -> str | None:
+def source_of_other(records: Iterable[ConsumerRecord], own: bytes, handled: Collection[str]) -> str | None:
     """The source of a record that an application of another id than ``own`` made, if that topic is handled here, too;
     None: there is no such record. A header that names no application is its own, once it has an id.
     """
@@ -38,7 +38,7 @@ class ForeignOutputs:
     def __init__(self, looped: Collection[str], handled: Collection[str], own: Callable[[], bytes]) -> None:
         self._left, self._handled, self._own = {*looped}, frozenset(handled), own
 
-    def look(self, topic: str, records: Sequence[Record]) -> None:
+    def look(self, topic: str, records: Sequence[ConsumerRecord]) -> None:
         """Look at records that were read."""
         if topic not in self._left:
             return

@@ -44,15 +44,15 @@ class Interval:
         done = figures.records - before.records
         failures = figures.failures - before.failures
         dead_letters = figures.dead_letters - before.dead_letters
-        reshaped = _reshaped(figures.splits - before.splits, figures.merges - before.merges)
+        reshaped = _reshaping_text(figures.splits - before.splits, figures.merges - before.merges)
         if not (done or failures or dead_letters or reshaped or figures.lag):
             return None
         rate = f"{done / max(seconds, 1e-3):,.0f}/s"
-        failed = _failed(failures, figures.retries - before.retries, dead_letters)
+        failed = _failures_text(failures, figures.retries - before.retries, dead_letters)
         return f"{done:,} records done in {seconds:.0f} s ({rate}), {_lag(figures)}{failed}{reshaped}"
 
 
-def starting(version: str, broker: str, *, is_compiled: bool) -> list[str]:
+def start_text(version: str, broker: str, *, is_compiled: bool) -> list[str]:
     """The first line; a second one when the process is slower than it could be."""
     kind = "compiled" if is_compiled else "interpreted"
     lines = [f"starting: keylanes {version}, {kind}, on {without_credentials(broker)}"]
@@ -64,10 +64,10 @@ def starting(version: str, broker: str, *, is_compiled: bool) -> list[str]:
     return lines
 
 
-def working(topic: str, offsets: Mapping[int, int], workers: int, lag: int) -> str:
+def work_text(topic: str, offsets: Mapping[int, int], workers: int, lag: int) -> str:
     """What is worked on of a topic. ``offsets``: by partition, everything below them is done."""
-    partitions = counted(len(offsets), "partition")
-    return f"working on {topic}: {partitions}, {counted(workers, 'worker')}, from {places(offsets)}; {lag:,} behind"
+    partitions = count_text(len(offsets), "partition")
+    return f"working on {topic}: {partitions}, {count_text(workers, 'worker')}, from {places(offsets)}; {lag:,} behind"
 
 
 def places(offsets: Mapping[int, int]) -> str:
@@ -82,10 +82,10 @@ def places(offsets: Mapping[int, int]) -> str:
 def level(records: int, seconds: float) -> str:
     """Everything that the sources held when it took them up is done."""
     held = "level with what its sources held at the start, of what this process holds"
-    return f"{held}: {counted(records, 'record')} done in {seconds:.1f} s"
+    return f"{held}: {count_text(records, 'record')} done in {seconds:.1f} s"
 
 
-def leaving(leave_ms: int) -> str:
+def leave_text(leave_ms: int) -> str:
     """It works on, although it was told to stop."""
     return f"stopping: others copy its state first, for at most {leave_ms / 1000:g} s; told again, it releases at once"
 
@@ -95,10 +95,10 @@ def left_early(leave_ms: int) -> str:
     return f"others had not copied all of its state within {leave_ms / 1000:g} s (leave_ms): they restore the rest"
 
 
-def stopping(why: str, running: int, drain_ms: int) -> str:
+def stop_text(why: str, running: int, drain_ms: int) -> str:
     """No more is read; what runs has some time left."""
     have = "has" if running == 1 else "have"
-    return f"stopping: {why}; {counted(running, 'running record')} {have} at most {drain_ms / 1000:g} s to end"
+    return f"stopping: {why}; {count_text(running, 'running record')} {have} at most {drain_ms / 1000:g} s to end"
 
 
 def cut_off(running: int, drain_ms: int | None) -> str:
@@ -106,21 +106,21 @@ def cut_off(running: int, drain_ms: int | None) -> str:
     were = "was" if running == 1 else "were"
     again = "it runs" if running == 1 else "they run"
     late = "" if drain_ms is None else f" did not end within {drain_ms / 1000:g} s (drain_timeout_ms) and"
-    dropped = f"{counted(running, 'running record')}{late} {were} dropped"
+    dropped = f"{count_text(running, 'running record')}{late} {were} dropped"
     return f"{dropped}: nothing of that is kept, {again} again at the next start"
 
 
 def cut_short(unclosed: int, close_ms: int) -> str:
     """No time was left to close some parts."""
-    parts = counted(unclosed, "part")
+    parts = count_text(unclosed, "part")
     return f"the stop was cut short: {close_ms / 1000:g} s (close_timeout_ms) were over before {parts} closed"
 
 
-def stopped(how: str, figures: Figures, seconds: float) -> str:
+def end_text(how: str, figures: Figures, seconds: float) -> str:
     """The last line. ``how`` it ended."""
-    failed = _failed(figures.failures, figures.retries, figures.dead_letters)
-    reshaped = _reshaped(figures.splits, figures.merges)
-    done = f"{counted(figures.records, 'record')} done in {seconds:.1f} s, {counted(figures.commits, 'commit')}"
+    failed = _failures_text(figures.failures, figures.retries, figures.dead_letters)
+    reshaped = _reshaping_text(figures.splits, figures.merges)
+    done = f"{count_text(figures.records, 'record')} done in {seconds:.1f} s, {count_text(figures.commits, 'commit')}"
     return f"stopped {how}: {done}, {_lag(figures)}{failed}{reshaped}"
 
 
@@ -134,7 +134,7 @@ def without_credentials(address: str) -> str:
     return _CREDENTIALS.sub("***@", address)
 
 
-def counted(number: int, what: str) -> str:
+def count_text(number: int, what: str) -> str:
     """A number of things, for people."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
@@ -144,13 +144,13 @@ def _lag(figures: Figures) -> str:
     return f"{figures.lag:,} behind{asked}"
 
 
-def _failed(failures: int, retries: int, dead_letters: int) -> str:
+def _failures_text(failures: int, retries: int, dead_letters: int) -> str:
     if not (failures or dead_letters):
         return ""
-    letters = counted(dead_letters, "dead letter")
-    return f"; {counted(failures, 'failed attempt')}, {retries:,} tried again, {letters}"
+    letters = count_text(dead_letters, "dead letter")
+    return f"; {count_text(failures, 'failed attempt')}, {retries:,} tried again, {letters}"
 
 
-def _reshaped(splits: int, merges: int) -> str:
+def _reshaping_text(splits: int, merges: int) -> str:
     """By themselves, for what ranges cost."""
-    return f"; ranges: {counted(splits, 'split')}, {counted(merges, 'merge')}" if splits or merges else ""
+    return f"; ranges: {count_text(splits, 'split')}, {count_text(merges, 'merge')}" if splits or merges else ""

@@ -7,7 +7,7 @@ import pytest
 
 from cores import BENCH, arms
 from handover_app import NOTE
-from keylanes.group.happened import Moment, Move, MoveState, Party
+from keylanes.group.happened import EventTime, MoveEntry, MoveState, Party
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.control_events import (
@@ -131,12 +131,12 @@ def test_who_gets_a_range_back_works_on_it_when_it_has_taken_it_up_again() -> No
     assert logs.holders(0) == [(0, SPACE_END, "a")]
 
 
-def moved(cause: str, asked_ms: int, released_ms: int, taken_up_ms: int | None) -> Move:
+def moved(cause: str, asked_ms: int, released_ms: int, taken_up_ms: int | None) -> MoveEntry:
     """A move between two members."""
     a, b = Party(1, "a", ""), Party(2, "b", "")
     place = ("t", 0, 0, CELL)
-    asked, released = Moment(asked_ms, "asked"), Moment(released_ms, "released")
-    return Move(
+    asked, released = EventTime(asked_ms, "asked"), EventTime(released_ms, "released")
+    return MoveEntry(
         *(0, MoveState.MOVED, *place, a, b, cause, 1, 1, 1, 2),
         asked=asked,
         released=released,

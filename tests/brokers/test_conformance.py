@@ -23,12 +23,12 @@ from keylanes.brokers.protocol import (
     Batch,
     Broker,
     BrokerError,
+    BrokerProducer,
+    ConsumerRecord,
     OffsetOutOfRange,
     Outgoing,
-    Producer,
     ProducerFenced,
     Reader,
-    Record,
     TopicPartition,
     TopicSpec,
     TransactionRefused,
@@ -38,7 +38,7 @@ from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedReader
 from keylanes.brokers.simulated.cluster import Cluster
 from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.log import ClusterState, PartitionLog, SimulatedRecord
-from keylanes.brokers.simulated.network import Fault, Kind
+from keylanes.brokers.simulated.network import Fault, RequestKind
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..stage.appending import append
@@ -96,7 +96,7 @@ class World:
         await (await self.broker()).create([TopicSpec(name, partitions, settings)])
         return name
 
-    async def producer(self, transactional_id: str, broker: Broker | None = None) -> Producer:
+    async def producer(self, transactional_id: str, broker: Broker | None = None) -> BrokerProducer:
         """A new producer of an id."""
         return await (broker or await self.broker()).producer(transactional_id, transaction_timeout_ms=TIMEOUT_MS)
 
@@ -106,14 +106,16 @@ class World:
         self._readers.append(reader)
         return reader
 
-    async def read(self, source: TopicPartition, start: int = 0) -> list[Record]:
+    async def read(self, source: TopicPartition, start: int = 0) -> list[ConsumerRecord]:
         """All that a reader sees up to the high watermark as it is now."""
         reader = await self.reader({source: start})
         return await self.read_to(reader, await self.high(source), source)
 
-    async def read_to(self, reader: Reader, high: int, source: TopicPartition, records_max: int = 1000) -> list[Record]:
+    async def read_to(
+        self, reader: Reader, high: int, source: TopicPartition, records_max: int = 1000
+    ) -> list[ConsumerRecord]:
         """Fetch one partition until the reader's position reaches ``high``."""
-        records: list[Record] = []
+        records: list[ConsumerRecord] = []
         async with asyncio.timeout(PATIENCE_S):
             while reader.position(source) < high:
                 for batch in await reader.fetch([source], records_max=records_max, wait_ms=1000):
@@ -147,7 +149,7 @@ def at(topic: str, partition: int = 0) -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
-def values(records: Sequence[Record]) -> list[bytes | None]:
+def values(records: Sequence[ConsumerRecord]) -> list[bytes | None]:
     """What the records hold."""
     return [record.value for record in records]
 
@@ -308,7 +310,7 @@ async def a_cancelled_fetch_loses_nothing(world: World) -> None:
     topic = await world.topic()
     await append(await world.broker(), numbered(topic, 100))
     reader = await world.reader({at(topic): 0})
-    records: list[Record] = []
+    records: list[ConsumerRecord] = []
     for passes in range(20):
         fetch = asyncio.create_task(reader.fetch([at(topic)], records_max=4, wait_ms=1000))
         for _ in range(passes):
@@ -653,7 +655,7 @@ async def a_reader_never_sees_half_a_transaction(world: World) -> None:
     assert found == [b"%d" % number for number in range(40)]
 
 
-async def _transact_in_turn(producer: Producer, topic: str, count: int) -> None:
+async def _transact_in_turn(producer: BrokerProducer, topic: str, count: int) -> None:
     for number in range(count):
         await producer.transact(numbered(topic, 5, first=5 * number))
 
@@ -847,7 +849,7 @@ def _simulated_join(cluster: SimulatedBroker) -> Join:
 def _simulated_stuck(cluster: SimulatedBroker) -> Stuck:
     @asynccontextmanager
     async def stuck(appending: Coroutine[Any, Any, object]) -> "AsyncIterator[asyncio.Task[object]]":
-        cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+        cluster.network.arm(RequestKind.PRODUCE, Fault.HOLD_REQUEST)
         running = asyncio.get_running_loop().create_task(appending)
         await cluster.network.caught()
         yield running

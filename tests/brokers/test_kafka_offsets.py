@@ -10,7 +10,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from keylanes.brokers.delivery import TopicNumbers
 from keylanes.brokers.kafka.link import Code, KafkaLink, LinkSettings
-from keylanes.brokers.kafka.offsets import EARLIEST, LATEST, ConfirmedWatermarks, OffsetsRequest
+from keylanes.brokers.kafka.offsets import EARLIEST, LATEST, ConfirmedWatermarks, ListOffsetsRequest
 from keylanes.brokers.kafka.topics import TopicsRequest
 from keylanes.brokers.protocol import BrokerTimeout, TopicPartition, Watermarks
 from keylanes.brokers.security import Security
@@ -65,7 +65,7 @@ class Client:
             case TopicsRequest():
                 row: tuple[Any, ...] = (0, 0, known.leader, known.epoch, self._replicas, self._replicas, [], {})
                 return SimpleNamespace(API_VERSION=12, brokers=[], topics=[(0, "src", bytes(16), False, [row], 0, {})])
-            case OffsetsRequest():
+            case ListOffsetsRequest():
                 ((topic, rows),) = request._rows
                 told = [(p, *known.offset(node, epoch, which)) for p, epoch, which in rows]
                 return SimpleNamespace(topics=[(topic, [(p, code, -1, offset, -1) for p, code, offset in told])])
@@ -144,7 +144,7 @@ def test_where_all_replicas_would_have_to_answer_one_that_is_away_is_a_warning(
 def test_the_only_replica_is_asked_alone() -> None:
     """Nobody else could have been elected."""
     end, client = watermarks({1: Node(1, 0, 5)}, None, heard=1)
-    assert (end, client.asked) == (5, [(1, "OffsetsRequest")] * 2)
+    assert (end, client.asked) == (5, [(1, "ListOffsetsRequest")] * 2)
 
 
 @virtual

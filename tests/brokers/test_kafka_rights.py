@@ -1,6 +1,6 @@
 """What Kafka's answers say of the rights that are asked for."""
 
-from keylanes.brokers.kafka.rights import Answers, lacking
+from keylanes.brokers.kafka.rights import Answers, rights_lacking
 from keylanes.brokers.kafka.topics import NOT_TOLD
 from keylanes.brokers.rights import Lacking, Operation, Right
 
@@ -14,7 +14,7 @@ ALL: tuple[Operation, ...] = ("READ", "WRITE", "CREATE", "DELETE", "DESCRIBE", "
 
 def missing(answers: Answers) -> list[str]:
     """Which operations on topic ``t`` are missing."""
-    found = lacking([Right("topic", "t", operation) for operation in ALL], answers, "User:me")
+    found = rights_lacking([Right("topic", "t", operation) for operation in ALL], answers, "User:me")
     assert found.principal == "User:me"
     return [right.operation for right in found.rights]
 
@@ -52,5 +52,5 @@ def test_of_a_topic_that_does_not_exist_each_is_refused_by_itself() -> None:
 def test_an_id_and_a_group_are_refused_or_not() -> None:
     """By themselves."""
     both = [Right("transactional-id", "app.", "WRITE"), Right("group", "g", "DESCRIBE")]
-    assert lacking(both, Answers({}), None) == Lacking()
-    assert lacking(both, Answers({}, refused=frozenset(both)), None).rights == tuple(both)
+    assert rights_lacking(both, Answers({}), None) == Lacking()
+    assert rights_lacking(both, Answers({}, refused=frozenset(both)), None).rights == tuple(both)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keylanes.brokers.partitioner import checked, partition_by_crc32
+from keylanes.brokers.partitioner import check_partitioner, partition_by_crc32
 from keylanes.errors import OutputRefused, SettingsError
 
 from ..tiers.marks import tier
@@ -27,7 +27,7 @@ def test_the_golden_file_holds_vectors() -> None:
 @pytest.mark.parametrize("name", ["murmur2", "crc32"])
 def test_a_key_goes_where_the_real_clients_send_it(name: Any) -> None:
     """murmur2 as Kafka's Java producer computes it, crc32 as confluent-kafka sent it to a real Kafka."""
-    place = checked(name, "orders")
+    place = check_partitioner(name, "orders")
     for row in GOLDEN["keys"]:
         key = bytes.fromhex(row["key"])
         assert [place(key, count) for count in GOLDEN["partitions"]] == row[name], key
@@ -60,8 +60,8 @@ def failing(key: bytes, partitions: int) -> int:
 def test_what_is_no_partition_is_refused(function: Callable[[bytes, int], Any], says: str) -> None:
     """A function of one's own is looked at for each output; the record fails, not the transaction."""
     with pytest.raises(OutputRefused, match=says):
-        checked(function, "orders")(b"k", 3)
-    assert checked(of_the_first_byte, "orders")(b"k", 3) == ord("k") % 3
+        check_partitioner(function, "orders")(b"k", 3)
+    assert check_partitioner(of_the_first_byte, "orders")(b"k", 3) == ord("k") % 3
 
 
 @pytest.mark.parametrize("wrong", ["CRC32", "random", "", 7, None])
@@ -70,4 +70,4 @@ def test_what_is_no_partitioner_is_a_wrong_setting(wrong: Any) -> None:
     with pytest.raises(
         SettingsError, match=r"'orders' has .*; a partitioner is 'murmur2', 'crc32' or a function .*Give"
     ):
-        checked(wrong, "orders")
+        check_partitioner(wrong, "orders")

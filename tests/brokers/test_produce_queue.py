@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from keylanes.brokers.asking import Deadline
-from keylanes.brokers.delivery import REQUEST_BYTES_MAX, Answer, Batch, Verdict
+from keylanes.brokers.delivery import REQUEST_BYTES_MAX, AppendAnswer, ProduceBatch, Verdict
 from keylanes.brokers.kafka.produce_queue import ProduceQueue
 from keylanes.brokers.protocol import BrokerError, TopicPartition
 from keylanes.brokers.throttling import BYTES_FIRST, LIMIT_MS, Allowance
@@ -34,18 +34,20 @@ async def test_what_comes_while_a_request_is_under_way_goes_together() -> None:
     sent: list[list[int]] = []
     turn = asyncio.Semaphore(0)
 
-    async def send(batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline) -> dict[TopicPartition, Answer]:
+    async def send(
+        batches: Mapping[TopicPartition, ProduceBatch[bytes]], deadline: Deadline
+    ) -> dict[TopicPartition, AppendAnswer]:
         assert deadline.left > 0
         sent.append([place.partition for place in batches])
         await turn.acquire()
         if len(sent) == 3:
             raise BrokerError("the connection was closed")
-        return {place: Answer(Verdict.DONE, end=place.partition) for place in batches}
+        return {place: AppendAnswer(Verdict.DONE, end=place.partition) for place in batches}
 
     queue = ProduceQueue(send, free())
 
-    def ask(partition: int, size: int) -> "asyncio.Task[Mapping[TopicPartition, Answer]]":
-        batches = {TopicPartition("t", partition): Batch(1, b"", size, size)}
+    def ask(partition: int, size: int) -> "asyncio.Task[Mapping[TopicPartition, AppendAnswer]]":
+        batches = {TopicPartition("t", partition): ProduceBatch(1, b"", size, size)}
         return asyncio.create_task(queue.answers(batches, Deadline(1_000, "producing", iter(()))))
 
     asked = [ask(0, 10)]
@@ -76,13 +78,15 @@ async def test_a_batch_that_is_alone_is_sent_whatever_it_takes(size: int, unpack
     """At least one goes; a second one that is larger than a request may be goes behind its answer."""
     sent: list[int] = []
 
-    async def send(batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline) -> dict[TopicPartition, Answer]:
+    async def send(
+        batches: Mapping[TopicPartition, ProduceBatch[bytes]], deadline: Deadline
+    ) -> dict[TopicPartition, AppendAnswer]:
         assert deadline.left > 0
         sent.append(len(batches))
-        return dict.fromkeys(batches, Answer(Verdict.DONE))
+        return dict.fromkeys(batches, AppendAnswer(Verdict.DONE))
 
     queue, deadline = ProduceQueue(send, allowance), Deadline(1_000, "producing", iter(()))
-    batches = [{TopicPartition("t", partition): Batch(1, b"", size, unpacked)} for partition in range(2)]
+    batches = [{TopicPartition("t", partition): ProduceBatch(1, b"", size, unpacked)} for partition in range(2)]
     async with asyncio.timeout(1):
         await asyncio.gather(*(queue.answers(batch, deadline) for batch in batches))
     assert sent == ([2] if max(size, unpacked) == 1 else [1, 1])

@@ -19,8 +19,8 @@ from keylanes.brokers.simulated.broker import (
     ConnectionSevered,
     Fault,
     Faults,
-    Kind,
     Latency,
+    RequestKind,
     SimulatedBroker,
     SimulatedConnection,
 )
@@ -86,7 +86,7 @@ async def test_a_transaction_that_timed_out_was_aborted_not_fenced() -> None:
     """The cluster aborts what is open for too long and bumps the epoch; the producer finds that nobody fenced it."""
     cluster = cluster_of()
     producer = await producer_of(cluster.connect("slow"), timeout_ms=1_000)
-    cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
+    cluster.network.arm(RequestKind.END_TXN, Fault.HOLD_REQUEST)
     running = asyncio.create_task(producer.transact(both(1)))
     await asyncio.sleep(2)
     cluster.network.release()

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout
-from keylanes.brokers.simulated.broker import Fault, Kind, Latency
+from keylanes.brokers.simulated.broker import Fault, Latency, RequestKind
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..stage.virtual import virtual
@@ -25,7 +25,7 @@ async def test_a_lost_append_is_written_once_and_in_order(fault: Fault) -> None:
     """It is sent again under the same sequence number. Those of one appender wait for whichever is first."""
     cluster = cluster_of()
     appender = cluster.connect("one").appender()
-    cluster.network.arm(Kind.PRODUCE, fault)
+    cluster.network.arm(RequestKind.PRODUCE, fault)
     await asyncio.gather(appender.append(of(1, 2)), appender.append(of(3)))
     assert committed(cluster) in ([1, 2, 3], [3, 1, 2])
 
@@ -58,7 +58,7 @@ async def test_an_append_without_an_answer_holds_up_its_own_appender_only() -> N
     one, other = connection.appender(), connection.appender()
     await one.append(of(1))
     await other.append(of(2))
-    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    cluster.network.arm(RequestKind.PRODUCE, Fault.HOLD_REQUEST)
     held = asyncio.create_task(one.append(of(9)))
     await cluster.network.caught()
     beside = asyncio.create_task(other.append(of(3, 4, 5)))
@@ -81,7 +81,7 @@ async def test_who_waits_in_line_waits_no_longer_than_its_own_time() -> None:
     cluster, loop = cluster_of(latency=Latency(timeout_ms=TIMEOUT_MS)), asyncio.get_running_loop()
     appender = cluster.connect("one").appender()
     await appender.append(of(1))
-    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    cluster.network.arm(RequestKind.PRODUCE, Fault.HOLD_REQUEST)
     began = loop.time()
     ended = await asyncio.gather(*(appender.append(of(2)) for _ in range(6)), return_exceptions=True)
     assert loop.time() - began == pytest.approx(TIMEOUT_MS / 1000, abs=0.01)
@@ -93,9 +93,9 @@ async def test_who_waits_in_line_waits_no_longer_than_its_own_time() -> None:
     assert sorted(committed(cluster)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", [Kind.INIT, Kind.PRODUCE])
+@pytest.mark.parametrize("kind", [RequestKind.INIT, RequestKind.PRODUCE])
 @virtual
-async def test_a_close_ends_what_is_under_way(kind: Kind) -> None:
+async def test_a_close_ends_what_is_under_way(kind: RequestKind) -> None:
     """Whoever is at an append, or waits in line, gets a BrokerError then; other appenders go on."""
     cluster, loop = cluster_of(), asyncio.get_running_loop()
     connection = cluster.connect("one")
@@ -114,4 +114,4 @@ async def test_a_close_ends_what_is_under_way(kind: Kind) -> None:
     await asyncio.sleep(1)
     written = committed(cluster)
     assert [value for value in written if value != 9] == [1, 2]
-    assert written.count(9) <= (kind is Kind.PRODUCE), "what was sent may come late, and nothing else is sent"
+    assert written.count(9) <= (kind is RequestKind.PRODUCE), "what was sent may come late, and nothing else is sent"

@@ -23,8 +23,8 @@ from keylanes.brokers.protocol import (
 from keylanes.brokers.simulated.broker import (
     Fault,
     Faults,
-    Kind,
     Latency,
+    RequestKind,
     SimulatedBroker,
     SimulatedConnection,
 )
@@ -64,7 +64,7 @@ async def test_a_lost_commit_is_unknown(fault: Fault) -> None:
     """Without its request nothing is committed, without its reply everything; the producer learns neither."""
     cluster = cluster_of()
     producer = await producer_of(cluster.connect("one"))
-    cluster.network.arm(Kind.END_TXN, fault)
+    cluster.network.arm(RequestKind.END_TXN, fault)
     with pytest.raises(TransactionUnknown):
         await producer.transact(both(1))
     await cluster.network.caught()
@@ -74,9 +74,9 @@ async def test_a_lost_commit_is_unknown(fault: Fault) -> None:
     assert committed(cluster) == ([1] if fault is Fault.LOSE_REPLY else [])
 
 
-@pytest.mark.parametrize("kind", [Kind.ADD_PARTITIONS, Kind.END_TXN])
+@pytest.mark.parametrize("kind", [RequestKind.ADD_PARTITIONS, RequestKind.END_TXN])
 @virtual
-async def test_a_coordinator_that_can_not_be_reached_ends_the_transaction(kind: Kind) -> None:
+async def test_a_coordinator_that_can_not_be_reached_ends_the_transaction(kind: RequestKind) -> None:
     """Another one may coordinate by now, of which this epoch has no proof: the transaction is aborted, at once."""
     cluster = cluster_of()
     producer = await producer_of(cluster.connect("one"))
@@ -92,7 +92,7 @@ async def test_a_batch_that_did_not_leave_is_sent_again() -> None:
     """Without a connection nothing of it can arrive late: the transaction goes on, and its producer is good."""
     cluster = cluster_of()
     producer = await producer_of(cluster.connect("one"))
-    cluster.network.arm(Kind.PRODUCE, Fault.NOT_SENT)
+    cluster.network.arm(RequestKind.PRODUCE, Fault.NOT_SENT)
     assert await producer.transact(both(1)) == {SOURCE: 1, OTHER: 1}
     await cluster.network.caught()
     await producer.transact(both(2))
@@ -138,9 +138,9 @@ def test_a_coordinator_that_can_not_confirm_a_commit_leaves_it_unknown() -> None
 
 
 @pytest.mark.parametrize("fault", LOST)
-@pytest.mark.parametrize("kind", [Kind.ADD_PARTITIONS, Kind.PRODUCE])
+@pytest.mark.parametrize("kind", [RequestKind.ADD_PARTITIONS, RequestKind.PRODUCE])
 @virtual
-async def test_a_transaction_that_lost_an_answer_before_its_commit_is_aborted(kind: Kind, fault: Fault) -> None:
+async def test_a_transaction_that_lost_an_answer_before_its_commit_is_aborted(kind: RequestKind, fault: Fault) -> None:
     """No commit was asked for, so the outcome is known; with the next producer readers go on."""
     cluster = cluster_of()
     producer = await producer_of(cluster.connect("one"))
@@ -152,10 +152,20 @@ async def test_a_transaction_that_lost_an_answer_before_its_commit_is_aborted(ki
     assert committed(cluster) == []
 
 
-@pytest.mark.parametrize("kind", [Kind.METADATA, Kind.OFFSETS, Kind.INIT, Kind.CREATE, Kind.TRIM, Kind.FETCH])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        RequestKind.METADATA,
+        RequestKind.OFFSETS,
+        RequestKind.INIT,
+        RequestKind.CREATE,
+        RequestKind.TRIM,
+        RequestKind.FETCH,
+    ],
+)
 @pytest.mark.parametrize("fault", LOST)
 @virtual
-async def test_what_may_be_asked_twice_is_asked_again(kind: Kind, fault: Fault) -> None:
+async def test_what_may_be_asked_twice_is_asked_again(kind: RequestKind, fault: Fault) -> None:
     """Single losses of questions, initialisations and the like are not noticed."""
     cluster = cluster_of()
     connection = cluster.connect("one")
@@ -177,7 +187,7 @@ async def with_a_late_end() -> tuple[SimulatedBroker, SimulatedConnection, Trans
     cluster = cluster_of(latency=Latency(timeout_ms=500))
     connection = cluster.connect("one")
     producer = await producer_of(connection)
-    cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
+    cluster.network.arm(RequestKind.END_TXN, Fault.HOLD_REQUEST)
     with pytest.raises(TransactionUnknown):
         await producer.transact(of(1))
     return cluster, connection, producer
@@ -188,7 +198,7 @@ async def test_a_late_end_ends_the_next_transaction_of_its_epoch() -> None:
     """EndTxn names an id and an epoch only: held back, it ends what a producer of that epoch has open by then."""
     cluster, connection, producer = await with_a_late_end()
     wrong = same_epoch(connection, producer)
-    cluster.network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
+    cluster.network.arm(RequestKind.END_TXN, Fault.HOLD_REQUEST)
     running = asyncio.create_task(wrong.transact(of(2, topic="b")))
     await cluster.network.caught()
     assert committed(cluster) == []

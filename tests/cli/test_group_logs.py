@@ -9,10 +9,10 @@ import pytest
 from keylanes import SettingsError
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
-from keylanes.cli.group_logs import Heard, Stands, read_group, read_history
+from keylanes.cli.group_logs import LastHeard, Stands, read_group, read_history
 from keylanes.cli.group_text import group_json, group_text, history_text
 from keylanes.cli.moments import moment_ms
-from keylanes.group.happened import Change, Move, MoveState
+from keylanes.group.happened import Change, MoveEntry, MoveState
 from keylanes.group.shown import GroupState
 from keylanes.runtime.asking import GroupLogs
 from keylanes.runtime.settings import Settings
@@ -109,7 +109,7 @@ async def test_who_lives_was_heard_a_moment_ago_and_who_was_killed_was_not() -> 
     assert gone.heard is not None
     assert (list(gone.heard.last_ms), gone.heard.expired) == ([1], {2})
     assert "the signals hold nothing of it" in group_text("app", gone)
-    assert group_text("app", gone._replace(heard=Heard({}, ()))).count("never heard of") == 2
+    assert group_text("app", gone._replace(heard=LastHeard({}, ()))).count("never heard of") == 2
     assert "heard" not in group_text("app", gone._replace(heard=None))
     first_told, second_told = json.loads(group_json("app", gone))["members"]
     assert moment_ms("--at", first_told["last_beat"], 0) == gone.heard.last_ms[1]
@@ -171,7 +171,7 @@ async def test_what_was_trimmed_is_not_known_and_said_so() -> None:
     history = await read_history(await group.logs())
     assert sorted(history.begins_ms) == list(range(PARTITIONS))
     entries = history.entries()
-    moves = [entry for entry in entries if isinstance(entry, Move)]
+    moves = [entry for entry in entries if isinstance(entry, MoveEntry)]
     done = [(move.state, move.taken_up_ms) for move in moves if not move.is_open]
     assert done == [(MoveState.MOVED, None)] * PARTITIONS
     assert "of the offset log begins at" in history_text("app", history, entries, now_ms())
@@ -210,7 +210,7 @@ async def test_the_history_of_a_crash() -> None:
     await group.until(runs_with("a"))
     history = await read_history(await group.logs())
     entries = history.entries()
-    lost = [entry for entry in entries if isinstance(entry, Move) and entry.cause == "silent"]
+    lost = [entry for entry in entries if isinstance(entry, MoveEntry) and entry.cause == "silent"]
     assert len(lost) == PARTITIONS // 2
     for move in lost:
         assert move.origin is not None
@@ -221,7 +221,7 @@ async def test_the_history_of_a_crash() -> None:
         assert (move.asked.what, move.released.what) == ("expelled", "fenced")
         assert move.times_ms() == sorted(move.times_ms())
         assert len(move.times_ms()) == 4
-    gained = [entry for entry in entries if isinstance(entry, Move) and entry.cause == "join"]
+    gained = [entry for entry in entries if isinstance(entry, MoveEntry) and entry.cause == "join"]
     assert {move.asked.what for move in gained if move.asked is not None} == {"asked"}
     assert len(gained) == PARTITIONS // 2
     changes = [entry.what for entry in entries if isinstance(entry, Change)]

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from keylanes import SettingsError
-from keylanes.group.asked import Asked, asked_expulsion, asked_move
+from keylanes.group.asked import Request, asked_expulsion, asked_move
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control import Control
 from keylanes.runtime.asking import NotDone, ask
@@ -32,14 +32,14 @@ def owners(group: Group, partition: int) -> list[tuple[int, int, int]]:
     return pieces
 
 
-async def asked(group: Group, make: Callable[[Control], Asked], timeout_s: float = 60.0) -> list[str]:
+async def asked(group: Group, make: Callable[[Control], Request], timeout_s: float = 60.0) -> list[str]:
     """Ask; the stages that were told."""
     said: list[str] = []
     await ask(await group.logs(), make, REQUEST, timeout_s, said.append)
     return said
 
 
-def move(partition: int, to: str, **more: str) -> Callable[[Control], Asked]:
+def move(partition: int, to: str, **more: str) -> Callable[[Control], Request]:
     """Of a partition of the source."""
     return lambda control: asked_move(control, REQUEST, BY, (SOURCE, partition), to, **more)
 

@@ -2,10 +2,10 @@
 
 from keylanes.cli.group_logs import Stands
 from keylanes.cli.group_text import RANGES_SHOWN, group_text, history_text
-from keylanes.group.happened import Moment, Move, MoveState, Party
+from keylanes.group.happened import EventTime, MoveEntry, MoveState, Party
 from keylanes.group.history import History
-from keylanes.group.loads import Cost
-from keylanes.group.shown import CopyShown, GroupShown, GroupState, Held, MemberShown, MoveShown, WaitShown
+from keylanes.group.loads import PointsCost
+from keylanes.group.shown import CopyShown, GroupShown, GroupState, MemberShown, MoveShown, OwnedRange, WaitShown
 from keylanes.keyrange.hashing import SPACE_END
 
 from ..tiers.marks import tier
@@ -16,7 +16,7 @@ MEMBERS, CELLS = 8, 64
 CELL = SPACE_END // CELLS
 
 
-def text_of(*held: tuple[Held, ...]) -> list[str]:
+def text_of(*held: tuple[OwnedRange, ...]) -> list[str]:
     """What is shown of members that hold this, a line each."""
     members = tuple(
         MemberShown(i, f"m{i}", f"birth {i}", "host", 1, "member", i == 1, own, share_of(own))
@@ -26,14 +26,14 @@ def text_of(*held: tuple[Held, ...]) -> list[str]:
     return group_text("shop", Stands(group, None, 0, None)).splitlines()[1:]
 
 
-def share_of(held: tuple[Held, ...]) -> float:
+def share_of(held: tuple[OwnedRange, ...]) -> float:
     """Of one partition."""
     return sum(one.end - one.first for one in held) / SPACE_END
 
 
-def cell(number: int, epoch: int, partition: int = 0) -> Held:
+def cell(number: int, epoch: int, partition: int = 0) -> OwnedRange:
     """One of 64 of a partition."""
-    return Held("orders", partition, number * CELL, (number + 1) * CELL, epoch)
+    return OwnedRange("orders", partition, number * CELL, (number + 1) * CELL, epoch)
 
 
 def test_touching_cells_of_a_member_are_one_range() -> None:
@@ -46,7 +46,7 @@ def test_touching_cells_of_a_member_are_one_range() -> None:
 
 def test_a_partition_is_named_once() -> None:
     """Whole ones stand beside parts; more ranges than a line holds are counted, as ranges."""
-    (line,) = text_of((cell(0, 1), cell(2, 2), cell(3, 3), Held("orders", 1, 0, SPACE_END, 1)))
+    (line,) = text_of((cell(0, 1), cell(2, 2), cell(3, 3), OwnedRange("orders", 1, 0, SPACE_END, 1)))
     assert line.endswith(": orders[0] 00000000-04000000 08000000-10000000, orders[1] (105%)")
     (line,) = text_of(tuple(cell(2 * i, 1) for i in range(RANGES_SHOWN + 3)))
     assert line.count("-") == RANGES_SHOWN
@@ -93,16 +93,16 @@ def test_busy_time_has_its_unit() -> None:
     """It is no processor time: a handler that waits is busy, too."""
     member = MemberShown(1, "a", "b", "host", 1, "member", True, (cell(0, 1),), 0.25)
     group = GroupShown(GroupState.RUNNING, 1, "b", 1, 8, 8, (member,), ())
-    told = group_text("shop", Stands(group, None, 0, None, {1: Cost(34_330_000, 0, 0, 0)}))
+    told = group_text("shop", Stands(group, None, 0, None, {1: PointsCost(34_330_000, 0, 0, 0)}))
     assert told.endswith("(25%, busy 34.33 s/s)")
 
 
-def moved(number: int, released_ms: int = 50, target: int = 2) -> Move:
+def moved(number: int, released_ms: int = 50, target: int = 2) -> MoveEntry:
     """A cell that went to a member."""
     origin, to = Party(1, "a", ""), Party(target, "b", "")
-    return Move(
+    return MoveEntry(
         number, MoveState.MOVED, "orders", 0, number * CELL, (number + 1) * CELL, origin, to, "load", 3,
-        number, 1, number, Moment(10, "asked"), Moment(released_ms, "released"), 60, 70,
+        number, 1, number, EventTime(10, "asked"), EventTime(released_ms, "released"), 60, 70,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from keylanes.cli.group_logs import Stands
 from keylanes.cli.group_text import group_json, group_text
 from keylanes.cli.group_watch import changes_shown, picture, watch
-from keylanes.group.loads import Cost
+from keylanes.group.loads import PointsCost
 
 from ..stage.engine import SOURCE
 from ..stage.virtual import virtual
@@ -80,12 +80,12 @@ async def test_what_ranges_cost_is_shown() -> None:
     await group.until(runs_with("a", "b"))
     async with Watched(group) as watched:
         stands = await watched.until(lambda stands: len(stands.costs) == 2)
-    assert stands.costs[1] == Cost(0, 0, 0, 0)
+    assert stands.costs[1] == PointsCost(0, 0, 0, 0)
     still = await group.stands()
     assert still.costs.keys() == stands.costs.keys()
     assert "busy 0.00 s/s)" in group_text("app", still)
     told = json.loads(group_json("app", still))
-    assert told["members"][0]["load"] == Cost(0, 0, 0, 0)._asdict()
+    assert told["members"][0]["load"] == PointsCost(0, 0, 0, 0)._asdict()
     assert json.loads(group_json("app", still._replace(costs={})))["members"][0]["load"] is None
     for engine in (second, first):
         await engine.stop()
@@ -151,7 +151,13 @@ async def test_off_a_terminal_a_change_is_one_block() -> None:
     second = await group.start("b")
     both = await group.until(runs_with("a", "b"))
     show = changes_shown("app", group_text, blocks.append)
-    for stands in (one, one._replace(now_ms=one.now_ms + 1), one._replace(costs={1: Cost(1, 1, 1, 1)}), both, one):
+    for stands in (
+        one,
+        one._replace(now_ms=one.now_ms + 1),
+        one._replace(costs={1: PointsCost(1, 1, 1, 1)}),
+        both,
+        one,
+    ):
         show(stands)
     assert blocks == [group_text("app", stands) for stands in (one, both, one)]
     for engine in (second, first):

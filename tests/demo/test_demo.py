@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from keylanes.brokers.embedded import EmbeddedBroker
-from keylanes.brokers.protocol import Record
+from keylanes.brokers.protocol import ConsumerRecord
 from keylanes.demo.figures import counts_expected
 from keylanes.demo.flights import Flight, Totals, source_rows
 from keylanes.demo.logbook import read_topic
@@ -33,13 +33,13 @@ def data_of(folder: Path) -> Path:
     return data
 
 
-def records_of(data: Path, topic: str) -> dict[int, list[Record]]:
+def records_of(data: Path, topic: str) -> dict[int, list[ConsumerRecord]]:
     """The records of a topic of the embedded broker, by partition."""
 
-    async def read() -> dict[int, list[Record]]:
+    async def read() -> dict[int, list[ConsumerRecord]]:
         broker = EmbeddedBroker(data)
         await broker.open()
-        found: dict[int, list[Record]] = {}
+        found: dict[int, list[ConsumerRecord]] = {}
         async for batch in read_topic(broker, topic):
             found.setdefault(batch.source.partition, []).extend(batch.records)
         await broker.close()

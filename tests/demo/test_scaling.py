@@ -14,7 +14,7 @@ from keylanes.demo.scaling import (
     scaling_marks,
 )
 from keylanes.demo.tiles import Place, PlaneTile
-from keylanes.group.happened import Move
+from keylanes.group.happened import MoveEntry
 from keylanes.group.history import History
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control import LEARNER, STANDBY
@@ -101,14 +101,14 @@ def motion_of(events: list[tuple[int, ControlEvent]]) -> Motion:
     return motion
 
 
-def moves_of(control: list[tuple[int, ControlEvent]], offsets: list[tuple[int, Event]]) -> list[Move]:
+def moves_of(control: list[tuple[int, ControlEvent]], offsets: list[tuple[int, Event]]) -> list[MoveEntry]:
     """What moved, by both logs."""
     history = History()
     for position, (ms, event) in enumerate(offsets):
         history.hear_offsets(0, position, ms, event)
     for position, ((ms, _), decided) in enumerate(zip(control, in_turn(event for _, event in control), strict=True)):
         history.hear_control(position, ms, decided)
-    return [entry for entry in history.entries() if isinstance(entry, Move)]
+    return [entry for entry in history.entries() if isinstance(entry, MoveEntry)]
 
 
 def released(incarnation: int, transaction: int, epoch: int) -> RangesReleased:

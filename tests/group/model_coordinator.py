@@ -11,7 +11,7 @@ from functools import partial
 from keylanes.group import coordinator as production
 from keylanes.group.coordinator import Needs
 from keylanes.group.election import Candidate, is_coordinator
-from keylanes.group.view import Batch, Found, Rules, Seat, View
+from keylanes.group.view import CoordinatorMemory, DecisionBatch, Rules, SourceFound, View
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.control_events import ControlEvent, CoordinatorElected, Decision, MemberExpelled
 from keylanes.offsets.decide import Turn
@@ -76,7 +76,7 @@ class Office:
     """The production's answers, each worked out once."""
 
     folds: Folds
-    batches: dict[object, Batch] = field(default_factory=dict)
+    batches: dict[object, DecisionBatch] = field(default_factory=dict)
     wanted: dict[object, Needs] = field(default_factory=dict)
     standing: dict[object, bool] = field(default_factory=dict)
 
@@ -86,13 +86,15 @@ class Office:
         asked_ms = dict.fromkeys(ledger.control.moves.asked, NOW_MS)
         if tired:
             asked_ms[tired] = 0
-        found = {TOPIC: Found("id", len(ledger.control.started))}
+        found = {TOPIC: SourceFound("id", len(ledger.control.started))}
         fenced, read = {*seat.fenced}, {*seat.read}
-        known = Seat(APP, birth_of_coordinator(k), 0, fenced=fenced, read=read, found=found, log_partitions=1)
+        known = CoordinatorMemory(
+            APP, birth_of_coordinator(k), 0, fenced=fenced, read=read, found=found, log_partitions=1
+        )
         known.asked_ms = asked_ms
         return View(ledger, heard_of(said), known, RULES, seat.control.length, NOW_MS)
 
-    def batch(self, k: int, seat: CoordinatorProcess, belief: Belief) -> Batch:
+    def batch(self, k: int, seat: CoordinatorProcess, belief: Belief) -> DecisionBatch:
         """What it decides."""
         key = (k, seat.control, seat.offsets, seat.term, seat.fenced, seat.read, belief.said, belief.tired)
         found = self.batches.get(key)

@@ -182,11 +182,11 @@ PLANTS = (
     ),
     Plant(
         "a grant does not wait for FENCED",
-        changed(cells, "_standing", ("if not control.is_fenced(owner):", "if not control.is_expelled(owner):")),
+        changed(cells, "_state_of_points", ("if not control.is_fenced(owner):", "if not control.is_expelled(owner):")),
         TWICE,
         ONE_GOES,
     ),
-    Plant("FENCED without a fence", row(members, "fenced", ("in view.seat.fenced", "> 0")), TWICE, ONE_GOES),
+    Plant("FENCED without a fence", row(members, "tell_fenced", ("in view.seat.fenced", "> 0")), TWICE, ONE_GOES),
     Plant(
         "a fence that began before EXPELLED was read back",
         changed(coordinator, "needs", ("if member.expelled and ", "if ")),
@@ -197,7 +197,7 @@ PLANTS = (
         "a successor does not repeat FENCE",
         row(
             members,
-            "fenced",
+            "tell_fenced",
             ("m.incarnation in view.seat.fenced", "(m.incarnation in view.seat.fenced or not turn.number)"),
         ),
         TWICE,
@@ -208,7 +208,7 @@ PLANTS = (
         changed(
             coordinator,
             "needs",
-            ("is Standing.UNREAD", "in (Standing.UNREAD, Standing.LEAVING)"),
+            ("is CellState.UNREAD", "in (CellState.UNREAD, CellState.LEAVING)"),
             ("view.standings.unread", "control.started"),
         ),
         TWICE,

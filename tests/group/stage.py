@@ -44,17 +44,17 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from keylanes.group.cells import Standing
+from keylanes.group.cells import CellState
 from keylanes.group.coordinator import decide, needs
 from keylanes.group.happened import Change, Entry, Party
 from keylanes.group.heard import PARTITIONS, Heard, partition_of
 from keylanes.group.history import History
-from keylanes.group.learning import parked
-from keylanes.group.members import dismissed
-from keylanes.group.plans import CHANGE, answered
-from keylanes.group.shown import shown
-from keylanes.group.unowned import unowned, waiting
-from keylanes.group.view import Batch, Begun, Found, Rules, Seat, View
+from keylanes.group.learning import parked_moves
+from keylanes.group.members import members_dismissed
+from keylanes.group.plans import CHANGE, answer_of
+from keylanes.group.shown import show_group
+from keylanes.group.unowned import points_unowned, waits_for_names
+from keylanes.group.view import Begun, CoordinatorMemory, DecisionBatch, Rules, SourceFound, View
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.control_events import (
@@ -130,7 +130,7 @@ class Group:
     def _seats(self, term: int, name: str) -> None:
         birth = self.asks[name].birth if name in self.asks else f"{name}1"
         self.write(CoordinatorElected(term, "", birth, "app"))
-        self.turn, self.seat = Turn(term), Seat("app", birth, self.now_ms, log_partitions=1)
+        self.turn, self.seat = Turn(term), CoordinatorMemory("app", birth, self.now_ms, log_partitions=1)
         self.heard = Heard(self.rules.session_ms, self.rules.interval_ms)
         self._beat()
 
@@ -167,7 +167,7 @@ class Group:
             return
         raise AssertionError(f"no rest after {ROUNDS_MAX} batches: {self.said[-9:]}")
 
-    def _next(self) -> Batch:
+    def _next(self) -> DecisionBatch:
         batch = decide(self.view(), self.turn)
         for decision in batch.decisions:
             before = self.ledger.control.number
@@ -198,17 +198,17 @@ class Group:
             self.said.append(f"reads {place[0]}[{place[1]}] at epoch {epoch}")
             self.seat.read.add((place, epoch))
         if wanted.solve is not None:
-            self.seat.answer = answered(wanted.solve)
+            self.seat.answer = answer_of(wanted.solve)
         if wanted.ends:
             self.seat.ends = tuple(PinnedEnd(*place, 9) for place in self.ledger.control.started)
         return bool(found or fences or reads or wanted.solve or wanted.ends)
 
-    def _found(self, topic: str) -> Found:
+    def _found(self, topic: str) -> SourceFound:
         count = self.topics[topic][0]
         new = tuple(
             (p, Begun(0, "earliest", count)) for p in range(count) if (topic, p) not in self.ledger.control.started
         )
-        return Found(f"id of {topic}", count, new)
+        return SourceFound(f"id of {topic}", count, new)
 
     # --- names -----------------------------------------------------------------------------------------------------
 
@@ -318,11 +318,11 @@ class Group:
 
     def _do_unowned(self) -> None:
         view = self.view()
-        self.said += [f"{one.place[0]}[{one.place[1]}] {one.share:.0%} from {one.edge}" for one in unowned(view)]
-        self.said += [one.line() for one in waiting(view).values()]
+        self.said += [f"{one.place[0]}[{one.place[1]}] {one.share:.0%} from {one.edge}" for one in points_unowned(view)]
+        self.said += [one.line() for one in waits_for_names(view).values()]
 
     def _do_dismissed(self) -> None:
-        self.said.append(" ".join(map(self.name_of, dismissed(self.view()))) or "nobody")
+        self.said.append(" ".join(map(self.name_of, members_dismissed(self.view()))) or "nobody")
 
     def _do_copies(self, name: str, position: str, ready: str = "") -> None:
         self.tells_copies(name, int(position), is_ready=bool(ready))
@@ -394,7 +394,7 @@ class Group:
         self._do_expel(name, "died")
 
     def _do_show(self) -> None:
-        group = shown(self.ledger.control, self.ledger.partitions, self.heard.copies, parked(self.view()))
+        group = show_group(self.ledger.control, self.ledger.partitions, self.heard.copies, parked_moves(self.view()))
         self.said.append(
             f"{group.state.value}, group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
         )
@@ -424,7 +424,7 @@ class Group:
         seconds = LOAD_MS // SECOND_MS
         for place, (us_per_s, records_per_s, state_bytes) in self.busy.items():
             for cell in self.view().cells(place):
-                if cell.owner == incarnation and cell.standing is Standing.HELD:
+                if cell.owner == incarnation and cell.standing is CellState.HELD:
                     inside = [at for at in even_bounds(self.factor) if cell.first < at < cell.end]
                     bounds = [cell.first, *inside, cell.end]
                     points = tuple((a, us_per_s * seconds * (b - a) // SPACE_END) for a, b in pairwise(bounds))

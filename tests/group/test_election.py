@@ -268,7 +268,7 @@ def test_a_term_is_not_resumed_by_who_forgot_it() -> None:
 
 def test_silence_that_control_events_end_would_elect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beats in the signals are what an idle coordinator is heard by: who listens to its decisions alone stands."""
-    deaf = mutated(election._awaited, ("silence.wait_for(control.term)", "silence.keep((), 0)"))
-    Planting(monkeypatch).setattr(election, "_awaited", deaf)
+    deaf = mutated(election._awaited_silence, ("silence.wait_for(control.term)", "silence.keep((), 0)"))
+    Planting(monkeypatch).setattr(election, "_awaited_silence", deaf)
     with pytest.raises(AssertionError):
         test_an_idle_coordinator_that_beats_stays()

@@ -68,5 +68,5 @@ def test_more_members_have_something_when_the_load_is_known(ms_per_s: int) -> No
 
 def test_a_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are halved: the property fails. The script halves.txt finds others."""
-    changed(plans, "_halved", ("max(0, idle)", "None"))(Planting(monkeypatch))
+    changed(plans, "_places_to_halve", ("max(0, idle)", "None"))(Planting(monkeypatch))
     is_found(test_as_many_partitions_are_halved_as_members_would_have_nothing)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.group.happened import Change, Moment, Move, MoveState, Party, selected
+from keylanes.group.happened import Change, EventTime, MoveEntry, MoveState, Party, select_entries
 from keylanes.group.history import GIVEN_UP, JOIN, START, TAKEN_OVER, History
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.codec import decode
@@ -102,12 +102,12 @@ def cut(incarnation: int, epoch: int, *bounds: int) -> WorkersCut:
     return WorkersCut(incarnation, 1, epoch, *PLACE, 1, bounds or (0, SPACE_END))
 
 
-def moves(history: History) -> list[Move]:
+def moves(history: History) -> list[MoveEntry]:
     """What has moved, or is about to."""
-    return [entry for entry in history.entries() if isinstance(entry, Move)]
+    return [entry for entry in history.entries() if isinstance(entry, MoveEntry)]
 
 
-def times(move: Move) -> tuple[Moment | None, Moment | None, int | None, int | None]:
+def times(move: MoveEntry) -> tuple[EventTime | None, EventTime | None, int | None, int | None]:
     """The four."""
     return move.asked, move.released, move.granted_ms, move.taken_up_ms
 
@@ -182,7 +182,7 @@ def test_a_log_that_was_trimmed_tells_what_is_left() -> None:
     assert history.begins_ms == {0: 30}
     first, second, waiting = moves(history)
     assert (first.state, first.taken_up_ms) == (MoveState.MOVED, None)
-    assert (second.state, times(second)) == (MoveState.MOVED, (Moment(3, "asked"), None, 5, None))
+    assert (second.state, times(second)) == (MoveState.MOVED, (EventTime(3, "asked"), None, 5, None))
     assert waiting.state is MoveState.FENCED
     whole = told(control, [(0, cut(9, 9)), (30, cut(9, 9))])
     assert whole.begins_ms == {}
@@ -191,7 +191,7 @@ def test_a_log_that_was_trimmed_tells_what_is_left() -> None:
 
 def test_a_leaver_before_the_log_was_trimmed_is_not_taken_for_one_that_was_fenced_at_work() -> None:
     """It left in order, so it released all; when is not known. Of one that was silent the fence is."""
-    for cause, let_go in (("left", None), ("silent", Moment(6, "fenced"))):
+    for cause, let_go in (("left", None), ("silent", EventTime(6, "fenced"))):
         control = [*begun("a", "b"), (1, granted(1, 1)), (5, expelled(1, cause)), (6, member_fenced(1, 1))]
         (_, moved) = moves(told([*control, (7, granted(2, 2))], [(30, cut(9, 9))], at=700))
         assert (moved.released, moved.cause) == (let_go, cause)
@@ -256,11 +256,11 @@ def test_logs_of_level_0_are_told(version: str) -> None:
     assert what == ["elected", "joined", *(["elected", "joined", "expelled", "fenced"] * 4)]
 
 
-def sorted_times(move: Move) -> Sequence[Moment | int | None]:
+def sorted_times(move: MoveEntry) -> Sequence[EventTime | int | None]:
     """The four times of a move of one clock, each where it belongs when they come in order."""
     known = iter(sorted(move.times_ms()))
     return [
-        None if one is None else next(known) if isinstance(one, int) else Moment(next(known), one.what)
+        None if one is None else next(known) if isinstance(one, int) else EventTime(next(known), one.what)
         for one in times(move)
     ]
 
@@ -327,15 +327,18 @@ def test_entries_are_chosen_by_time_and_place() -> None:
     control = [*begun("a", "b"), (10, granted(1, 1)), (20, planned(1, 1, 2)), (30, asked(1, 1)), (50, granted(2, 2))]
     control += [(60, expelled(2, "silent"))]
     entries = told(control, [(12, cut(1, 1)), (40, released(1, 1)), (55, cut(2, 2))]).entries()
-    first, second, waiting = (entry for entry in entries if isinstance(entry, Move))
-    assert [entry for entry in selected(entries, since_ms=13) if isinstance(entry, Move)] == [second, waiting]
-    assert [entry for entry in selected(entries, since_ms=1_000) if isinstance(entry, Move)] == [waiting]
-    assert [entry for entry in selected(entries, until_ms=29) if isinstance(entry, Move)] == [first]
-    assert [entry for entry in selected(entries, until_ms=31) if isinstance(entry, Move)] == [first, second]
-    assert selected(entries, since_ms=55, until_ms=55) == [second]
-    assert selected(entries, topic="orders") == selected(entries, partition=0) == [first, second, waiting]
-    assert selected(entries, topic="bills") == selected(entries, partition=1) == []
-    assert len(selected(entries)) == len(entries) > 3
+    first, second, waiting = (entry for entry in entries if isinstance(entry, MoveEntry))
+    assert [entry for entry in select_entries(entries, since_ms=13) if isinstance(entry, MoveEntry)] == [
+        second,
+        waiting,
+    ]
+    assert [entry for entry in select_entries(entries, since_ms=1_000) if isinstance(entry, MoveEntry)] == [waiting]
+    assert [entry for entry in select_entries(entries, until_ms=29) if isinstance(entry, MoveEntry)] == [first]
+    assert [entry for entry in select_entries(entries, until_ms=31) if isinstance(entry, MoveEntry)] == [first, second]
+    assert select_entries(entries, since_ms=55, until_ms=55) == [second]
+    assert select_entries(entries, topic="orders") == select_entries(entries, partition=0) == [first, second, waiting]
+    assert select_entries(entries, topic="bills") == select_entries(entries, partition=1) == []
+    assert len(select_entries(entries)) == len(entries) > 3
 
 
 def test_entries_come_in_the_order_of_the_control_log() -> None:
@@ -345,7 +348,7 @@ def test_entries_come_in_the_order_of_the_control_log() -> None:
     done = [entry for entry in entries if not entry.is_open]
     assert all(left.position <= right.position for left, right in pairwise(done))
     assert entries[-1].is_open
-    (move,) = (entry for entry in entries if isinstance(entry, Move) and entry.epoch == 2)
+    (move,) = (entry for entry in entries if isinstance(entry, MoveEntry) and entry.epoch == 2)
     assert move.stood_still_ms == -2, "two clocks: it is told as it is"
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.group.loads import PIECES_MAX, POINTS_MAX, STALE_MS, Cost, Loads
+from keylanes.group.loads import PIECES_MAX, POINTS_MAX, STALE_MS, Loads, PointsCost
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.ledger import Place
@@ -126,7 +126,7 @@ def test_costs_add_up(found: list[Report], place: Place, within: tuple[int, int]
         left, right = loads.cost(place, first, at), loads.cost(place, at, end)
         assert left is not None
         assert right is not None
-        assert Cost(*(a + b for a, b in zip(left, right, strict=True))) == whole
+        assert PointsCost(*(a + b for a, b in zip(left, right, strict=True))) == whole
 
 
 @given(reports())
@@ -143,7 +143,7 @@ def test_the_version_says_whether_something_changed(found: list[Report]) -> None
         assert loads.version == before
 
 
-def all_costs(loads: Loads) -> list[Cost | None]:
+def all_costs(loads: Loads) -> list[PointsCost | None]:
     """Of each point of each place."""
     return [loads.cost(place, point, point + 1) for place in PLACES for point in range(SPACE)]
 
@@ -159,7 +159,7 @@ def test_a_report_of_who_owned_before_counts_for_nothing() -> None:
     loads.hear(Load(1, 1000, (band(0, 8, 80),)), 0)
     loads.hear(Load(2, 1000, (band(4, 8, 7, epoch=2),)), 1)
     loads.hear(Load(1, 1000, (band(0, 8, 800),)), 2)
-    assert [loads.cost(PLACES[0], *r) for r in ((0, 4), (4, 8))] == [Cost(40, 0, 0, 0), Cost(7, 0, 0, 0)]
+    assert [loads.cost(PLACES[0], *r) for r in ((0, 4), (4, 8))] == [PointsCost(40, 0, 0, 0), PointsCost(7, 0, 0, 0)]
 
 
 def test_a_heavy_cell_is_known_by_its_first_point() -> None:
@@ -176,7 +176,7 @@ def test_what_can_not_be_is_left_out() -> None:
     loads.hear(Load(1, 0, (band(5, 5, 1), band(9, 3, 1), band(-1, 3, 1), band(0, SPACE_END + 1, 1))), 0)
     assert loads.version == 0
     loads.hear(Load(1, 0, (band(0, 4, -1, points=((2, -5),)),)), 0)
-    assert loads.cost(PLACES[0], 0, 4) == Cost(0, 0, 0, 0)
+    assert loads.cost(PLACES[0], 0, 4) == PointsCost(0, 0, 0, 0)
 
 
 def test_places_that_are_gone_are_forgotten() -> None:
@@ -184,7 +184,7 @@ def test_places_that_are_gone_are_forgotten() -> None:
     loads = folded([Report(0, 1000, BandLoad(*place, 0, 4, 1, 4, 4, 4, 4, ())) for place in PLACES])
     version = loads.version
     loads.keep(PLACES[:1])
-    assert [loads.cost(place, 0, 4) for place in PLACES] == [Cost(4, 4, 4, 4), None]
+    assert [loads.cost(place, 0, 4) for place in PLACES] == [PointsCost(4, 4, 4, 4), None]
     assert loads.version == version + 1
     loads.keep(PLACES[:1])
     assert loads.version == version + 1
@@ -198,7 +198,7 @@ def test_bands_that_touch_are_melted_when_they_are_many() -> None:
         points = ((bounds[n], 1),) if n % 2 else ()
         heavy = 10_000_000 if n == count // 3 else 0
         loads.hear(Load(1, 1000, (band(bounds[n], bounds[n + 1], 10 + heavy, points=points),)), n)
-    assert loads.cost(PLACES[0], 0, SPACE_END) == Cost(10 * count + 10_000_000, 0, 0, 0)
+    assert loads.cost(PLACES[0], 0, SPACE_END) == PointsCost(10 * count + 10_000_000, 0, 0, 0)
     at = count // 3
     hot = loads.cost(PLACES[0], bounds[at - at % 64], bounds[at - at % 64 + 64])
     assert hot is not None

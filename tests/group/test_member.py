@@ -1,6 +1,6 @@
 """What one member has to do, by what it has read."""
 
-from keylanes.group.member import Out, Rejected, Waits, Works, range_of, state_of
+from keylanes.group.member import NotJoined, Out, Rejected, Works, range_of, state_of
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.control import Control, evolve_control
@@ -56,7 +56,7 @@ def asks(move: int, epoch: int) -> ReleaseAsked:
 def test_it_waits_until_it_is_answered() -> None:
     """JOINED or REFUSED of its own birth, nobody else's."""
     refused = MemberRefused(1, NUMBERLESS, "a", "name in use: x")
-    assert state_of(fold(joins(1, "b")), "a", None) == Waits()
+    assert state_of(fold(joins(1, "b")), "a", None) == NotJoined()
     assert state_of(fold(joins(1, "b"), refused), "a", None) == Rejected("name in use: x")
     assert state_of(fold(joins(1, "b"), refused), "b", None) == Works(1, (), (), (), ())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keylanes.group.coordinator import decide, needs
-from keylanes.group.plans import answered
+from keylanes.group.plans import answer_of
 from keylanes.group.view import Rules
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control_events import PlanMade
@@ -54,7 +54,7 @@ def test_a_plan_waits_for_its_answer() -> None:
     question = needs(group.view()).solve
     assert question is not None
     assert not plan_of(group)
-    group.seat.answer = answered(question)
+    group.seat.answer = answer_of(question)
     assert needs(group.view()).solve is None
     assert len(plan_of(group)[0].moves) == 1
 
@@ -67,7 +67,7 @@ def test_an_answer_to_something_else_counts_for_nothing(command: str) -> None:
     assert question is not None
     group.run(command)
     group.holds.clear()
-    group.seat.answer = answered(question)
+    group.seat.answer = answer_of(question)
     batch = decide(group.view(), group.turn)
     while batch.decisions and not isinstance(batch.decisions[0], PlanMade):
         group.run("hold decisions")

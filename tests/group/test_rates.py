@@ -14,7 +14,7 @@ import pytest
 
 from keylanes.group.heard import COORDINATORS, Heard, partition_of
 from keylanes.group.rates import LEAST, Obeyed, Shares, _Known, limits_of, parts_of
-from keylanes.group.view import Rules, Seat, View
+from keylanes.group.view import CoordinatorMemory, Rules, View
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control_events import (
     AppCreated,
@@ -141,7 +141,7 @@ class World:
         office.heard_to[member.incarnation] = min(len(member.said), at + count)
 
     def view(self, office: Office) -> View:
-        seat = Seat("app", f"office {office.term}", 0)
+        seat = CoordinatorMemory("app", f"office {office.term}", 0)
         return View(office.ledger, office.heard, seat, Rules(load_interval_ms=2_000), office.at, self.now_ms)
 
     def tells(self, office: Office) -> CoordinatorBeat:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keylanes.group import copies, features, learning, moves, plans
-from keylanes.group.view import Seat
+from keylanes.group.view import CoordinatorMemory
 
 from ..stage.planting import Planting, Put, changed
 from ..tiers.marks import tier
@@ -41,17 +41,17 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a learner takes the place of a standby": (
         "kept",
-        row(learning, "ended", ("if kept.asked.role == STANDBY]", "]")),
+        row(learning, "end_copies", ("if kept.asked.role == STANDBY]", "]")),
     ),
     "moves to who has a copy need no turn": (
         "parked_standby",
-        row(moves, "asked", ("or budget.take(move)", "or True")),
+        row(moves, "ask_releases", ("or budget.take(move)", "or True")),
     ),
     "a standby takes the slot of a move that waits for its turn": (
         "turn_first",
-        row(learning, "asked", ("    for move, _ in lacking:", "    for move, _ in ():")),
+        row(learning, "ask_copies", ("    for move, _ in lacking:", "    for move, _ in ():")),
     ),
-    "who leaves is given more": ("leave", row(moves, "granted", ("view.staying", "view.living"))),
+    "who leaves is given more": ("leave", row(moves, "grant_ranges", ("view.staying", "view.living"))),
     "two of one name": (
         "names",
         changed(
@@ -60,13 +60,13 @@ PLANTED: dict[str, tuple[str, Put]] = {
             ("if _is_namesake(member, asked):", "if member.expelled and _is_namesake(member, asked):"),
         ),
     ),
-    "any members halve": ("halves", changed(plans, "_halved", ("not question.halves or ", ""))),
+    "any members halve": ("halves", changed(plans, "_places_to_halve", ("not question.halves or ", ""))),
     "the other part is the larger one": ("halves", changed(plans, "_halves", ("factor // 2", "factor // 2 - 1 or 1"))),
-    "what was granted is halved": ("halves", changed(plans, "_halved", ("== [0]", "!= []"))),
-    "what nobody else can handle is halved": ("halves", changed(plans, "_halved", ("len(topics) != 1", "False"))),
+    "what was granted is halved": ("halves", changed(plans, "_places_to_halve", ("== [0]", "!= []"))),
+    "what nobody else can handle is halved": ("halves", changed(plans, "_places_to_halve", ("len(topics) != 1", "False"))),
     "the cool-down halves nothing": (
         "cools",
-        changed(Seat, "left_of_budget", ("if self.cools(now_ms):", "if False:")),
+        changed(CoordinatorMemory, "left_of_budget", ("if self.cools(now_ms):", "if False:")),
     ),
 }
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.group.cells import Standing, cells
+from keylanes.group.cells import CellState, cells
 from keylanes.group.standings import Standings, touch
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control_events import MemberExpelled, MemberFenced, MemberJoined, PartitionStarted, RangesGranted
@@ -111,8 +111,8 @@ class World:
             place: cells(ledger.control, ledger.partitions, place, self.read) for place in ledger.control.started
         }
         assert {place: kept.cells(place) for place in all_cells} == all_cells
-        assert kept.free == {p for p, own in all_cells.items() if any(c.standing is Standing.FREE for c in own)}
-        assert kept.unread == {p for p, own in all_cells.items() if any(c.standing is Standing.UNREAD for c in own)}
+        assert kept.free == {p for p, own in all_cells.items() if any(c.standing is CellState.FREE for c in own)}
+        assert kept.unread == {p for p, own in all_cells.items() if any(c.standing is CellState.UNREAD for c in own)}
         touching = {p for p, own in all_cells.items() if any(touch(a, b) for a, b in pairwise(own))}
         assert kept.touching_ms.keys() == touching
 

@@ -96,7 +96,7 @@ def part_of(share: Share, first: int, end: int) -> Share:
 
 def loads(takers: Iterable[Taker], shares: Sequence[Share]) -> dict[int, Fraction]:
     """How full each is, worked out the long way."""
-    weights, records = books.weighed(shares), Counter[tuple[str, int]]()
+    weights, records = books.weights_of(shares), Counter[tuple[str, int]]()
     for share in shares:
         records[share.place] += share.records_per_s
     found: dict[int, Fraction] = {}
@@ -250,7 +250,7 @@ def test_at_the_end_all_are_level_or_hold_what_cannot_be_parted(members: int, sh
     shares = [share._replace(records_per_s=0, has_state=False) for share in shares]
     then = after(shares, solve(takers, shares))
     full = loads(takers, then)
-    weights = dict(zip([share[:3] for share in then], books.weighed(then), strict=True))
+    weights = dict(zip([share[:3] for share in then], books.weights_of(then), strict=True))
     unit = max(max((cost for _, cost in s.cells), default=0) + UNIT_US or 0 for s in then)
     unit = max([unit, *(weights[s[:3]] for s in then if len(s.cells) < 2)])
     mean = sum(full.values()) / members
@@ -310,7 +310,7 @@ def test_a_skew_is_levelled_with_little_more_than_must_move(
     then = loads(takers, after(shares, shifts))
     moved = sum(
         weight
-        for share, weight in zip(after(shares, shifts), books.weighed(after(shares, shifts)), strict=True)
+        for share, weight in zip(after(shares, shifts), books.weights_of(after(shares, shifts)), strict=True)
         if share.owner != next(s.owner for s in shares if s.place == share.place and s.first <= share.first < s.end)
     )
     least = sum(max(0, full - mean) for full in before.values())

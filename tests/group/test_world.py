@@ -8,7 +8,7 @@ import pytest
 
 from keylanes.group import cells, copies, learning, members, moves, plans
 from keylanes.group.books import Books
-from keylanes.group.view import Batch, Seat
+from keylanes.group.view import CoordinatorMemory, DecisionBatch
 from keylanes.offsets.control import LOAD
 from keylanes.offsets.control_events import PlanMade
 
@@ -70,9 +70,9 @@ def test_after_two_plans_for_load_within_a_minute_half_as_many_moves_may_begin()
     """For ten minutes; a plan that comes later, or for another cause, halves nothing."""
     plan = PlanMade(1, 1, 1, 1, LOAD, 0, 0, 1, ())
     for gap_ms, cause, left in ((59_999, LOAD, 5), (60_000, LOAD, 9), (59_999, "change", 9)):
-        seat = Seat("app", "z1", 0)
-        seat.note(Batch([plan]), 1_000)
-        seat.note(Batch([msgspec.structs.replace(plan, cause=cause)]), 1_000 + gap_ms)
+        seat = CoordinatorMemory("app", "z1", 0)
+        seat.note(DecisionBatch([plan]), 1_000)
+        seat.note(DecisionBatch([msgspec.structs.replace(plan, cause=cause)]), 1_000 + gap_ms)
         assert seat.left_of_budget(9, 1_000 + gap_ms) == left
         assert seat.left_of_budget(9, 1_000 + gap_ms + 599_999) == left
         assert seat.left_of_budget(9, 1_000 + gap_ms + 600_000) == 9
@@ -101,15 +101,15 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a member is asked for what it has": (
         "two copies of one point",
-        changed(learning, "wanting", ("if kept.incarnation == move.target", "if False")),
+        changed(learning, "moves_wanting_copies", ("if kept.incarnation == move.target", "if False")),
     ),
     "slots are not counted": (
         "more passes",
-        changed(learning._Slots, "is_free", ("len(own) < self.view.rules.copies_max", "True")),
+        changed(learning._PassSlots, "is_free", ("len(own) < self.view.rules.copies_max", "True")),
     ),
     "copies of what nobody works on are ended": (
         "the last ready copy",
-        row(learning, "ended", ("if cell.standing is not Standing.HELD:", "if False:")),
+        row(learning, "end_copies", ("if cell.standing is not Standing.HELD:", "if False:")),
     ),
     "copies do not say who is to have what has no owner": (
         "somebody has a ready copy",
@@ -125,7 +125,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "who had it keeps no copy": (
         "keeps no copy",
-        row(moves, "granted", ("demoted.append", "str")),
+        row(moves, "grant_ranges", ("demoted.append", "str")),
     ),
     "copies are kept for ever": (
         "copies of",
@@ -133,7 +133,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "standbys are not asked for": (
         "copies of",
-        row(learning, "asked", ("[] if decisions else _standbys_wanted(view, slots)", "[]")),
+        row(learning, "ask_copies", ("[] if decisions else _standbys_wanted(view, slots)", "[]")),
     ),
     "a standby stays on the host of its owner": (
         "on the host of their owner",
@@ -146,20 +146,20 @@ PLANTED: dict[str, tuple[str, Put]] = {
     "who is expelled is taken for fenced": (
         "stands otherwise",
         changed(
-            cells, "_standing", ("if not control.is_fenced(owner):", "if control.is_fenced(owner) and not is_read:")
+            cells, "_state_of_points", ("if not control.is_fenced(owner):", "if control.is_fenced(owner) and not is_read:")
         ),
     ),
     "what was never read is taken for read": (
         "is not free",
-        changed(cells, "_standing", ("if is_read", "if True")),
+        changed(cells, "_state_of_points", ("if is_read", "if True")),
     ),
     "what is held is granted": (
         "is not free",
-        row(moves, "granted", ("is Standing.FREE", "in (Standing.FREE, Standing.HELD)")),
+        row(moves, "grant_ranges", ("is Standing.FREE", "in (Standing.FREE, Standing.HELD)")),
     ),
     "FENCED for a fence that never was": (
         "it was not fenced",
-        row(members, "fenced", ("in view.seat.fenced", "not in {0}")),
+        row(members, "tell_fenced", ("in view.seat.fenced", "not in {0}")),
     ),
 }
 AT_REST = ("copies of", "on the host of their owner", "nobody works on")

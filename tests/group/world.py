@@ -8,9 +8,9 @@ from dataclasses import replace
 from random import Random
 from typing import TypeAlias
 
-from keylanes.group.cells import Standing
-from keylanes.group.members import dismissed
-from keylanes.group.view import Batch, Rules
+from keylanes.group.cells import CellState
+from keylanes.group.members import members_dismissed
+from keylanes.group.view import DecisionBatch, Rules
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control import LEARNER, STANDBY, Member
 from keylanes.offsets.control_events import (
@@ -114,7 +114,7 @@ class World(Group):
         there = self.ledger.control.members.items()
         return {i for i, member in there if not member.expelled and i not in self.heard.leaving}
 
-    def at(self, place: Place) -> Iterator[tuple[int, int, Standing]]:
+    def at(self, place: Place) -> Iterator[tuple[int, int, CellState]]:
         """Of each cell: its number, who had it last, how it stands."""
         found = iter(self.view().cells(place))
         cell = next(found)
@@ -197,7 +197,7 @@ class World(Group):
             assert is_first, f"two copies of one point: {copy}, {asked}"
             move = planned.get(copy.move)
             if copy.role == asked.role == LEARNER and copy.incarnation in staying and move is not None:
-                goes = {n for n in both if standing[n] == (move.origin, Standing.HELD)}
+                goes = {n for n in both if standing[n] == (move.origin, CellState.HELD)}
                 assert not goes, f"a learner has lost its destination: {copy}, {asked}"
         if asked.role == LEARNER:
             own = {
@@ -219,7 +219,7 @@ class World(Group):
             return
         place = copy.topic, copy.partition
         others = [has for _, has in self.kept(place, but=ended.move, is_ready=True)]
-        orphans = {n for n, _, how in self.at(place) if how is not Standing.HELD}
+        orphans = {n for n, _, how in self.at(place) if how is not CellState.HELD}
         assert not (points(copy.bands) & orphans).difference(*others), f"the last ready copy is ended: {copy}"
 
     def _judge_copies_at_grant(self, grant: RangesGranted) -> None:
@@ -250,7 +250,7 @@ class World(Group):
         """Whether what a member had, that is gone, may wait for its name."""
         return self.now_ms - self.gone_ms.get(member.incarnation, 0) < member.hold_ms
 
-    def _next(self) -> Batch:
+    def _next(self) -> DecisionBatch:
         """Nobody who has state is left, and there are as many other names: those of the past won't be back."""
         control = self.ledger.control
         named = [m for i, m in control.members.items() if m.joined.instance and i not in self.renamed]
@@ -259,7 +259,7 @@ class World(Group):
         there = {control.members[incarnation].joined.instance for incarnation in self.staying()}
         stateful = {store.topic for store in control.stores.values()}
         at_work = [how for place in control.started if place[0] in stateful for *_, how in self.at(place)]
-        if len(there - {""}) >= len(names) and not names & there and Standing.HELD not in at_work:
+        if len(there - {""}) >= len(names) and not names & there and CellState.HELD not in at_work:
             self.renamed |= {member.incarnation for member in gone}
         return super()._next()
 
@@ -272,18 +272,18 @@ class World(Group):
             assert [*self.at(place)] == [*self._by_the_books(place)], f"{place} stands otherwise"
         return said
 
-    def _by_the_books(self, place: Place) -> Iterator[tuple[int, int, Standing]]:
+    def _by_the_books(self, place: Place) -> Iterator[tuple[int, int, CellState]]:
         """How each cell stands as its own events say."""
         for n in range(CELLS):
             epoch, owner = self.had.get((place, n), (0, 0))
             if not epoch or ((place, n), epoch) in self.given:
-                yield n, owner, Standing.FREE
+                yield n, owner, CellState.FREE
             elif owner not in self.gone_ms:
-                yield n, owner, Standing.HELD
+                yield n, owner, CellState.HELD
             elif owner not in self.fenced:
-                yield n, owner, Standing.LEAVING
+                yield n, owner, CellState.LEAVING
             else:
-                yield n, owner, Standing.FREE if (place, epoch) in self.seat.read else Standing.UNREAD
+                yield n, owner, CellState.FREE if (place, epoch) in self.seat.read else CellState.UNREAD
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class World(Group):
         for name in [name for name in self.leaving if name in self.alive()]:
             own = self.member(name)
             self._say(name, LeaveAsked(own, self.asks[name].birth, 1_000 * self.leaving[name], is_done=False))
-            if own in dismissed(self.view()):
+            if own in members_dismissed(self.view()):
                 self.releases_all(name)
                 self.stops(name)
 
@@ -415,7 +415,7 @@ class World(Group):
         wanted = min(self.rules.standbys, len(staying) - 1)
         for place in control.started:
             for n, owner, how in self.at(place):
-                assert how is Standing.HELD, f"nobody works on {place} {n}"
+                assert how is CellState.HELD, f"nobody works on {place} {n}"
                 assert owner in staying, f"{owner} has {place} {n}, and is gone"
                 can = {source.topic for source in control.members[owner].joined.topics}
                 assert place[0] in can, f"{owner} has {place} {n}, and can't handle it"

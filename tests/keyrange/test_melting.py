@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.keyrange.melting import melted
+from keylanes.keyrange.melting import melt_costs
 
 from ..tiers.marks import tier
 
@@ -17,7 +17,7 @@ def test_melting_keeps_the_sum_and_what_is_heavy(costs: dict[int, int], points: 
     """Few points are left, in order, each one that was there; a heavy one keeps its cost, and no cost below any point
     moves by more than a light share and what melts across it.
     """
-    left = melted(costs, points)
+    left = melt_costs(costs, points)
     total = sum(costs.values())
     assert sum(cost for _, cost in left) == total
     assert [p for p, _ in left] == sorted({p for p, _ in left} & set(costs))

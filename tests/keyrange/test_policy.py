@@ -23,7 +23,7 @@ from keylanes.keyrange.policy import (
     WorkerLoad,
     cuts_of,
     decide,
-    watched,
+    workers_to_watch,
 )
 from keylanes.keyrange.ranges import even_bounds
 
@@ -55,7 +55,7 @@ def numbers(loads: Iterable[WorkerLoad]) -> list[int]:
 def test_a_hot_worker_is_watched_first() -> None:
     """Without a histogram nobody knows where to cut; who is not hot is not watched."""
     workers = [hot(4, 0, 50), cold(5, 50, 100)]
-    assert numbers(watched(workers, LIMITS)) == [4]
+    assert numbers(workers_to_watch(workers, LIMITS)) == [4]
     assert decide(workers, (0, 50, 100), LIMITS) == []
 
 
@@ -93,7 +93,7 @@ def test_one_point_with_all_of_the_load_is_told() -> None:
     assert decide([changed(workers[0], busy=9 * FULL // 10 - 1)], cut, LIMITS) == []
     assert decide(workers, cut, replace(LIMITS, workers_max=2)) == [told]
     assert decide(workers, cut, LIMITS) == [Split(2, 70), Split(2, 71), told]
-    assert numbers(watched(workers, LIMITS)) == [2]
+    assert numbers(workers_to_watch(workers, LIMITS)) == [2]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_who_is_not_split(change: dict[str, Any]) -> None:
     """One that is idle half the time, for which little waits, or that is held already."""
     worker = changed(hot(1, 0, 100, (10, 5), (20, 5)), **change)
     assert decide([worker], (0, 100), LIMITS) == []
-    assert watched([worker], LIMITS) == []
+    assert workers_to_watch([worker], LIMITS) == []
 
 
 def test_a_worker_that_readers_wait_for_has_a_backlog() -> None:
@@ -143,7 +143,7 @@ def test_splits_are_bounded() -> None:
     assert decide(workers, cut, few) == [Split(0, 1), Split(1, 11)]
     assert decide(workers, cut, replace(LIMITS, workers_max=7)) == [Split(0, 1)]
     assert decide(workers, cut, replace(LIMITS, workers_max=3)) == []
-    assert numbers(watched(workers, replace(LIMITS, workers_max=3, watched_max=1))) == [0]
+    assert numbers(workers_to_watch(workers, replace(LIMITS, workers_max=3, watched_max=1))) == [0]
 
 
 def test_who_has_the_most_to_do_is_split_first() -> None:
@@ -151,7 +151,7 @@ def test_who_has_the_most_to_do_is_split_first() -> None:
     few, many = hot(1, 0, 50, (10, 1), (20, 1)), hot(2, 50, 100, (60, 1), (70, 8), (80, 1))
     many = changed(many, backlog_records=11)
     assert decide([few, many], (0, 50, 100), replace(LIMITS, splits_max=2)) == [Split(2, 70), Split(2, 71)]
-    assert numbers(watched([few, many], LIMITS)) == [2, 1]
+    assert numbers(workers_to_watch([few, many], LIMITS)) == [2, 1]
 
 
 def test_who_has_not_far_more_to_do_than_others_is_left_alone_when_that_is_asked_for() -> None:
@@ -159,11 +159,11 @@ def test_who_has_not_far_more_to_do_than_others_is_left_alone_when_that_is_asked
     workers = [hot(i, 10 * i, 10 * i + 10, (10 * i, 5), (10 * i + 9, 5)) for i in range(4)]
     cut, limits = (0, 10, 20, 30, 40), replace(LIMITS, demand_share=1.5)
     assert decide(workers, cut, limits) == []
-    assert watched(workers, limits) == []
+    assert workers_to_watch(workers, limits) == []
     workers[2] = changed(workers[2], backlog_records=40)
     assert decide(workers, cut, limits) == [Split(2, 21)]
-    assert numbers(watched(workers, limits)) == [2]
-    assert numbers(watched(workers, LIMITS)) == [2, 0, 1, 3]
+    assert numbers(workers_to_watch(workers, limits)) == [2]
+    assert numbers(workers_to_watch(workers, LIMITS)) == [2, 0, 1, 3]
 
 
 def test_cold_neighbours_merge_back_to_the_declared_cut() -> None:
@@ -247,7 +247,7 @@ def test_the_order_of_the_input_does_not_matter(
     shuffled = list(workers)
     Random(seed).shuffle(shuffled)
     assert decide(shuffled, declared, limits) == decide(workers, declared, limits)
-    assert watched(shuffled, limits) == watched(workers, limits)
+    assert workers_to_watch(shuffled, limits) == workers_to_watch(workers, limits)
 
 
 @given(partitions())
@@ -280,7 +280,7 @@ def test_decisions_can_be_carried_out(drawn: tuple[list[WorkerLoad], tuple[int, 
             assert all(a.end == b.first and a.epoch == b.epoch for a, b in pairwise(group))
             assert not any(group[0].first < bound < group[-1].end for bound in declared)
             assert sum(w.busy for w in group) <= limits.merge_share * FULL
-    assert len(watched(workers, limits)) <= limits.watched_max
+    assert len(workers_to_watch(workers, limits)) <= limits.watched_max
 
 
 CALM_LOOKS = 25
@@ -402,7 +402,7 @@ class Queues:
                 )
             )
         decisions = decide(loads, self.declared, limits)
-        found = numbers(watched(loads, limits))
+        found = numbers(workers_to_watch(loads, limits))
         for number, band in enumerate(self.bands):
             band.costs = (band.costs or {}) if number in found else None
         for decision in decisions:

@@ -4,7 +4,7 @@ Workers' names and numbers are left out: the ledger's edges, and what it complai
 """
 
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.offsets.decide import CommitKey, Move, decide_commits
+from keylanes.offsets.decide import CommitKey, WorkerAdvance, decide_commits
 from keylanes.offsets.event_values import Band
 from keylanes.offsets.events import Event
 from keylanes.offsets.ledger import Ledger, evolve_all
@@ -43,7 +43,7 @@ def offset_events(log_of: tuple[int, ...], before: World, after: World, transact
             fresh = entry.status == PREPARED and entry.owner in open_before
             for epoch in sorted({event.epoch for event in entry.events}) if fresh else ():
                 tiles = [e for e in entry.events if isinstance(e, Tile) and e.epoch == epoch]
-                moves = [Move(p, *span(log_of, p), offset, offset + 1) for p, _, offset in sorted(tiles)]
+                moves = [WorkerAdvance(p, *span(log_of, p), offset, offset + 1) for p, _, offset in sorted(tiles)]
                 key = CommitKey(entry.owner + 1, transaction, epoch, "t", log)
                 events += decide_commits([(key, moves)])
                 left = [span(log_of, e.point) for e in entry.events if isinstance(e, Released) and e.epoch == epoch]

@@ -21,10 +21,10 @@ from keylanes.offsets.decide import (
     STORE_NUMBER_MAX,
     WRITERS_MAX,
     CommitKey,
-    Move,
     StoreChanged,
     StoreSpec,
     Turn,
+    WorkerAdvance,
     decide_commits,
     decide_grant,
     decide_opening,
@@ -43,7 +43,7 @@ MASK = (1 << 64) - 1
 
 
 @st.composite
-def moves(draw: st.DrawFn, first: int = 0) -> list[Move]:
+def moves(draw: st.DrawFn, first: int = 0) -> list[WorkerAdvance]:
     """Workers in order of points, some as one, some missing, numbers mostly consecutive, few different edges."""
     result, point, number = [], first, draw(st.integers(0, 5))
     for _ in range(draw(st.integers(0, 30))):
@@ -53,7 +53,7 @@ def moves(draw: st.DrawFn, first: int = 0) -> list[Move]:
         start = draw(st.sampled_from((0, 0, 0, 4)))
         to = start + draw(st.sampled_from((2, 2, 2, 3)))
         result.append(
-            Move(
+            WorkerAdvance(
                 number,
                 point,
                 point + 10 * workers,
@@ -70,7 +70,7 @@ def moves(draw: st.DrawFn, first: int = 0) -> list[Move]:
     return result
 
 
-def cells_of_moves(of: Sequence[Move]) -> dict[int, tuple[int, int, int]]:
+def cells_of_moves(of: Sequence[WorkerAdvance]) -> dict[int, tuple[int, int, int]]:
     """The twin: (worker, from, to) at every tenth point."""
     return {
         point: (m.worker + (point - m.first) // 10, m.offset_from, m.offset_to)
@@ -92,7 +92,7 @@ def cells_of_tiles(tiles: Sequence[Tile]) -> dict[int, tuple[int, int, int]]:
 
 @settings(max_examples=200)
 @given(moves())
-def test_tiles_say_what_the_moves_said(of: list[Move]) -> None:
+def test_tiles_say_what_the_moves_said(of: list[WorkerAdvance]) -> None:
     """Each point moves by the same worker over the same offsets; production is summed; no two tiles could be one."""
     tiles = tiles_of(of)
     assert cells_of_tiles([tile for tile, _ in tiles]) == cells_of_moves(of)
@@ -105,7 +105,9 @@ def test_tiles_say_what_the_moves_said(of: list[Move]) -> None:
 
 @settings(max_examples=100)
 @given(moves(), moves(), st.integers(1, 5))
-def test_commit_events_are_the_tiles_in_parts(left: list[Move], right: list[Move], tiles_max: int) -> None:
+def test_commit_events_are_the_tiles_in_parts(
+    left: list[WorkerAdvance], right: list[WorkerAdvance], tiles_max: int
+) -> None:
     """Tiles stay with their own partition and epoch, parts are numbered over the transaction, sums are per event."""
     one, two = CommitKey(1, 7, 3, "t", 0), CommitKey(1, 7, 4, "t", 0)
     events = decide_commits([(one, left), (two, right)], tiles_max)
@@ -125,7 +127,7 @@ def test_commit_events_are_the_tiles_in_parts(left: list[Move], right: list[Move
 def test_no_event_is_larger_than_the_limit() -> None:
     """Sixty thousand workers that all moved differently, far up in offsets: several events, each below 256 KB."""
     big = 1 << 50
-    of = [Move(big + i, i * 1000, i * 1000 + 999, big + i, big + 2 * i + 1, 9, 9, MASK) for i in range(60_000)]
+    of = [WorkerAdvance(big + i, i * 1000, i * 1000 + 999, big + i, big + 2 * i + 1, 9, 9, MASK) for i in range(60_000)]
     events = decide_commits([(CommitKey(1, 1, 1, "t" * 249, 0), of)])
     assert len(events) > 1
     assert max(len(encode(e)) for e in events) <= EVENT_BYTES_MAX
@@ -208,15 +210,15 @@ def test_the_opening_names_the_application_and_the_hash() -> None:
 @pytest.mark.parametrize("change", ["gap in points", "gap in numbers", "other start", "other end"])
 def test_neighbours_that_differ_are_two_tiles(change: str) -> None:
     """A tile never spans a gap, a break in the numbers, or different offsets."""
-    left = Move(1, 0, 10, 0, 5)
+    left = WorkerAdvance(1, 0, 10, 0, 5)
     right = {
-        "gap in points": Move(2, 11, 20, 0, 5),
-        "gap in numbers": Move(3, 10, 20, 0, 5),
-        "other start": Move(2, 10, 20, 1, 5),
-        "other end": Move(2, 10, 20, 0, 6),
+        "gap in points": WorkerAdvance(2, 11, 20, 0, 5),
+        "gap in numbers": WorkerAdvance(3, 10, 20, 0, 5),
+        "other start": WorkerAdvance(2, 10, 20, 1, 5),
+        "other end": WorkerAdvance(2, 10, 20, 0, 6),
     }[change]
     assert len(tiles_of([left, right])) == 2
-    assert len(tiles_of([left, Move(2, 10, 20, 0, 5)])) == 1
+    assert len(tiles_of([left, WorkerAdvance(2, 10, 20, 0, 5)])) == 1
 
 
 # --- stores -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from keylanes.devkafka.asking import answering_cluster
-from keylanes.devkafka.folder import locked, make_private
+from keylanes.devkafka.folder import hold_lock, make_private
 from keylanes.devkafka.jars import KafkaServerError, class_path
 from keylanes.devkafka.java import java_home
 from keylanes.devkafka.node import START_SECONDS, STOP_SECONDS, Kafka, KafkaNode, new_cluster_id
@@ -93,7 +93,7 @@ class DeposedCluster:
             made = []
             for number, node in self._nodes.items():
                 make_private(node.folder)
-                lock = stack.enter_context(locked(node.folder, deadline))
+                lock = stack.enter_context(hold_lock(node.folder, deadline))
                 kafka, settings = self._kafka(number, java, classes), _settings(number)
                 made.append((node, kafka, settings, lock))
             done = [side_by_side.submit(node.format, kafka, cluster, settings, lock, deadline)

@@ -19,8 +19,8 @@ from keylanes.brokers.protocol import (
     Appender,
     Broker,
     BrokerError,
+    BrokerProducer,
     OffsetOutOfRange,
-    Producer,
     Reader,
     TopicPartition,
     TopicSpec,
@@ -28,7 +28,7 @@ from keylanes.brokers.protocol import (
     UnknownTopic,
 )
 from keylanes.brokers.simulated.broker import Fault as SimulatedFault
-from keylanes.brokers.simulated.broker import Kind, Latency, SimulatedBroker
+from keylanes.brokers.simulated.broker import Latency, RequestKind, SimulatedBroker
 from keylanes.brokers.simulated.requests import SimulatedRequests
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
@@ -59,7 +59,7 @@ class Run(ABC):
         self._prefix = prefix
         self._brokers: dict[str, Broker] = {}
         self._appenders: dict[str, Appender] = {}
-        self._producers: dict[str, tuple[Producer, str, str]] = {}  # with transactional id and connection
+        self._producers: dict[str, tuple[BrokerProducer, str, str]] = {}  # with transactional id and connection
         self._readers: dict[str, Reader] = {}
         self._places: dict[Place, None] = {}
         self._waiting: dict[str, asyncio.Task[Any]] = {}
@@ -103,7 +103,7 @@ class Run(ABC):
         """The last stable offsets; raises UnknownTopic."""
 
     @abstractmethod
-    async def _twin(self, producer: Producer, transactional_id: str, connection: str) -> Producer:
+    async def _twin(self, producer: BrokerProducer, transactional_id: str, connection: str) -> BrokerProducer:
         """Another producer at the same epoch."""
 
     # --- running ---------------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ class SimulatedRun(Run):
         return connection
 
     def _arm(self, kind: str, fault: str) -> None:
-        self._cluster.network.arm(Kind[kind], SimulatedFault[fault])
+        self._cluster.network.arm(RequestKind[kind], SimulatedFault[fault])
 
     async def _caught(self) -> None:
         await self._cluster.network.caught()
@@ -437,7 +437,7 @@ class SimulatedRun(Run):
     async def _stable(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {source: self._cluster.stable(source) for source in places}
 
-    async def _twin(self, producer: Any, transactional_id: str, connection: str) -> Producer:
+    async def _twin(self, producer: Any, transactional_id: str, connection: str) -> BrokerProducer:
         broker: Any = self._brokers[connection]
         requests = SimulatedRequests(
             broker._new_link(), broker._limits, transactional_id, producer.requests.initialised
@@ -508,7 +508,7 @@ class KafkaRun(Run):
         )
         return {source: row[2] for source, row in answers.items()}
 
-    async def _twin(self, producer: Any, transactional_id: str, connection: str) -> Producer:
+    async def _twin(self, producer: Any, transactional_id: str, connection: str) -> BrokerProducer:
         broker: Any = self._brokers[connection]
         old: KafkaRequests = producer.requests
         link = KafkaLink(broker._settings)

@@ -18,9 +18,9 @@ import pytest
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import (
     BrokerError,
+    BrokerProducer,
     BrokerTimeout,
     Outgoing,
-    Producer,
     TopicPartition,
     TopicSpec,
     TransactionAborted,
@@ -321,7 +321,7 @@ class _HeldCommits(Weather):
         return Fault.HOLD_REQUEST
 
 
-async def _commits(producer: Producer, value: bytes) -> bytes | None:
+async def _commits(producer: BrokerProducer, value: bytes) -> bytes | None:
     """Write a value into each partition of ``memory``, in a transaction: the value if that is known to be committed."""
     try:
         await producer.transact([Outgoing("memory", index, None, value) for index in range(MEMORY_PARTITIONS)])
@@ -339,7 +339,7 @@ def _crash_once(server: KafkaServer, crash: threading.Event) -> None:
 async def _count_to(broker: KafkaBroker, count: int, crash: threading.Event) -> list[str]:
     """One number per transaction, into both partitions; the log says where to go on. The failures met."""
     outcomes: list[str] = []
-    producer: Producer | None = None
+    producer: BrokerProducer | None = None
     number, until = 0, time.monotonic() + 90
     while number < count:
         assert time.monotonic() < until, outcomes

@@ -15,11 +15,11 @@ from keylanes.brokers.delivery import SEQUENCES
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import (
     Batch,
+    BrokerProducer,
     BrokerTimeout,
     CorruptRecord,
     OffsetOutOfRange,
     Outgoing,
-    Producer,
     ProducerFenced,
     Reader,
     TopicPartition,
@@ -84,7 +84,7 @@ async def visible(broker: KafkaBroker, place: TopicPartition) -> list[int]:
 
 async def held_transaction(
     through: KafkaBroker, proxy: Proxy, name: str, records: list[Outgoing], timeout_ms: int = TIMEOUT_MS
-) -> tuple[Producer, "asyncio.Task[dict[TopicPartition, int]]"]:
+) -> tuple[BrokerProducer, "asyncio.Task[dict[TopicPartition, int]]"]:
     """A transaction whose records are written and whose commit is held back in the network."""
     producer = await through.producer(name, transaction_timeout_ms=timeout_ms)
     proxy.arm(END_TXN, Fault.HOLD_REQUEST)

@@ -39,8 +39,8 @@ from keylanes.runtime.handlers.outputs import (
     build_dead_letter,
     build_one,
     destination_of,
+    outputs_returned,
     place_of,
-    returned,
 )
 
 
@@ -435,14 +435,14 @@ to_out: Handler = declare(plain, "source", to="out")
 
 def test_what_is_returned_may_be_nothing_one_or_a_list() -> None:
     """None is no output, also in a list; values and records may be mixed."""
-    assert returned(None, to_out) == []
-    assert returned([], to_out) == []
-    assert returned(b"x", to_out) == [Output(value=b"x")]
-    assert [o.value for o in returned([b"x", None, Record(None)], to_out)] == [b"x", None]
+    assert outputs_returned(None, to_out) == []
+    assert outputs_returned([], to_out) == []
+    assert outputs_returned(b"x", to_out) == [Output(value=b"x")]
+    assert [o.value for o in outputs_returned([b"x", None, Record(None)], to_out)] == [b"x", None]
     nowhere = declare(plain, "source")
-    assert returned(Record(1, topic="out"), nowhere)[0].topic == "out"
+    assert outputs_returned(Record(1, topic="out"), nowhere)[0].topic == "out"
     with pytest.raises(OutputRefused, match="no to="):
-        returned(b"x", nowhere)
+        outputs_returned(b"x", nowhere)
 
 
 class Pair(NamedTuple):
@@ -474,15 +474,15 @@ def test_a_tuple_or_a_set_is_a_value_only_where_it_is_said_to_be_one(result: Any
         handler = declare(function, "source", to="out")
         assert build_one(result, SOURCE, handler, PLACE, KNOWN) is None, "the quick way leaves it to this one"
         with pytest.raises(OutputRefused, match=r"which would be sent as one array; .* Record\(value, topic=…\)"):
-            returned(result, handler)
+            outputs_returned(result, handler)
     for said in (annotated_pair, listed_sets):
         items = result if isinstance(result, list) else [result]
-        assert [output.value for output in returned(result, declare(said, "source", to="out"))] == items
+        assert [output.value for output in outputs_returned(result, declare(said, "source", to="out"))] == items
 
 
 def test_a_named_tuple_is_a_value() -> None:
     """As a struct is."""
-    assert returned(Pair(1, 2), to_out) == [Output(Pair(1, 2))]
+    assert outputs_returned(Pair(1, 2), to_out) == [Output(Pair(1, 2))]
     assert build_one(Pair(1, 2), SOURCE, to_out, PLACE, KNOWN) is not None
 
 
@@ -493,7 +493,7 @@ def test_what_was_not_awaited_is_told_so() -> None:
         return b""
 
     with pytest.raises(OutputRefused, match=r"output 1 of 1 is a coroutine, seen fetch\(…\), .* return await fetch"):
-        build(returned(fetch(), to_out), SOURCE, to_out, PLACE, KNOWN)
+        build(outputs_returned(fetch(), to_out), SOURCE, to_out, PLACE, KNOWN)
 
 
 def test_outputs_carry_key_time_and_origin() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from keylanes.errors import KeylanesError, SettingsError
 from keylanes.runtime.processes.ends import BACK_OFF_S, BACK_OFF_S_MAX, FATAL, Then, after, next_wait_s
-from keylanes.runtime.processes.parent import PROCESSES_MAX, count_of, said
+from keylanes.runtime.processes.parent import PROCESSES_MAX, count_of, exit_code_text
 
 RUNS = {"has_begun": True, "stops": False, "until_level": False, "may_come_back": False}
 
@@ -57,7 +57,7 @@ def test_the_wait_doubles_until_one_lives() -> None:
 
 def test_an_end_in_words() -> None:
     """As it is logged."""
-    assert [said(code) for code in (0, 5, -9, -64, -200)] == [
+    assert [exit_code_text(code) for code in (0, 5, -9, -64, -200)] == [
         "ended in order",
         "ended with exit code 5",
         "was killed by SIGKILL",

@@ -9,7 +9,7 @@ import pytest
 
 from keylanes import Settings
 from keylanes.runtime.logs.office import Expelled
-from keylanes.runtime.member import Member
+from keylanes.runtime.member import AppRun
 from keylanes.runtime.rejoining import BACK_OFF_S, Rejoining
 
 from ..stage.virtual import virtual
@@ -41,10 +41,10 @@ class Short:
 def rejoining(made: list[Short], *, first_is_ready: bool = True) -> Rejoining:
     """Runs, the first of which is over at once, and the next when it is told to stop."""
 
-    def make() -> Member:
+    def make() -> AppRun:
         is_first = not made
         made.append(Short(lambda: is_first or made[-1].stops > 0, is_ready=first_is_ready or not is_first))
-        return cast(Member, made[-1])
+        return cast(AppRun, made[-1])
 
     return Rejoining(make, lambda member: None, Settings())
 

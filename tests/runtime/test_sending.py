@@ -29,7 +29,7 @@ from keylanes.brokers.embedded import EmbeddedAppender, EmbeddedBroker
 from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
 from keylanes.brokers.protocol import Appender, BrokerError, Outgoing, TopicPartition, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnection
-from keylanes.brokers.simulated.network import Fault, Kind
+from keylanes.brokers.simulated.network import Fault, RequestKind
 from keylanes.group.heard import PARTITIONS
 from keylanes.offsets.provenance import HEADER
 from keylanes.runtime.sending import Sending
@@ -156,8 +156,8 @@ async def test_a_lost_answer_is_not_taken_for_anything(lost: str) -> None:
     await app.send("orders", 1, key="a")
     whole = cluster.network.send
 
-    def send(client: str, kind: Kind, step: Any, *rest: Any) -> Any:
-        if kind is Kind.PRODUCE:
+    def send(client: str, kind: RequestKind, step: Any, *rest: Any) -> Any:
+        if kind is RequestKind.PRODUCE:
             name = "request_lost" if lost == "the request" else "reply_lost"
             setattr(cluster.faults, name, 1.0)
         try:
@@ -244,11 +244,11 @@ async def test_what_writes_to_the_users_own_broker_is_closed(tmp_path: Path) -> 
     await broker.close()
 
 
-def produced(cluster: SimulatedBroker, patch: pytest.MonkeyPatch) -> Counter[Kind]:
+def produced(cluster: SimulatedBroker, patch: pytest.MonkeyPatch) -> Counter[RequestKind]:
     """Counts the requests from here on."""
-    seen, whole = Counter[Kind](), cluster.network.send
+    seen, whole = Counter[RequestKind](), cluster.network.send
 
-    def send(client: str, kind: Kind, *rest: Any) -> Any:
+    def send(client: str, kind: RequestKind, *rest: Any) -> Any:
         seen[kind] += 1
         return whole(client, kind, *rest)
 
@@ -268,7 +268,7 @@ async def test_an_unknown_outcome_is_that_of_its_batch(monkeypatch: pytest.Monke
     cluster.create_topic("orders", 2)
     app = shop(cluster.connect("sender"))
     await app.send("orders", 0, partition=0)
-    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    cluster.network.arm(RequestKind.PRODUCE, Fault.HOLD_REQUEST)
     held = asyncio.create_task(app.send("orders", 1, partition=0))
     await cluster.network.caught()
     seen = produced(cluster, monkeypatch)
@@ -280,7 +280,7 @@ async def test_an_unknown_outcome_is_that_of_its_batch(monkeypatch: pytest.Monke
         await held
     assert not behind.done()
     await behind
-    assert seen[Kind.PRODUCE] == 2, "one for each partition"
+    assert seen[RequestKind.PRODUCE] == 2, "one for each partition"
     cluster.network.release()
     await asyncio.sleep(1)
     written = numbers(cluster, 0)
@@ -323,7 +323,7 @@ async def test_a_connection_is_kept_until_it_is_closed_or_was_idle() -> None:
         await asyncio.sleep(pause_s)
         await asyncio.gather(sending.send(order), sending.send(order))
         assert len(made) == count
-    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    cluster.network.arm(RequestKind.PRODUCE, Fault.HOLD_REQUEST)
     sent = [asyncio.create_task(sending.send(order))]
     await cluster.network.caught()
     closing = [asyncio.create_task(sending.close()) for _ in range(2)]
@@ -338,7 +338,7 @@ async def test_a_connection_is_kept_until_it_is_closed_or_was_idle() -> None:
     for old in made[:2]:
         with pytest.raises(BrokerError, match="closed"):
             await old.describe(["orders"])
-    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    cluster.network.arm(RequestKind.PRODUCE, Fault.HOLD_REQUEST)
     sent = [asyncio.create_task(sending.send(order)) for _ in range(2)]
     await cluster.network.caught()
     sent.append(asyncio.create_task(sending.send(order)))
@@ -376,7 +376,7 @@ async def test_many_records_are_taken_as_there_is_room() -> None:
         yield 17
 
     await app.send("orders", -1)
-    cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    cluster.network.arm(RequestKind.PRODUCE, Fault.HOLD_REQUEST)
     sending = asyncio.create_task(app.send_many("orders", records()))
     await cluster.network.caught()
     await asyncio.sleep(1)

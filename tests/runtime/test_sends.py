@@ -12,7 +12,7 @@ from keylanes.brokers.simulated.broker import Latency
 from keylanes.errors import HandlerFailed
 from keylanes.runtime.engine.destinations import ASK_AGAIN_MS, MISSING_MS, Destinations
 from keylanes.runtime.handlers.handler import codec_of_topic
-from keylanes.runtime.logs.rights import needed
+from keylanes.runtime.logs.rights import rights_needed
 from keylanes.runtime.membership.offer import SOMEWHERE, offer_of
 from keylanes.runtime.settings import Settings
 
@@ -56,7 +56,7 @@ def test_what_is_sent_to_is_an_output_wherever_outputs_are_looked_at() -> None:
     assert offer_of(handlers, [], SOMEWHERE, Settings(), until_level=False).writes == ("audit", "bills")
     for topic in ("audit", "bills"):
         assert {Right("topic", topic, "WRITE"), Right("topic", topic, "CREATE")} <= {
-            *needed("shop", handlers, creates=True)
+            *rights_needed("shop", handlers, creates=True)
         }
         assert type(codec_of_topic(topic, app.handlers)) is MsgpackCodec
 

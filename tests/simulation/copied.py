@@ -26,7 +26,7 @@ from keylanes.offsets.event_values import PlannedMove
 from keylanes.state.changelog import is_beacon_key
 from keylanes.state.keys import point_in
 from keylanes.state.tables import Change as Entry
-from keylanes.state.tables import Copy, Mark, Marker
+from keylanes.state.tables import LocalCopy, Mark, Marker
 
 from ..stage.cluster import Row
 from .cells import NOBODY, Cells
@@ -172,7 +172,7 @@ class Copied:
             assert copies or granted, f"{place}: {own} copies {point:08x}, which nobody asked it to have"
             self.reached["changes copied"] += 1
 
-    def marked(self, place: TopicPartition, before: Steps[Marker], marks: Iterable[Mark], copy: Copy) -> None:
+    def marked(self, place: TopicPartition, before: Steps[Marker], marks: Iterable[Mark], copy: LocalCopy) -> None:
         """A process has raised markers of its copy, which were these: what it claims now is there. What has changed
         again above the new marker may have been compacted away below it.
         """
@@ -197,7 +197,7 @@ class Copied:
         held = markers.pieces(within.first, within.end)
         assert not held, f"{place}: {within} is thrown away, and the copy had all below {held}: it is copied twice"
 
-    def begins(self, copy: Copy, place: TopicPartition, epoch: int, point: int, incarnation: int) -> None:
+    def begins(self, copy: LocalCopy, place: TopicPartition, epoch: int, point: int, incarnation: int) -> None:
         """A record begins: looked at for the first one of its point at an epoch. What its owner has committed itself
         may not be in its copy yet; who is not the owner any more commits nothing of it.
         """

@@ -9,7 +9,7 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.keyrange.steps import Steps
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.rocks import RocksError
-from keylanes.state.tables import Change, Copy, Mark, Marker, StoreInfo
+from keylanes.state.tables import Change, LocalCopy, Mark, Marker, StoreInfo
 
 LOST = 0.2
 """How often a process begins with an empty folder."""
@@ -79,7 +79,7 @@ class LivingCopies:
         may_write: Callable[[], bool],
         writes: Callable[[TopicPartition, Steps[Marker], Sequence[Change]], None],
         clears: Callable[[TopicPartition, Steps[Marker], KeyRange], None],
-        marks: Callable[[TopicPartition, Steps[Marker], Sequence[Mark], Copy], None],
+        marks: Callable[[TopicPartition, Steps[Marker], Sequence[Mark], LocalCopy], None],
     ) -> None:
         self.folder, self.may_write, self.writes, self.clears, self.marks = folder, may_write, writes, clears, marks
 

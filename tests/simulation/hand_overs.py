@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from keylanes.brokers.simulated.network import Fault, Kind
+from keylanes.brokers.simulated.network import Fault, RequestKind
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.control import LEARNER
 from keylanes.offsets.control_events import CopyAsked, RangesGranted, ReleaseAsked
@@ -207,9 +207,9 @@ class HandOvers:
         """The next thing that it writes is carried out, and it does not hear of it."""
         network = self.world.cluster.network
         if strike.part == COORDINATOR:
-            network.arm(Kind.PRODUCE, Fault.LOSE_REPLY, f"{APP}.control", process.name)
+            network.arm(RequestKind.PRODUCE, Fault.LOSE_REPLY, f"{APP}.control", process.name)
         else:
-            network.arm(Kind.END_TXN, Fault.LOSE_REPLY, client=process.name)
+            network.arm(RequestKind.END_TXN, Fault.LOSE_REPLY, client=process.name)
 
         async def caught() -> None:
             if await _within(self.world.happenings.session_s, network.caught()):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
-from keylanes.brokers.simulated.network import Fault, Kind
+from keylanes.brokers.simulated.network import Fault, RequestKind
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.partition.worker import Worker
@@ -403,12 +403,20 @@ class Happenings:
 
     async def _held_decision(self, rng: random.Random) -> None:
         """What the coordinator writes next waits in the network until others have gone ahead of it."""
-        self._hold(rng, "decision held", Kind.PRODUCE, f"{APP}.control", longest_s=rng.choice((0.1, self.session_s)))
+        self._hold(
+            rng, "decision held", RequestKind.PRODUCE, f"{APP}.control", longest_s=rng.choice((0.1, self.session_s))
+        )
         if rng.random() < 0.7:
             self._start_beside()
 
     def _hold(
-        self, rng: random.Random, counted: str, kind: Kind, topic: str | None = None, *, longest_s: float | None = None
+        self,
+        rng: random.Random,
+        counted: str,
+        kind: RequestKind,
+        topic: str | None = None,
+        *,
+        longest_s: float | None = None,
     ) -> None:
         """The next request of a kind waits in the network for some time. ``counted``: as what, if there is one."""
         network = self.cluster.network
@@ -459,7 +467,16 @@ class Happenings:
 
     async def _held_request(self, rng: random.Random) -> None:
         """One request, mostly the end of a transaction, waits in the network until others have gone ahead of it."""
-        kind = rng.choice((Kind.END_TXN, Kind.END_TXN, Kind.END_TXN, Kind.INIT, Kind.ADD_PARTITIONS, Kind.PRODUCE))
+        kind = rng.choice(
+            (
+                RequestKind.END_TXN,
+                RequestKind.END_TXN,
+                RequestKind.END_TXN,
+                RequestKind.INIT,
+                RequestKind.ADD_PARTITIONS,
+                RequestKind.PRODUCE,
+            )
+        )
         self._hold(rng, "request held", kind)
 
     async def _late_markers(self, rng: random.Random) -> None:

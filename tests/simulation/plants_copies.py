@@ -3,7 +3,7 @@
 from keylanes.errors import StateError
 from keylanes.group import learning
 from keylanes.runtime.stores import copying
-from keylanes.runtime.stores.follower import Follower
+from keylanes.runtime.stores.follower import OwnCopy
 from keylanes.runtime.stores.learner import Learner
 from keylanes.runtime.stores.restore import Restore
 from keylanes.state.restore import Plan
@@ -22,7 +22,7 @@ MARKED = "max([marker.position for _, _, marker in markers.pieces()], default=hi
 PLANTS = [
     Plant(
         "plans pay no heed to who learns",
-        changed(learning, "fixed", ("if target != NOBODY:", "if False:")),
+        changed(learning, "fixed_points", ("if target != NOBODY:", "if False:")),
         kinds=MOVES,
         stateful=True,
         finding=r"learns it",
@@ -56,7 +56,7 @@ PLANTS = [
     Plant(
         "own commits mark all copies",
         changed(
-            Follower,
+            OwnCopy,
             "marks",
             ("[(first, end, marker) for first, end, _ in self.state.ready.pieces()]", "[(0, 1 << 32, marker)]"),
         ),

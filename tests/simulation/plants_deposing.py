@@ -6,13 +6,13 @@ from typing import Any
 from keylanes.brokers.leaders import Leaders
 from keylanes.brokers.protocol import Broker, TopicPartition
 from keylanes.brokers.simulated.connection import SimulatedConnection
-from keylanes.brokers.simulated.network import Kind
+from keylanes.brokers.simulated.network import RequestKind
 from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import SimulatedRequests
 from keylanes.offsets.event_values import EVERYBODY
 from keylanes.offsets.ledger import Place
-from keylanes.runtime.logs.office import Standing
-from keylanes.runtime.membership.coordinating import Coordinating
+from keylanes.runtime.logs.office import OwnLedger
+from keylanes.runtime.membership.coordinating import CoordinatorLoop
 
 from ..stage.planting import Planting, changed
 from .plants import DOUBLED, LOST, Plant
@@ -33,35 +33,35 @@ def told_by_the_old_leader(broker: Broker, sources: Iterable[TopicPartition]) ->
 def read_behind_init_to_a_told_end(patch: Planting) -> None:
     """Behind INIT the control log is read to the end that some broker tells."""
 
-    async def confirm(self: Standing) -> None:
+    async def confirm(self: OwnLedger) -> None:
         told = told_by_the_old_leader(self.identity.broker, [self.logs.control])
         await self.read_control_to(told[self.logs.control])
         self.check()
 
-    patch.setattr(Standing, "confirm", confirm)
+    patch.setattr(OwnLedger, "confirm", confirm)
 
 
 def own_outcome_to_a_told_end(patch: Planting) -> None:
     """What became of an own transaction is looked up below the end that some broker tells."""
 
-    async def confirm(self: Standing, log_partitions: Collection[int]) -> None:
+    async def confirm(self: OwnLedger, log_partitions: Collection[int]) -> None:
         told = told_by_the_old_leader(self.identity.broker, map(self.logs.offsets, log_partitions))
         await self.identity.ends.offsets(log_partitions, EVERYBODY)  # so logs are opened, too
         await self.read_offsets_to(told)
 
-    patch.setattr(Standing, "confirm_offsets", confirm)
+    patch.setattr(OwnLedger, "confirm_offsets", confirm)
 
 
 def granted_by_a_told_end(patch: Planting) -> None:
     """What a fenced member has committed is read to the end that some broker tells."""
 
-    async def read(self: Coordinating, wanted: list[tuple[Place, int]]) -> None:
+    async def read(self: CoordinatorLoop, wanted: list[tuple[Place, int]]) -> None:
         logs, seat = self.identity.logs, self._seat
         wanted_logs = {logs.offsets(logs.log_partition_of(place[1])) for place, _ in wanted}
         await self.standing.read_offsets_to(told_by_the_old_leader(self.broker, wanted_logs))
         seat.read |= set(wanted)
 
-    patch.setattr(Coordinating, "_read", read)
+    patch.setattr(CoordinatorLoop, "_read", read)
 
 
 def any_coordinator(patch: Planting) -> None:
@@ -69,12 +69,16 @@ def any_coordinator(patch: Planting) -> None:
     ask = SimulatedRequests._ask
 
     async def elsewhere(
-        self: SimulatedRequests, kind: Kind, number: int, step_of: Callable[[Node], Callable[[], Any]], deadline: Any
+        self: SimulatedRequests,
+        kind: RequestKind,
+        number: int,
+        step_of: Callable[[Node], Callable[[], Any]],
+        deadline: Any,
     ) -> tuple[Any, Any]:
         nodes = self.link.cluster.nodes
-        if kind is Kind.ADD_PARTITIONS:
+        if kind is RequestKind.ADD_PARTITIONS:
             number = nodes.coordinator(self.producer)
-        elif kind is Kind.END_TXN and nodes.deposed is not None:
+        elif kind is RequestKind.END_TXN and nodes.deposed is not None:
             number = nodes.told_coordinator(nodes.deposed.node, self.producer)
         return await ask(self, kind, number, step_of, deadline)
 

@@ -10,10 +10,10 @@ from keylanes.brokers.delivery import Appends, Session
 from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, TransactionUnknown
 from keylanes.brokers.simulated.connection import SimulatedConnection
-from keylanes.brokers.simulated.network import Kind
+from keylanes.brokers.simulated.network import RequestKind
 from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import Numbered
-from keylanes.brokers.waiting import bounded
+from keylanes.brokers.waiting import within_limit
 from keylanes.group import cells, features, members
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
@@ -23,10 +23,10 @@ from keylanes.runtime import stopping
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
-from keylanes.runtime.logs.office import Standing
+from keylanes.runtime.logs.office import OwnLedger
 from keylanes.runtime.logs.reader import LogReader, Own
-from keylanes.runtime.member import Member
-from keylanes.runtime.membership.coordinating import Coordinating
+from keylanes.runtime.member import AppRun
+from keylanes.runtime.membership.coordinating import CoordinatorLoop
 from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.membership.group import Group
 from keylanes.runtime.partition.generation import Generation
@@ -51,26 +51,26 @@ GROUP_KINDS = ("rival", "rivals", "pause", "coordinator pauses", "crash")
 def no_fence(patch: Planting) -> None:
     """Nobody is fenced."""
 
-    async def fence(self: Coordinating, member: control.Member) -> None:
+    async def fence(self: CoordinatorLoop, member: control.Member) -> None:
         self._seat.fenced.add(member.incarnation)
 
-    patch.setattr(Coordinating, "_fence", fence)
+    patch.setattr(CoordinatorLoop, "_fence", fence)
 
 
 def fence_does_not_wait(patch: Planting) -> None:
     """A fence that is answered with "transactions under way" counts as one that is through."""
 
-    async def fence(self: Coordinating, member: control.Member) -> None:
+    async def fence(self: CoordinatorLoop, member: control.Member) -> None:
         seat = self._seat
         assert isinstance(self.broker, SimulatedConnection)
         link = self.broker._new_link()
         for one in member.transactional_ids:
             deadline = link.deadline(f"fencing {one}")
             step_of = partial(_initialise, one)
-            await link.ask_node(Kind.INIT, await link.coordinator(one, deadline), step_of, deadline)
+            await link.ask_node(RequestKind.INIT, await link.coordinator(one, deadline), step_of, deadline)
         seat.fenced.add(member.incarnation)
 
-    patch.setattr(Coordinating, "_fence", fence)
+    patch.setattr(CoordinatorLoop, "_fence", fence)
 
 
 def _initialise(transactional_id: str, node: Node) -> Callable[[], int | None]:
@@ -137,13 +137,13 @@ def outcome_not_awaited(patch: Planting) -> None:
 
     async def half(work: Any, limit_ms: int, what: str) -> Any:
         if what != "a transaction":
-            return await bounded(work, limit_ms, what)
+            return await within_limit(work, limit_ms, what)
         try:
-            return await bounded(work, 30, what)
+            return await within_limit(work, 30, what)
         except (BrokerTimeout, TransactionUnknown):
             return {}
 
-    patch.setattr("keylanes.runtime.engine.transaction", "bounded", half)
+    patch.setattr("keylanes.runtime.engine.transaction", "within_limit", half)
 
 
 def sent_again_unread(patch: Planting, kinds: tuple[type[BrokerError], ...]) -> None:
@@ -176,10 +176,10 @@ def unknown_is_aborted(patch: Planting) -> None:
 def office_not_checked(patch: Planting) -> None:
     """A fenced process makes itself a new producer and goes on."""
 
-    def goes_on(self: Standing) -> None:
+    def goes_on(self: OwnLedger) -> None:
         return None
 
-    patch.setattr(Standing, "check", goes_on)
+    patch.setattr(OwnLedger, "check", goes_on)
 
 
 def found_in_one_partition(patch: Planting) -> None:
@@ -247,19 +247,19 @@ PLANTS = [
     Plant("no fence", no_fence, kinds=("rival", "rivals", "pause", "slow"), finding=f"{DOUBLED}|is under way"),
     Plant(
         "FENCED without a fence",
-        row(members, "fenced", (" and m.incarnation in view.seat.fenced", "")),
+        row(members, "tell_fenced", (" and m.incarnation in view.seat.fenced", "")),
         kinds=("rival", "rivals", "pause", "slow"),
         finding="is under way",
     ),
     Plant(
         "grant without FENCED",
-        changed(cells, "_standing", ("return Standing.LEAVING", "return Standing.FREE")),
+        changed(cells, "_state_of_points", ("return CellState.LEAVING", "return CellState.FREE")),
         kinds=GROUP_KINDS,
         finding=NOT_FREE,
     ),
     Plant(
         "granted without reading",
-        changed(cells, "_standing", ("Standing.FREE if is_read else Standing.UNREAD", "Standing.FREE")),
+        changed(cells, "_state_of_points", ("CellState.FREE if is_read else CellState.UNREAD", "OwnLedger.FREE")),
         kinds=(*GROUP_KINDS, "slow"),
         finding=DOUBLED,
     ),
@@ -269,7 +269,7 @@ PLANTS = [
             cells,
             "cells",
             (
-                "if is_released else _standing(",
+                "if is_released else _state_of_points(",
                 "if is_released or any(a.epoch == epoch for a in control.moves.asked.values()) else _standing(",
             ),
         ),
@@ -315,7 +315,7 @@ PLANTS = [
     *(
         Plant(
             f"{what} is damage for one that was expelled",
-            changed(Member, "_run", (DAMAGE, others)),
+            changed(AppRun, "_run", (DAMAGE, others)),
             (each(test_taken_over.test_damage_that_an_expelled_process_finds_is_its_expulsion),),
             finding=f"{error}: damaged",
         )
@@ -327,7 +327,7 @@ PLANTS = [
     ),
     Plant(
         "a log begun anew beside a transaction",
-        changed(Standing, "_begin_offsets", ("async with self.sending:", "if True:")),
+        changed(OwnLedger, "_begin_offsets", ("async with self.sending:", "if True:")),
         (test_begin_anew.test_what_is_committed_while_the_log_is_begun_anew_counts_once,),
         finding=f"LogError.*{OUTSIDE}",
     ),

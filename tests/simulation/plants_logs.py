@@ -6,9 +6,9 @@ from typing import Any
 from keylanes.offsets import codec, ledger, snapshots, starts
 from keylanes.offsets.events import OffsetEvent
 from keylanes.offsets.provenance import app_id_of
-from keylanes.runtime.logs.office import Standing
+from keylanes.runtime.logs.office import OwnLedger
 from keylanes.runtime.logs.reader import LogReader
-from keylanes.runtime.logs.trimming import History
+from keylanes.runtime.logs.trimming import HistoryTrimming
 from keylanes.runtime.partition.reshape import Wishes
 
 from ..offsets import test_codec, test_ledger, test_snapshots
@@ -36,33 +36,33 @@ def snapshot_at_the_end(patch: Planting) -> None:
 def trimmed_too_far(patch: Planting) -> None:
     """The log is trimmed up to now, its newest snapshot with it."""
 
-    async def everything(self: History, log_partition: int, below: int) -> int:
+    async def everything(self: HistoryTrimming, log_partition: int, below: int) -> int:
         source = self.logs.offsets(log_partition)
         return (await self.logs.watermarks([source]))[source].high
 
-    patch.setattr(History, "_old_enough", everything)
+    patch.setattr(HistoryTrimming, "_old_enough", everything)
 
 
 def trimmed_below_the_newest(patch: Planting) -> None:
     """The log is trimmed below the snapshot that is only about to be written."""
 
-    async def newest(self: History, log_partition: int, below: int) -> int:
+    async def newest(self: HistoryTrimming, log_partition: int, below: int) -> int:
         return self._covered[log_partition][-1]
 
-    patch.setattr(History, "_old_enough", newest)
+    patch.setattr(HistoryTrimming, "_old_enough", newest)
 
 
 def passed_over(patch: Planting) -> None:
     """The log is read on behind the own commit."""
-    fold = Standing.fold
+    fold = OwnLedger.fold
 
-    def skip(self: Standing, transaction: int, events: Sequence[OffsetEvent]) -> None:
+    def skip(self: OwnLedger, transaction: int, events: Sequence[OffsetEvent]) -> None:
         fold(self, transaction, events)
         for event in events:
             source = self.logs.offsets(event.partition)  # type: ignore[union-attr]  # the tests only commit
             self.logs.positions[source] += 3  # another's commit and its marker, and the own
 
-    patch.setattr(Standing, "fold", skip)
+    patch.setattr(OwnLedger, "fold", skip)
 
 
 def unknown_decoded(patch: Planting) -> None:
@@ -83,7 +83,7 @@ def unknown_decoded(patch: Planting) -> None:
 def named_anew(patch: Planting) -> None:
     """Whoever joined last says what the application calls itself."""
     of_last = property(lambda self: app_id_of(self.ledger.control.members[max(self.ledger.control.members)].birth))
-    patch.setattr(Standing, "app_id", of_last)
+    patch.setattr(OwnLedger, "app_id", of_last)
 
 
 PLANTS = [
@@ -142,7 +142,7 @@ PLANTS = [
             LogReader,
             "stream",
             (
-                "            batches = await bounded(_some(reader, wanted), limit, what)\n",
+                "            batches = await within_limit(_some(reader, wanted), limit, what)\n",
                 (
                     "            batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=0)\n"
                     "            if not batches:\n"
@@ -195,7 +195,7 @@ PLANTS = [
     Plant(
         "a log that others trimmed is damage for a healthy member",
         changed(
-            Standing, "_read_offsets", ("except HistoryTrimmed as trimmed:", "except ZeroDivisionError as trimmed:")
+            OwnLedger, "_read_offsets", ("except HistoryTrimmed as trimmed:", "except ZeroDivisionError as trimmed:")
         ),
         (
             test_office.test_an_unknown_transaction_that_others_trimmed_is_found_in_their_snapshot,
@@ -216,7 +216,7 @@ PLANTS = [
     ),
     Plant(
         "failed trim costs the snapshot",
-        changed(History, "trim", ("except BrokerError as error:", "except ZeroDivisionError as error:")),
+        changed(HistoryTrimming, "trim", ("except BrokerError as error:", "except ZeroDivisionError as error:")),
         (test_waiting.test_a_log_that_cant_be_trimmed_is_snapshotted_all_the_same,),
         finding="no snapshots without trims",
     ),

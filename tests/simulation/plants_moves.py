@@ -58,13 +58,13 @@ PLANTS = [
     ),
     Plant(
         "taken up below the granted offset",
-        changed(reshape, "defined", ("return edge\n", "return max(0, edge - 1)\n")),
+        changed(reshape, "edge_at", ("return edge\n", "return max(0, edge - 1)\n")),
         kinds=MOVES,
         finding=DOUBLED,
     ),
     Plant(
         "taken up above the granted offset",
-        changed(reshape, "defined", ("return edge\n", "return edge + 1\n")),
+        changed(reshape, "edge_at", ("return edge\n", "return edge + 1\n")),
         kinds=MOVES,
         finding=LOST,
     ),
@@ -76,7 +76,7 @@ PLANTS = [
     ),
     Plant(
         "one worker by declaration, in parts",
-        changed(plans, "_unparted", ("if factors.get(request.topic) != 1:", "if True:")),
+        changed(plans, "_ask_whole", ("if factors.get(request.topic) != 1:", "if True:")),
         kinds=MOVES,
         finding="has one worker by declaration",
     ),

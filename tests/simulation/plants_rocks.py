@@ -11,7 +11,7 @@ import rocksdict
 
 from keylanes.state import copies
 from keylanes.state.copies import RocksCopy
-from keylanes.state.rocks import Rocks, Writes
+from keylanes.state.rocks import Rocks, WriteBatch
 
 FAMILY = "markers"
 ANYHOW = rocksdict.AccessType.read_write()
@@ -33,7 +33,7 @@ def marker_in_another_family(put: Set) -> None:
         options.create_missing_column_families(True)
         return database(path, options, column_families={**column_families, FAMILY: options}, access_type=access_type)
 
-    class Split(Writes):
+    class Split(WriteBatch):
         """Markers apart from everything else."""
 
         def __init__(self) -> None:
@@ -57,7 +57,7 @@ def marker_in_another_family(put: Set) -> None:
         return (self._open().get_column_family(FAMILY) if key[:1] == b"m" else self._open()).get(key)
 
     put(rocksdict, "Rdict", opened)
-    put(copies, "Writes", Split)
+    put(copies, "WriteBatch", Split)
     put(Rocks, "write", write)
     put(Rocks, "get", get)
 
@@ -66,7 +66,7 @@ def marker_in_a_batch_of_its_own(put: Set) -> None:
     """The marker is written, then the changes that it speaks of."""
     commit = RocksCopy._commit
 
-    def in_two(self: RocksCopy, writes: Writes, marks: Any) -> None:
+    def in_two(self: RocksCopy, writes: WriteBatch, marks: Any) -> None:
         commit(self, self._copies._writes(), marks)
         commit(self, writes, [])
 

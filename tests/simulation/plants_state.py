@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from keylanes.brokers.protocol import Record
+from keylanes.brokers.protocol import ConsumerRecord
 from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.log import SimulatedRecord
 from keylanes.runtime.handlers.partition_state import PartitionState, Scope
 from keylanes.runtime.stores import restore
-from keylanes.runtime.stores.follower import Follower
+from keylanes.runtime.stores.follower import OwnCopy
 from keylanes.runtime.stores.keeper import Keeper
 from keylanes.state import keys
 from keylanes.state import restore as state_restore
@@ -38,7 +38,7 @@ def written_before_the_commit(patch: Planting) -> None:
         for changed_now in changes:
             written = [(cell.key, value) for cell, value in changed_now.last.items()]
             storage = self.storages[changed_now.place]
-            assert isinstance(storage, Follower), "it is planted where there are copies"
+            assert isinstance(storage, OwnCopy), "it is planted where there are copies"
             storage.copy.write(written)
         return records(self, changes, incarnation, transaction)
 
@@ -47,13 +47,13 @@ def written_before_the_commit(patch: Planting) -> None:
 
 def marker_with_the_first_slice(patch: Planting) -> None:
     """The copy's marker is written ahead of the data that it speaks of."""
-    follow = Follower._follow
+    follow = OwnCopy._follow
 
-    async def mark_first(self: Follower, last: Any, position: int, time_ms: int) -> None:
+    async def mark_first(self: OwnCopy, last: Any, position: int, time_ms: int) -> None:
         self.copy.write((), self.marks(position, time_ms))
         await follow(self, last, position, time_ms)
 
-    patch.setattr(Follower, "_follow", mark_first)
+    patch.setattr(OwnCopy, "_follow", mark_first)
 
 
 def map_of_all_keys(patch: Planting) -> None:
@@ -71,7 +71,7 @@ def attempts_share_writes(patch: Planting) -> None:
     kept: dict[str, Layer] = {}
     begin, close = Scope.begin, Scope.close
 
-    def begin_with_kept(self: Scope, record: Record) -> None:
+    def begin_with_kept(self: Scope, record: ConsumerRecord) -> None:
         begin(self, record)
         if (before := kept.pop(self._where, None)) is not None:
             for cell, value in zip(before.cells, before.values, strict=True):
@@ -111,7 +111,7 @@ def time_of_the_clock(patch: Planting) -> None:
     """Time to live is counted from the clock, not from the records' timestamps."""
     begin = Scope.begin
 
-    def begin_now(self: Scope, record: Record) -> None:
+    def begin_now(self: Scope, record: ConsumerRecord) -> None:
         now = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
         begin(self, SimulatedRecord(record.offset, now, record.key, record.value, record.headers))
 
@@ -189,7 +189,7 @@ PLANTS = [
     ),
     Plant(
         "marker one too far",
-        changed(Follower, "_follow", ("self.marks(position, time_ms)", "self.marks(position + 2, time_ms)")),
+        changed(OwnCopy, "_follow", ("self.marks(position, time_ms)", "self.marks(position + 2, time_ms)")),
         stateful=True,
         finding=WRONG_STATE,
     ),

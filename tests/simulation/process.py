@@ -17,12 +17,12 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.keyrange.steps import Steps
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.sizes import bytes_of
-from keylanes.runtime.member import Member
+from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership.offer import Origin
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.rejoining import Rejoining
 from keylanes.runtime.watch.steps import Step
-from keylanes.state.tables import Change, Copy, Mark, Marker
+from keylanes.state.tables import Change, LocalCopy, Mark, Marker
 
 from .folders import LivingCopies, disk_full
 from .key_order import Lane
@@ -86,17 +86,17 @@ class Process:
         self.read = (0, 0)
         """The same at the last commit but one, and at the last."""
         self.steadiness = Steadiness(self.loop.time, self._bands, self.settings.commit_interval_ms / 1000)
-        self.members: list[Member] = []
+        self.members: list[AppRun] = []
         """One for each time that it asked to take part."""
         self.life = Rejoining(self._make, self._adopt, self.settings)
         self.task = self.spawn(self.life.run(until_level=self.until_level))
         self.task.add_done_callback(self._ended)
 
-    def _make(self) -> Member:
+    def _make(self) -> AppRun:
         connection = self.world.cluster.connect(self.name)
         self.connections.append(connection)
         mix = self.world.mix
-        return Member(
+        return AppRun(
             APP,
             handlers(
                 self.factors,
@@ -115,7 +115,7 @@ class Process:
             origin=Origin("", mix.members if mix.together else 0),
         )
 
-    def _adopt(self, member: Member) -> None:
+    def _adopt(self, member: AppRun) -> None:
         """Nothing of before is known to the next one."""
         self._at_once.clear()
         self._running.clear()
@@ -130,7 +130,7 @@ class Process:
         self.heard = logs.positions[logs.control]
 
     @property
-    def member(self) -> Member:
+    def member(self) -> AppRun:
         """As which it takes part now, or did last."""
         return self.members[-1]
 
@@ -218,7 +218,7 @@ class Process:
     def _writes(self, place: TopicPartition, markers: Steps[Marker], changes: Sequence[Change]) -> None:
         self.world.check(partial(self.world.watch.copied.written, place, self.incarnation, markers, changes))
 
-    def _marks(self, place: TopicPartition, before: Steps[Marker], marks: Sequence[Mark], copy: Copy) -> None:
+    def _marks(self, place: TopicPartition, before: Steps[Marker], marks: Sequence[Mark], copy: LocalCopy) -> None:
         self.world.check(partial(self.world.watch.copied.marked, place, before, marks, copy))
 
     def _clears(self, place: TopicPartition, markers: Steps[Marker], within: KeyRange) -> None:

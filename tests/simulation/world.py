@@ -27,7 +27,7 @@ from keylanes.offsets.codec import decode, decode_signal
 from keylanes.offsets.control_events import MemberExpelled
 from keylanes.offsets.events import Event
 from keylanes.runtime.logs.office import Expelled
-from keylanes.runtime.member import Member
+from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership import coordinating, rules
 from keylanes.runtime.settings import Settings
 from keylanes.runtime.stores import follower, restore
@@ -464,7 +464,7 @@ class World:
         return digest.hexdigest()
 
 
-def is_quiet(member: Member) -> bool:
+def is_quiet(member: AppRun) -> bool:
     """Whether nothing is sent, held or still to be merged."""
     is_calm = member.work.balance is None or member.work.balance.calm_looks >= CALM_LOOKS
     wishes = member.work.cycle.reshape.wishes

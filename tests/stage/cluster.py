@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keylanes.brokers.protocol import Headers, Outgoing, TopicPartition
-from keylanes.brokers.simulated.broker import Entry, Faults, Latency, SimulatedBroker
+from keylanes.brokers.simulated.broker import Faults, Latency, LogEntry, SimulatedBroker
 from keylanes.brokers.simulated.log import ClusterState, Transaction
 from keylanes.offsets.codec import decode
 from keylanes.offsets.ledger import Ledger, evolve_all
@@ -34,7 +34,7 @@ class JudgedState(ClusterState):
     def __init__(self) -> None:
         super().__init__()
         self.trims = 0
-        self.trimmed: dict[TopicPartition, list[Entry]] = {}
+        self.trimmed: dict[TopicPartition, list[LogEntry]] = {}
 
     on_append: Callable[[Sequence[Outgoing]], None] = staticmethod(lambda records: None)
     on_commit: Callable[[Transaction], None] = staticmethod(lambda transaction: None)
@@ -80,7 +80,7 @@ class Cluster(SimulatedBroker):
 
     def __init__(self, seed: int, latency: Latency, *, auto_create: bool = False) -> None:
         super().__init__(seed, auto_create=auto_create, latency=latency, faults=Faults(), state=JudgedState())
-        self._compacted: dict[tuple[TopicPartition, int], Entry] = {}
+        self._compacted: dict[tuple[TopicPartition, int], LogEntry] = {}
 
     state: JudgedState
     wrap: Callable[[Any], Any] = staticmethod(lambda connection: connection)
@@ -106,7 +106,7 @@ class Cluster(SimulatedBroker):
         """The partitions of a topic."""
         return [TopicPartition(topic, p) for p in range(self.topics()[topic].partitions)]
 
-    def entries(self, source: TopicPartition) -> list[Entry]:
+    def entries(self, source: TopicPartition) -> list[LogEntry]:
         """Every offset from 0 to the high watermark."""
         left = [*self.state.trimmed.get(source, ()), *self.everything(source)]
         return [

@@ -16,12 +16,12 @@ from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.group.member import Works
 from keylanes.runtime.engine.partition_run import PartitionRun
-from keylanes.runtime.member import Member
+from keylanes.runtime.member import AppRun
 from keylanes.runtime.stores.keeper import OpenCopies
 from keylanes.runtime.stores.view import StoreView
 from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.memory import MemoryCopies
-from keylanes.state.tables import Copies
+from keylanes.state.tables import LocalCopies
 
 from .cluster import Cluster
 
@@ -56,7 +56,7 @@ class Engine:
         self.cluster: Cluster = cluster or Cluster(seed, Latency())
         for topic in (*sources, OUT, DEAD):
             self.cluster.create_topic(topic, partitions)
-        self.copies: Copies = MemoryCopies()
+        self.copies: LocalCopies = MemoryCopies()
         self.open_copies: OpenCopies | None = lambda _: self.copies
         self.cpu_s: Callable[[], float] = lambda: 0.0
         self.starts = 0
@@ -65,7 +65,7 @@ class Engine:
 
     # --- the process -----------------------------------------------------------------------------------------------
 
-    async def start(self, app: App | None = None, *, until_level: bool = False) -> Member:
+    async def start(self, app: App | None = None, *, until_level: bool = False) -> AppRun:
         """Start; returns when it works, raises what ended its start."""
         self.app, self.is_over = app or self.app, True
         self.task = asyncio.get_running_loop().create_task(self.make().run(until_level=until_level))
@@ -74,12 +74,12 @@ class Engine:
         AT_WORK.get([]).append(self)
         return self.member
 
-    def make(self) -> Member:
+    def make(self) -> AppRun:
         """What runs next, with a birth and a connection of its own."""
         loop = asyncio.get_running_loop()
         birth = f"{self.name or 'unnamed'}-{self.starts}"
         self.connection = self.cluster.connect(birth)
-        self.member = Member(
+        self.member = AppRun(
             self.app.name,
             list(self.app.handlers.values()),
             self.connection,

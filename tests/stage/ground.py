@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keylanes import App, Settings
-from keylanes.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
+from keylanes.brokers.protocol import Broker, ConsumerRecord, Outgoing, TopicPartition, TopicSpec
 from keylanes.runtime.connect import connect
 from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.copies import open_copies
@@ -75,9 +75,9 @@ class Ground:
         outgoing = [Outgoing(topic, 0, key, value) for key, value in records]
         self._with(lambda broker: append(broker, outgoing), codec)
 
-    def read(self, topic: str, partition: int = 0) -> list[Record]:
+    def read(self, topic: str, partition: int = 0) -> list[ConsumerRecord]:
         """What a committed reader sees of a partition."""
-        found: list[Record] = []
+        found: list[ConsumerRecord] = []
 
         async def read(broker: Broker) -> None:
             place = TopicPartition(topic, partition)

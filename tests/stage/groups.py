@@ -5,7 +5,7 @@ import time
 
 from keylanes import Settings
 from keylanes.cli.application import Named
-from keylanes.cli.group_logs import opened, read_history, stands_of
+from keylanes.cli.group_logs import open_group_logs, read_history, stands_of
 from keylanes.group.history import History
 from keylanes.group.shown import GroupShown
 
@@ -20,7 +20,7 @@ def history_of(app: str, address: str, **settings: object) -> History:
     """What happened to it so far; blocks. Raises as ``group_of``."""
 
     async def read() -> History:
-        async with opened(Named(app, address, Settings.of(**settings)), ()) as logs:
+        async with open_group_logs(Named(app, address, Settings.of(**settings)), ()) as logs:
             return await read_history(logs)
 
     return asyncio.run(read())

@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylanes import App, State
-from keylanes.brokers.protocol import Outgoing, Record
+from keylanes.brokers.protocol import ConsumerRecord, Outgoing
 from keylanes.state.changelog import CHANGELOG_CONFIG, changelog_topic, decode_stored
 from keylanes.state.keys import parse_key
 
@@ -91,7 +91,7 @@ def configure(ground: Ground, topic: str, settings: Mapping[str, str]) -> None:
     administer(ground, alter)
 
 
-def make_changelog(ground: Ground, records: Sequence[Record] = (), partitions: int = 1) -> None:
+def make_changelog(ground: Ground, records: Sequence[ConsumerRecord] = (), partitions: int = 1) -> None:
     """The changelog anew, with these records."""
     ground.create(changelog_of(ground), partitions, **CHANGELOG_CONFIG)
     if records:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from keylanes import App, Settings, State
-from keylanes.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
+from keylanes.brokers.protocol import Broker, ConsumerRecord, Outgoing, TopicPartition, TopicSpec
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.codec import encode
@@ -22,7 +22,7 @@ from keylanes.state.changelog import CHANGELOG_CONFIG, changelog_topic, encode_s
 from keylanes.state.changes import StateChanges
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies
-from keylanes.state.overlay import Cell
+from keylanes.state.overlay import OverlayEntry
 from keylanes.state.tables import TABLE_CONFIG
 
 from .log_events import (
@@ -124,7 +124,7 @@ class Group:
         changes = StateChanges((self.source, 0))
         for key in keys[member.transaction % 2 :]:
             value = encode_stored(b"%d%d" % (member.incarnation, member.transaction))
-            changes.last[Cell(state_key(point_of_key(key), 0, key))] = value
+            changes.last[OverlayEntry(state_key(point_of_key(key), 0, key))] = value
         records, events = member.keeper.records([changes], member.incarnation, member.transaction)
         member.sent = [changes]
         return records, [Outgoing(self.offsets, 0, None, encode(event)) for event in events]
@@ -148,10 +148,10 @@ class Group:
             await member.keeper.broker.close()
 
 
-async def read_all(broker: Broker, topic: str) -> list[Record]:
+async def read_all(broker: Broker, topic: str) -> list[ConsumerRecord]:
     """What a committed reader sees of the only partition of a topic."""
     place = TopicPartition(topic, 0)
-    found: list[Record] = []
+    found: list[ConsumerRecord] = []
     marks = (await broker.watermarks([place]))[place]
     reader = await broker.reader({place: marks.start})
     async with asyncio.timeout(READ_SECONDS_MAX):

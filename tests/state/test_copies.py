@@ -25,7 +25,7 @@ from keylanes.keyrange.steps import Steps
 from keylanes.state.copies import RocksCopies, RocksCopy, open_copies
 from keylanes.state.keys import bounds_of, state_key
 from keylanes.state.memory import MemoryCopies
-from keylanes.state.tables import Copies, Copy, Marker, StoreInfo
+from keylanes.state.tables import LocalCopies, LocalCopy, Marker, StoreInfo
 
 HALF = 1 << 31
 HIGH = KeyRange(HALF, SPACE_END)
@@ -38,7 +38,7 @@ def key(point: int, store: int = 0, name: bytes = b"k", map_key: bytes = b"") ->
     return state_key(point, store, name, map_key)
 
 
-def entries(copy: Copy) -> list[tuple[bytes, bytes]]:
+def entries(copy: LocalCopy) -> list[tuple[bytes, bytes]]:
     """Everything in a copy."""
     return copy.page(b"", None, 1 << 30)
 
@@ -63,9 +63,9 @@ class Ground:
         if self.folder is not None:
             self.copies = open_flights(self.folder)
 
-    def copy(self, topic: str = "flights", partition: int = 0) -> Copy:
+    def copy(self, topic: str = "flights", partition: int = 0) -> LocalCopy:
         """A copy, as the protocol has it."""
-        copies: Copies = self.copies
+        copies: LocalCopies = self.copies
         return copies.copy(topic, partition)
 
 
@@ -276,7 +276,7 @@ class FolderAgainstMemory(RuleBasedStateMachine):
         self.rocks = open_flights(self.folder)
         self.memory = MemoryCopies()
 
-    def both(self, place: tuple[str, int]) -> tuple[RocksCopy, Copy]:
+    def both(self, place: tuple[str, int]) -> tuple[RocksCopy, LocalCopy]:
         """The two copies of a place."""
         return self.rocks.copy(*place), self.memory.copy(*place)
 

@@ -15,7 +15,7 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.keyrange.steps import Steps
 from keylanes.state.copies import RocksCopies, RocksCopy, open_copies
 from keylanes.state.keys import state_key
-from keylanes.state.rocks import RocksError, Writes, open_rocks
+from keylanes.state.rocks import RocksError, WriteBatch, open_rocks
 from keylanes.state.tables import Marker, StoreInfo
 
 HALF = 1 << 31
@@ -119,7 +119,7 @@ def test_what_can_not_be_read_is_damage(tmp_path: Path, stored_under: bytes, val
     copies.copy("a", 0).write([(key(1), b"1")], [(0, 5, Marker(1, 1))])
     copies.close()
     rocks = open_rocks(tmp_path / "state", "state", 1)
-    writes = Writes()
+    writes = WriteBatch()
     assert rocks.get(stored_under) is not None
     if value is None:
         writes.delete(stored_under)

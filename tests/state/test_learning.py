@@ -8,9 +8,9 @@ from keylanes.keyrange.steps import Steps
 from keylanes.state.keys import state_key
 from keylanes.state.learning import (
     BURST_S,
-    Budget,
+    ByteRateLimit,
+    CopySpeed,
     Nearness,
-    Pace,
     bytes_by_role,
     least_position,
     points_of,
@@ -62,7 +62,7 @@ def test_one_record_is_near_also_where_no_pace_is_known() -> None:
 
 def test_pace_is_that_of_the_latest() -> None:
     """What was long ago counts for little."""
-    pace = Pace()
+    pace = CopySpeed()
     assert (pace.offsets_per_s, pace.bytes_per_s) == (0.0, 0)
     pace.add(1_000, 10_000, 1.0)
     assert (pace.offsets_per_s, pace.bytes_per_s) == (1_000.0, 10_000)
@@ -73,7 +73,7 @@ def test_pace_is_that_of_the_latest() -> None:
 
 def test_budget_holds_over_any_length_of_time() -> None:
     """Whatever the sizes, and after a pause no more than a moment's worth is free."""
-    budget, now_s, spent = Budget(), 0.0, 0
+    budget, now_s, spent = ByteRateLimit(), 0.0, 0
     for size in (100, 5_000, 1, 700) * 20:
         budget.spend(size, 1_000, now_s)
         now_s += budget.wait_s(now_s)

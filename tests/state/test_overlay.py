@@ -9,11 +9,11 @@ from keylanes.state.keys import state_key
 from keylanes.state.overlay import (
     ABSENT,
     CELL_OVERHEAD_BYTES,
-    Cell,
+    AttemptWrites,
     Changes,
     Layer,
     Overlay,
-    Writes,
+    OverlayEntry,
     entry_bytes,
     laid_over,
 )
@@ -36,11 +36,11 @@ FOUND_ONCE = settings(max_examples=500, phases=[Phase.generate], report_multiple
 """The search for a planted defect ends where it is found: nobody reads the example, so none is made small."""
 
 
-def written(overlay: Overlay, changes: dict[bytes, bytes | None], *, finds: bool = True) -> Writes:
+def written(overlay: Overlay, changes: dict[bytes, bytes | None], *, finds: bool = True) -> AttemptWrites:
     """What an attempt writes; in cells of its own where it does not look for those that are there."""
-    writes = Writes()
+    writes = AttemptWrites()
     for key, value in changes.items():
-        writes.put((overlay.find(key) if finds else None) or Cell(key), value)
+        writes.put((overlay.find(key) if finds else None) or OverlayEntry(key), value)
     return writes
 
 
@@ -60,7 +60,7 @@ class OverlayAgainstHistory(RuleBasedStateMachine):
         self.committed = 0
         """How many of them, from the first on, are in transactions that were committed."""
         self.table: dict[bytes, bytes] = {}
-        self.reading: list[tuple[list[Cell], list[bytes | None]]] = []
+        self.reading: list[tuple[list[OverlayEntry], list[bytes | None]]] = []
 
     @rule(writes=WRITES, finds=st.booleans())
     def add(self, writes: dict[bytes, bytes | None], *, finds: bool) -> None:

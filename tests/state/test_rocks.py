@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import rocksdict
 
-from keylanes.state.rocks import CACHE_BYTES, MARKER, Rocks, RocksError, Writes, _SharedCache, open_rocks
+from keylanes.state.rocks import CACHE_BYTES, MARKER, Rocks, RocksError, WriteBatch, _SharedCache, open_rocks
 
 from ..tiers.marks import tier
 
@@ -53,7 +53,7 @@ def open_things(folder: Path) -> Rocks:
 
 def put(rocks: Rocks, key: bytes, value: bytes) -> None:
     """One write."""
-    writes = Writes()
+    writes = WriteBatch()
     writes.put(key, value)
     rocks.write(writes)
 
@@ -196,7 +196,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
 def test_a_delete_takes_its_place_among_the_puts(tmp_path: Path) -> None:
     """In a batch the later of a put and a delete counts; to delete what is not there is nothing."""
     rocks = open_things(tmp_path / "data")
-    writes = Writes()
+    writes = WriteBatch()
     writes.put(b"gone", b"1")
     writes.delete(b"gone")
     writes.delete(b"back")
@@ -211,7 +211,7 @@ def test_many_keys_are_read_at_once(tmp_path: Path) -> None:
     """The values come in the order of the keys, with None for missing ones, wherever RocksDB keeps them."""
     rocks = open_things(tmp_path / "data")
     for flushed in (True, False):
-        writes = Writes()
+        writes = WriteBatch()
         for number in range(0, 1000, 3 if flushed else 5):
             writes.put(b"%d" % number, b"%d %d" % (number, flushed))
         rocks.write(writes)
@@ -228,7 +228,7 @@ def test_many_keys_are_read_at_once(tmp_path: Path) -> None:
 def test_other_threads_run_while_many_keys_are_read(tmp_path: Path) -> None:
     """A read of many keys in a thread leaves the others at work."""
     rocks = open_things(tmp_path / "data")
-    writes = Writes()
+    writes = WriteBatch()
     for number in range(20_000):
         writes.put(b"%d" % number, bytes(100))
     rocks.write(writes)
@@ -333,7 +333,7 @@ def test_closing_waits_for_reads_in_other_threads(tmp_path: Path) -> None:
     """A close in the middle of a batch of reads in another thread lets go of the folder; the next batch is refused."""
     rocks = open_rocks(tmp_path / "data", "things", 1)
     keys = [b"%d" % number for number in range(50_000)]
-    writes = Writes()
+    writes = WriteBatch()
     for key in keys:
         writes.put(key, b"value")
     rocks.write(writes)

@@ -11,14 +11,14 @@ from keylanes.state.changelog import beacon_key
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies
 from keylanes.state.sampling import ENTRIES, PAGE, PAGES_BYTES_MAX, PLACES, sampled_bytes, sampled_keys
-from keylanes.state.tables import Copy
+from keylanes.state.tables import LocalCopy
 
 from ..tiers.marks import tier
 
 pytestmark = tier("check")
 
 
-def table(entries: dict[bytes, bytes]) -> Copy:
+def table(entries: dict[bytes, bytes]) -> LocalCopy:
     """One that holds these."""
     copy = MemoryCopies().copy("t", 0)
     copy.write(entries.items())

@@ -3,7 +3,7 @@
 import asyncio
 
 from keylanes.brokers.protocol import TopicPartition
-from keylanes.brokers.simulated.network import Fault, Kind, Latency
+from keylanes.brokers.simulated.network import Fault, Latency, RequestKind
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ...stage.cluster import Cluster
@@ -32,14 +32,14 @@ async def commit_late(seed: int) -> None:
 
     engine = await started(app, partitions=2, cluster=Cluster(seed, Latency(timeout_ms=TIMEOUT_MS)))
     network = engine.cluster.network
-    network.arm(Kind.END_TXN, Fault.HOLD_REQUEST)
+    network.arm(RequestKind.END_TXN, Fault.HOLD_REQUEST)
     for number in range(RECORDS):
         engine.send(b"k%d" % number, b"%d" % number, partition=number % 2)
     await network.caught()
     await asyncio.sleep(TIMEOUT_MS / 1000 - 0.02)  # its sender is about to give up
     for number in range(RECORDS, 2 * RECORDS):
         engine.send(b"k%d" % number, b"%d" % number, partition=number % 2)
-    network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+    network.arm(RequestKind.PRODUCE, Fault.HOLD_REQUEST)
     await network.caught()
     network.release()
     await engine.level()

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from keylanes.brokers.embedded import EmbeddedBroker
-from keylanes.brokers.protocol import Broker, Outgoing, Reader, Record, TopicPartition, TopicSpec
+from keylanes.brokers.protocol import Broker, ConsumerRecord, Outgoing, Reader, TopicPartition, TopicSpec
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime.engine.destinations import Destinations
 from keylanes.runtime.engine.old_records import OldRecords
@@ -19,7 +19,7 @@ from keylanes.runtime.handlers.handler import declare
 from keylanes.runtime.handlers.outputs import place_of
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.settings import Settings
-from keylanes.state.overlay import Cell
+from keylanes.state.overlay import OverlayEntry
 
 from ...stage.appending import append
 from ...stage.passing import Passing
@@ -102,7 +102,9 @@ class Reading:
     def _fail(self, error: BaseException) -> None:
         self.failures.append(error)
 
-    async def _read_ahead(self, _run: PartitionRun, _records: Sequence[Record]) -> Sequence[Cell | None]:
+    async def _read_ahead(
+        self, _run: PartitionRun, _records: Sequence[ConsumerRecord]
+    ) -> Sequence[OverlayEntry | None]:
         return ()
 
 

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from keylanes.runtime.engine.threads import LONG_S, TAKE_MOST, AwaitedCall, Cost, HandlerThreads, ThreadCall, wanted
+from keylanes.runtime.engine.threads import (
+    LONG_S,
+    TAKE_MOST,
+    AwaitedCall,
+    CallCost,
+    HandlerThreads,
+    ThreadCall,
+    threads_wanted,
+)
 from keylanes.runtime.partition.worker import Worker
 
 WAIT_S = 30.0
@@ -42,32 +50,32 @@ async def made(threads: HandlerThreads, calls: list[AwaitedCall]) -> list[Any]:
 @pytest.mark.parametrize(
     ("cost", "at_work", "expected"),
     [
-        (Cost(0.0001, 0.0001, 0.0), 1, 1),  # computes, and is short
-        (Cost(0.0016, 0.0001, 0.02), 16, 1),  # the same, with sixteen that pass the lock around
-        (Cost(0.0016, 0.0001, 0.02), 1, 1),  # the same, beside an event loop that has much to do
-        (Cost(0.02, 0.0002, 1.0), 1, 16),  # waits for something
-        (Cost(0.02, 0.0002, 1.0), 16, 16),
-        (Cost(0.002, 0.00006, 0.1), 16, 16),  # one of ten does, and the others are short
-        (Cost(0.06, 0.004, 1.0), 1, 16),  # waits, and computes some time
-        (Cost(0.005, 0.005, 0.0), 1, 2),  # computes for long, perhaps without the lock
-        (Cost(0.048, 0.003, 0.6), 16, 2),  # the same, with sixteen that pass it around
-        (Cost(0.0009, 0.0, 0.0), 1, 1),  # not worth a thread each
+        (CallCost(0.0001, 0.0001, 0.0), 1, 1),  # computes, and is short
+        (CallCost(0.0016, 0.0001, 0.02), 16, 1),  # the same, with sixteen that pass the lock around
+        (CallCost(0.0016, 0.0001, 0.02), 1, 1),  # the same, beside an event loop that has much to do
+        (CallCost(0.02, 0.0002, 1.0), 1, 16),  # waits for something
+        (CallCost(0.02, 0.0002, 1.0), 16, 16),
+        (CallCost(0.002, 0.00006, 0.1), 16, 16),  # one of ten does, and the others are short
+        (CallCost(0.06, 0.004, 1.0), 1, 16),  # waits, and computes some time
+        (CallCost(0.005, 0.005, 0.0), 1, 2),  # computes for long, perhaps without the lock
+        (CallCost(0.048, 0.003, 0.6), 16, 2),  # the same, with sixteen that pass it around
+        (CallCost(0.0009, 0.0, 0.0), 1, 1),  # not worth a thread each
     ],
 )
-def test_how_many_are_at_work(cost: Cost, at_work: int, expected: int) -> None:
+def test_how_many_are_at_work(cost: CallCost, at_work: int, expected: int) -> None:
     """As many as there are where calls wait, one or one for each processor where they compute."""
-    assert wanted(cost, at_work, 16, 2) == expected
+    assert threads_wanted(cost, at_work, 16, 2) == expected
 
 
 def test_the_mean_forgets_what_was() -> None:
     """What calls cost at the start, when all are taken for long, and what they did before they became quick."""
-    cost = Cost(0.0, 0.0, 1.0)
+    cost = CallCost(0.0, 0.0, 1.0)
     for _ in range(100):
         cost.count(0.0001, 0.0001)
-    assert wanted(cost, 16, 16, 2) == 1
+    assert threads_wanted(cost, 16, 16, 2) == 1
     for _ in range(10):
         cost.count(0.02, 0.0001)
-    assert wanted(cost, 1, 16, 2) == 16
+    assert threads_wanted(cost, 1, 16, 2) == 16
 
 
 async def test_short_calls_are_made_once_each_in_turn(threads: HandlerThreads) -> None:

@@ -21,9 +21,9 @@ from keylanes.runtime.handlers.outputs import (
     UnknownDestination,
     build,
     build_one,
-    kept,
+    outputs_returned,
     place_of,
-    returned,
+    produced_of,
 )
 
 from ...tiers.marks import tier
@@ -82,12 +82,12 @@ def test_one_output_is_what_build_makes_of_it(
         fast = None
     if fast is None:
         return
-    slow = build(returned(value, handler), record, handler, PLACE, known)
+    slow = build(outputs_returned(value, handler), record, handler, PLACE, known)
     output, digest, size = fast
     (wanted,) = slow.outputs
     assert output == wanted
     assert (False, digest, size) == (slow.dead, slow.digest, slow.size)
-    assert msgspec.structs.replace(slow, outputs=(wanted,)) == kept(record, output, PLACE.seed)
+    assert msgspec.structs.replace(slow, outputs=(wanted,)) == produced_of(record, output, PLACE.seed)
 
 
 def test_the_usual_case_is_the_fast_one() -> None:
@@ -99,7 +99,7 @@ def test_the_usual_case_is_the_fast_one() -> None:
         assert built[0].value == b"x"
     assert build_one(b"x", record, _HANDLERS[0], PLACE, {}) is None
     with pytest.raises(UnknownDestination):
-        build(returned(b"x", _HANDLERS[0]), record, _HANDLERS[0], PLACE, {})
+        build(outputs_returned(b"x", _HANDLERS[0]), record, _HANDLERS[0], PLACE, {})
 
 
 @given(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keylanes.brokers.protocol import Batch, BrokerTimeout, Outgoing, Producer, Reader, TopicPartition
+from keylanes.brokers.protocol import Batch, BrokerProducer, BrokerTimeout, Outgoing, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
@@ -21,11 +21,11 @@ from keylanes.offsets.control_events import (
     MemberJoined,
     PartitionStarted,
 )
-from keylanes.offsets.decide import CommitKey, Move, Turn, decide_commits, decide_grant, decide_opening
+from keylanes.offsets.decide import CommitKey, Turn, WorkerAdvance, decide_commits, decide_grant, decide_opening
 from keylanes.offsets.events import Committed
 from keylanes.offsets.ledger import Ledger
 from keylanes.offsets.snapshots import take_snapshot
-from keylanes.runtime.logs.office import Expelled, Identity, Standing
+from keylanes.runtime.logs.office import Expelled, Identity, OwnLedger
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.settings import Settings
 
@@ -76,7 +76,7 @@ class Group:
         for topic in ("src", "x.control", "x.offsets"):
             self.cluster.create_topic(topic, 1)
         self.turn = Turn(0)
-        self.producers: dict[int, Producer] = {}
+        self.producers: dict[int, BrokerProducer] = {}
 
     def identity(self, name: str) -> Identity:
         """A process of the application."""
@@ -88,9 +88,9 @@ class Group:
         records = [Outgoing("x.control", 0, None, encode(event)) for event in events]
         await append(self.cluster.connect("coordinator"), records)
 
-    async def begin(self, name: str = "P") -> Standing:
+    async def begin(self, name: str = "P") -> OwnLedger:
         """A process is elected, expels all others, joins and is granted everything."""
-        standing = Standing(self.identity(name))
+        standing = OwnLedger(self.identity(name))
         control = (await standing.logs.read_control(standing.ledger)).control
         if control.created is None:
             await append(self.cluster.connect(name), [Outgoing(*PLACE, None, b"") for _ in range(10)])
@@ -105,13 +105,13 @@ class Group:
             await self.decide(PartitionStarted(*self.turn.next(), *PLACE, 0, "earliest", 1))
         return await self.admit(standing, name, WHOLE)
 
-    async def join(self, member: Standing, within: KeyRange) -> int:
+    async def join(self, member: OwnLedger, within: KeyRange) -> int:
         """Another member joins and is granted points of the first one, which did nothing there; its incarnation."""
-        other = await self.admit(Standing(self.identity("Q")), "Q", within)
+        other = await self.admit(OwnLedger(self.identity("Q")), "Q", within)
         await member.read()
         return other.incarnation
 
-    async def admit(self, standing: Standing, name: str, within: KeyRange, bounds: tuple[int, ...] = ()) -> Standing:
+    async def admit(self, standing: OwnLedger, name: str, within: KeyRange, bounds: tuple[int, ...] = ()) -> OwnLedger:
         """A process joins, makes its producer, and is granted this, with bounds of hot ranges."""
         incarnation = (await standing.logs.read_control(standing.ledger)).control.incarnation_next
         ids, turn = (f"x.{name}",), self.turn.next()
@@ -129,7 +129,7 @@ class Group:
         await standing.read()
         return standing
 
-    async def transact(self, key: CommitKey, move: Move) -> list[Committed]:
+    async def transact(self, key: CommitKey, move: WorkerAdvance) -> list[Committed]:
         """A transaction of a member."""
         events = decide_commits([(key, [move])])
         await self.producers[key.incarnation].transact(
@@ -138,12 +138,12 @@ class Group:
         return events
 
     async def commit(
-        self, member: Standing, offset_from: int, to: int, *, end: int = SPACE_END, is_known: bool = True
+        self, member: OwnLedger, offset_from: int, to: int, *, end: int = SPACE_END, is_known: bool = True
     ) -> int:
         """A transaction of the first member, of which it hears unless the answer is lost; its number."""
         transaction = member.next_transaction()
         key = CommitKey(member.incarnation, transaction, 1, *PLACE)
-        events = await self.transact(key, Move(0, 0, end, offset_from, to))
+        events = await self.transact(key, WorkerAdvance(0, 0, end, offset_from, to))
         if is_known:
             member.fold(transaction, events)
         else:
@@ -167,9 +167,9 @@ async def test_what_others_committed_beside_a_member_is_known_to_it() -> None:
     group = Group()
     member = await group.begin()
     other = await group.join(member, KeyRange(HALF, SPACE_END))
-    await group.transact(CommitKey(other, 1, 2, *PLACE), Move(0, HALF, SPACE_END, 0, 3))
+    await group.transact(CommitKey(other, 1, 2, *PLACE), WorkerAdvance(0, HALF, SPACE_END, 0, 3))
     await group.commit(member, 0, 4, end=HALF)
-    await group.transact(CommitKey(other, 2, 2, *PLACE), Move(0, HALF, SPACE_END, 3, 5))
+    await group.transact(CommitKey(other, 2, 2, *PLACE), WorkerAdvance(0, HALF, SPACE_END, 3, 5))
     await member.read()
     edges = member.ledger.partition(PLACE).edges(0)
     assert (edges.at(0), edges.at(HALF)) == (4, 5)
@@ -182,9 +182,9 @@ async def test_the_bounds_of_a_grant_outlive_a_trim() -> None:
     """
     group, bounds = Group(), (HALF + 5, HALF + 6)
     await group.begin()
-    member = await group.admit(Standing(group.identity("Q")), "Q", KeyRange(HALF, SPACE_END), bounds)
-    other = await group.admit(Standing(group.identity("R")), "R", KeyRange(0, HALF))
-    await group.transact(CommitKey(other.incarnation, 1, 3, *PLACE), Move(0, 0, HALF, 0, 4))
+    member = await group.admit(OwnLedger(group.identity("Q")), "Q", KeyRange(HALF, SPACE_END), bounds)
+    other = await group.admit(OwnLedger(group.identity("R")), "R", KeyRange(0, HALF))
+    await group.transact(CommitKey(other.incarnation, 1, 3, *PLACE), WorkerAdvance(0, 0, HALF, 0, 4))
     await group.snapshot()
     await member.read()
     assert member.ledger.frontier(PLACE) == 0

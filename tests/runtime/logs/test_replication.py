@@ -3,7 +3,7 @@
 import pytest
 
 from keylanes.brokers.protocol import Replication, TopicDescription
-from keylanes.runtime.logs.replication import told, warnings
+from keylanes.runtime.logs.replication import replication_text, warnings
 
 from ...tiers.marks import tier
 
@@ -18,7 +18,7 @@ def topic(name: str, replicas: int, brokers: int = 3, in_sync: int = 2, *, uncle
 
 def test_all_is_told_in_one_line() -> None:
     """Topics with the same values together."""
-    line = told([topic("a", 3), topic("b", 1, in_sync=1), topic("c", 3)])
+    line = replication_text([topic("a", 3), topic("b", 1, in_sync=1), topic("c", 3)])
     assert line == (
         "replication: a, c: 3 replicas, min.insync.replicas 2, unclean election off; "
         "b: 1 replica, min.insync.replicas 1, unclean election off"
@@ -28,7 +28,7 @@ def test_all_is_told_in_one_line() -> None:
 def test_a_broker_that_does_not_tell_is_not_judged() -> None:
     """As an embedded one."""
     silent = [TopicDescription("a", 1, {})]
-    assert (told(silent), warnings(silent)) == ("", [])
+    assert (replication_text(silent), warnings(silent)) == ("", [])
 
 
 @pytest.mark.parametrize("good", [topic("a", 3), topic("a", 1, brokers=1, in_sync=1), topic("a", 1, 1, unclean=True)])

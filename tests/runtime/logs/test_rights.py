@@ -8,7 +8,7 @@ import pytest
 
 from keylanes import App, DeadLetter, MapState
 from keylanes.brokers.rights import Right, as_granted
-from keylanes.runtime.logs.rights import needed
+from keylanes.runtime.logs.rights import rights_needed
 from keylanes.runtime.logs.topics import reserved_topics
 
 from ...tiers.marks import tier
@@ -45,7 +45,7 @@ def table(rights: Iterable[Right]) -> Table:
 
 def rights_of_shop(*, creates: bool) -> list[Right]:
     """What it needs, as it is asked for."""
-    return needed("shop", list(shop().handlers.values()), creates=creates)
+    return rights_needed("shop", list(shop().handlers.values()), creates=creates)
 
 
 @pytest.mark.parametrize("creates", [True, False])

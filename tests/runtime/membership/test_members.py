@@ -13,7 +13,7 @@ from keylanes.offsets.codec import decode_signal
 from keylanes.offsets.signals import Beat
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.logs.reader import signals_topic
-from keylanes.runtime.member import Member
+from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership.coordinating import PROBES
 from keylanes.runtime.rejoining import Rejoining
 
@@ -308,7 +308,7 @@ async def test_a_member_is_ready_when_it_holds_what_is_its_own(group: Group) -> 
     assert first.member.is_ready.is_set()
     assert held(first) == {0}
     async with asyncio.timeout(5):
-        member: Member = await second.start()
+        member: AppRun = await second.start()
     assert member.is_ready.is_set()
     assert held(second) == set()
     assert member.state == "running"
@@ -326,7 +326,7 @@ async def test_who_was_expelled_comes_back(group: Group) -> None:
     """It was not heard for a session: what it ran is over, and a second later it asks to join again, as another one."""
     other, away = (group.process(name, is_named=False) for name in "ab")
     await other.start()
-    lives: list[Member] = []
+    lives: list[AppRun] = []
     life = Rejoining(away.make, lives.append, away.settings())
     living = asyncio.get_running_loop().create_task(life.run())
     await until(share(other, away))

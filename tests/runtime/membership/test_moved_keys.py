@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.brokers.partitioner import checked, partition_by_crc32, partition_of_key
-from keylanes.runtime.membership.moved_keys import KEYS_OF_ONE_PARTITION, Moved, moved
+from keylanes.brokers.partitioner import check_partitioner, partition_by_crc32, partition_of_key
+from keylanes.runtime.membership.moved_keys import KEYS_OF_ONE_PARTITION, Moved, find_moved_keys
 
 from ...tiers.marks import tier
 
@@ -62,7 +62,7 @@ def samples(draw: st.DrawFn) -> tuple[Seen, int]:
 def test_it_is_what_the_words_of_the_rule_say(sample: tuple[Seen, int]) -> None:
     """The twin tries every number; the greatest is told."""
     seen, partitions = sample
-    expected, found = twin(seen, partitions), moved(seen, partitions, by_last_byte)
+    expected, found = twin(seen, partitions), find_moved_keys(seen, partitions, by_last_byte)
     assert (found and found.before) == max(expected, default=None)
 
 
@@ -72,36 +72,36 @@ def test_growth_is_found(before: int, now: int) -> None:
     old = placed(KEYS, before)
     astray = sum(partition_of_key(key, before) != partition_of_key(key, now) for key in KEYS)
     for seen, count in ((old, len(KEYS)), (placed(KEYS, now, old), len(KEYS) + astray)):
-        assert moved(seen, now, partition_of_key) == Moved(before, astray, count)
+        assert find_moved_keys(seen, now, partition_of_key) == Moved(before, astray, count)
 
 
 def test_what_never_grew_is_no_finding() -> None:
     """Written by the own partitioner, by another one, by hand, or so by a user's function."""
     for partitions in (1, 2, 3, 4, 12, 64):
-        assert moved(placed(KEYS, partitions), partitions, partition_of_key) is None
+        assert find_moved_keys(placed(KEYS, partitions), partitions, partition_of_key) is None
         by_another: Seen = {}
         for key in KEYS:
             by_another.setdefault(partition_by_crc32(key, partitions), set()).add(key)
-        assert moved(by_another, partitions, partition_of_key) is None
+        assert find_moved_keys(by_another, partitions, partition_of_key) is None
         for seed in range(100):
             rng, by_hand = random.Random(seed), Seen()
             for key in rng.sample(KEYS, rng.choice((1, 2, 5, 12, 40))):
                 by_hand.setdefault(rng.randrange(partitions), set()).add(key)
-            assert moved(by_hand, partitions, partition_of_key) is None
+            assert find_moved_keys(by_hand, partitions, partition_of_key) is None
 
 
 def test_keys_of_one_partition_have_to_be_more() -> None:
     """Somebody may have put them there."""
     astray = [key for key in KEYS if partition_of_key(key, 2) == 1]
     few, more = set(astray[:KEYS_OF_ONE_PARTITION]), set(astray[: KEYS_OF_ONE_PARTITION + 1])
-    assert moved({0: few}, 2, partition_of_key) is None
-    assert moved({0: more}, 2, partition_of_key) == Moved(1, len(more), len(more))
+    assert find_moved_keys({0: few}, 2, partition_of_key) is None
+    assert find_moved_keys({0: more}, 2, partition_of_key) == Moved(1, len(more), len(more))
 
 
 def test_what_is_not_found() -> None:
     """As docs/partitioners.md says: few keys, and the records of two growths."""
-    assert moved(placed(KEYS[:8], 2), 4, partition_of_key) is None
-    assert moved(placed(KEYS[200:], 4, placed(KEYS[:200], 2)), 8, partition_of_key) is None
+    assert find_moved_keys(placed(KEYS[:8], 2), 4, partition_of_key) is None
+    assert find_moved_keys(placed(KEYS[200:], 4, placed(KEYS[:200], 2)), 8, partition_of_key) is None
 
 
 def test_a_function_of_the_user_may_fail_for_a_key_or_a_number() -> None:
@@ -112,8 +112,8 @@ def test_a_function_of_the_user_may_fail_for_a_key_or_a_number() -> None:
             raise KeyError(key)
         return partition_of_key(key, partitions)
 
-    function = checked(by_user, "orders")
-    assert moved(placed(KEYS, 2), 4, function) is None
-    found = moved(placed(KEYS, 3), 4, function)
+    function = check_partitioner(by_user, "orders")
+    assert find_moved_keys(placed(KEYS, 2), 4, function) is None
+    found = find_moved_keys(placed(KEYS, 3), 4, function)
     assert found is not None
     assert found.before == 3

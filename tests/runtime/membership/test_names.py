@@ -14,7 +14,7 @@ import pytest
 from keylanes import FencedError, State
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.logs.reader import signals_topic
-from keylanes.runtime.member import Member
+from keylanes.runtime.member import AppRun
 from keylanes.runtime.processes.child import CAUSE, COMES_BACK, Sibling
 from keylanes.runtime.rejoining import Rejoining
 
@@ -33,7 +33,7 @@ async def test_who_was_superseded_ends_for_good(group: Group, lives_max: int, *,
     it does not ask to join again. If it comes back when that is forgotten, it asks once at most, and is refused. So
     they do not oust each other without end, and the other one goes on.
     """
-    lives = list[Member]()
+    lives = list[AppRun]()
     old = group.process("a", passing_on(exit_on_expulsion=exits))
     life = Rejoining(old.make, lives.append, old.settings())
     living = asyncio.get_running_loop().create_task(life.run())

@@ -9,7 +9,7 @@ import pytest
 
 from keylanes import App, Elsewhere, State, StateNotReady
 from keylanes.brokers.partitioner import partition_of_key
-from keylanes.brokers.protocol import BrokerError, Outgoing, Producer
+from keylanes.brokers.protocol import BrokerError, BrokerProducer, Outgoing
 from keylanes.brokers.simulated.broker import Latency
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import WHOLE, KeyRange
@@ -175,7 +175,7 @@ class Late(Deaf):
 class LateProducer(Passing):
     """A producer of such a connection."""
 
-    def __init__(self, connection: Late, producer: Producer) -> None:
+    def __init__(self, connection: Late, producer: BrokerProducer) -> None:
         super().__init__(producer)
         self.connection = connection
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from keylanes.brokers.protocol import Batch, Outgoing, Record, TopicPartition
+from keylanes.brokers.protocol import Batch, ConsumerRecord, Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of, point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.provenance import DIGEST_MASK, place_seed
-from keylanes.runtime.handlers.outputs import kept
+from keylanes.runtime.handlers.outputs import produced_of
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.partition import cut as structure
@@ -24,7 +24,7 @@ from keylanes.runtime.partition.dispatch import Blocked, PartitionDispatch, Rout
 from keylanes.runtime.partition.generation import Generation
 from keylanes.runtime.partition.worker import Worker
 from keylanes.state.keys import state_key
-from keylanes.state.overlay import Layer, Overlay, Writes
+from keylanes.state.overlay import AttemptWrites, Layer, Overlay
 
 SOURCE = TopicPartition("t", 0)
 PASSES_MAX = 3_000
@@ -213,7 +213,7 @@ class Drive:
             self.overlay.add(done.changes or Layer())
             return
         stretch.size += done.size
-        writes = Writes()
+        writes = AttemptWrites()
         for key, value in said(done).items():
             writes.put(self.overlay.cell(key), value)
         self.overlay.move(writes, stretch.changes)
@@ -275,7 +275,7 @@ class Drive:
             return
         self._check_turn(worker, record)
 
-    def _check_turn(self, worker: Worker, record: Record) -> None:
+    def _check_turn(self, worker: Worker, record: ConsumerRecord) -> None:
         """The record may be begun now, and is."""
         offset = record.offset
         assert worker.first <= self.points[offset] < worker.end, f"{offset} is run by a worker of another range"
@@ -296,7 +296,7 @@ class Drive:
         self.done.add(record.offset)
         self.active.append(worker)  # its task goes on
 
-    def _produced(self, record: Record) -> Produced | None:
+    def _produced(self, record: ConsumerRecord) -> Produced | None:
         """What a record produces: an output, changes of the state where there is one, both or nothing."""
         offset, rng = record.offset, self.rng
         has_output, has_changes = rng.random() < (0.2 if self.is_stateful else 0.5), rng.random() < 0.6
@@ -307,7 +307,7 @@ class Drive:
         if not has_output and not changes:
             return None
         if has_output:
-            done = kept(record, Outgoing("out", 0, record.key, b"", origin=b"%d" % offset), self.seed)
+            done = produced_of(record, Outgoing("out", 0, record.key, b"", origin=b"%d" % offset), self.seed)
             done.dead = rng.random() < 0.1
         else:
             done = Produced(record, (), False, 0, 100)
@@ -347,9 +347,9 @@ class Drive:
 
     def _commit(self, taken: Generation) -> None:
         """What was taken is committed."""
-        generation.committed(taken)
+        generation.move_edges(taken)
 
-    def _check_share(self, share: generation.Share, line: int) -> list[Produced]:
+    def _check_share(self, share: generation.WorkerShare, line: int) -> list[Produced]:
         """What its records produced."""
         assert share.offset_from < share.offset_to <= max(line, share.offset_from)
         inside = [p for p in self.samples if share.first <= p < share.end]

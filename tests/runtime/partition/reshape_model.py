@@ -16,16 +16,16 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from keylanes.brokers.protocol import Record
+from keylanes.brokers.protocol import ConsumerRecord
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange, even_bounds
 from keylanes.offsets.control_events import ControlEvent
-from keylanes.offsets.decide import CommitKey, Move, Turn, decide_commits, decide_grant
+from keylanes.offsets.decide import CommitKey, Turn, WorkerAdvance, decide_commits, decide_grant
 from keylanes.offsets.event_values import NUMBERLESS, Band
 from keylanes.offsets.events import WorkersCut
 from keylanes.offsets.ledger import EpochPart, Ledger, evolve_all
 from keylanes.runtime.partition import generation
-from keylanes.runtime.partition.cut import Cut, Merged, Released, Split
+from keylanes.runtime.partition.cut import Cut, Merged, Released, SplitMade
 from keylanes.runtime.partition.generation import Generation
 from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, Reshaped, SplitWish, Wish, Wishes
 from keylanes.runtime.partition.worker import Worker
@@ -68,14 +68,14 @@ class Owners:
             return True
         return self.of(at) is None or self.of(at) != self.of(self.samples[self.samples.index(at) - 1])
 
-    def tell(self, change: Cut | Split | Merged | Released) -> None:
+    def tell(self, change: Cut | SplitMade | Merged | Released) -> None:
         """Who owns what from here on."""
         match change:
             case Cut():
                 for i, (first, end) in enumerate(pairwise(change.bounds)):
                     assert all(self.of(p) is None for p in self.within(first, end)), "cut over another worker"
                     self._begin(change.worker + i, self.within(first, end))
-            case Split():
+            case SplitMade():
                 parent = self.points.pop(change.worker)
                 left = frozenset(p for p in parent if p < change.at)
                 self._begin(change.left, left)
@@ -118,7 +118,7 @@ class WishDrive(Drive):
     """By a generation that is not committed yet."""
     left: dict[ReleaseWish, Points] = field(default_factory=dict)
     """Of each release that is not through, the points that are still here."""
-    opening: list[Cut | Split | Merged | Released] = field(default_factory=list)
+    opening: list[Cut | SplitMade | Merged | Released] = field(default_factory=list)
     heirs: list[tuple[Worker, int]] = field(default_factory=list)
     """What the next generation begins with."""
     pending: Generation | None = None
@@ -185,8 +185,8 @@ class WishDrive(Drive):
             if held:
                 self.left[wish] = held
                 parted = self._tell_opening()
-                assert {split.at for split in parted if isinstance(split, Split)} <= {within.first, within.end}
-                assert all(isinstance(split, Split) for split in parted), "a release begins with splits alone"
+                assert {split.at for split in parted if isinstance(split, SplitMade)} <= {within.first, within.end}
+                assert all(isinstance(split, SplitMade) for split in parted), "a release begins with splits alone"
         else:
             self._grant(self.rng.choice(away))
 
@@ -238,7 +238,7 @@ class WishDrive(Drive):
         epoch = self.ledger.partition(SOURCE).epoch_newest
         for first, end, edge in self.ledger.partition(SOURCE).parts[epoch].edges.pieces():
             if edge < self.end:
-                move = Move(0, first, end, edge, self.rng.randint(edge + 1, self.end))
+                move = WorkerAdvance(0, first, end, edge, self.rng.randint(edge + 1, self.end))
                 key = CommitKey(ANOTHER, 1, epoch, *SOURCE)
                 self.ledger = evolve_all(self.ledger, decide_commits([(key, [move])]))
 
@@ -274,7 +274,7 @@ class WishDrive(Drive):
                 self.wishes.take_up(self.dispatch, epoch, part, [within], self.cut)
                 raise AssertionError("what is held is taken up again")
 
-    def _tell_opening(self) -> list[Cut | Split | Merged | Released]:
+    def _tell_opening(self) -> list[Cut | SplitMade | Merged | Released]:
         """What changed at once, and is written with the next generation."""
         changes, heirs = self.wishes.opened()
         for change in changes:
@@ -341,7 +341,7 @@ class WishDrive(Drive):
     def _check_changes(self, reshaped: Reshaped) -> None:
         """Each change is one that was asked for, and each wish that was fulfilled is so by the changes."""
         asked = [w.at for w in self.fulfilled if isinstance(w, SplitWish)]
-        parted = [c.at for c in reshaped.changes if isinstance(c, Split)]
+        parted = [c.at for c in reshaped.changes if isinstance(c, SplitMade)]
         assert sorted(asked) == sorted(parted), "split where it is said, and nowhere else"
         merges = [self.owners.within(w.within.first, w.within.end) for w in self.fulfilled if isinstance(w, MergeWish)]
         assert all(points in self.owners.merged for points in merges), "a merge is said to be done"
@@ -422,7 +422,7 @@ class WishDrive(Drive):
             self.ledger = evolve_all(self.ledger, taken.events(self.transaction))
         assert not self.ledger.violations()
         assert not self.ledger.waiting()
-        generation.committed(taken)
+        generation.move_edges(taken)
         fulfilled, self.fulfilled = self.fulfilled, []
         for wish in self.wishes.settle():
             fulfilled.remove(wish)
@@ -444,7 +444,7 @@ class WishDrive(Drive):
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 
-    def _check_turn(self, worker: Worker, record: Record) -> None:
+    def _check_turn(self, worker: Worker, record: ConsumerRecord) -> None:
         super()._check_turn(worker, record)
         point = self.points[record.offset]
         assert point not in self._all_left(), f"{record.offset} is begun in what is given up"

@@ -11,7 +11,7 @@ from keylanes.offsets.events import Committed, OffsetEvent
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import Cut, Released
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
-from keylanes.runtime.partition.generation import Generation, committed, take
+from keylanes.runtime.partition.generation import Generation, move_edges, take
 from keylanes.runtime.partition.worker import Worker
 
 from ...stage.log_events import range_released
@@ -72,7 +72,7 @@ def test_nothing_done_is_no_generation() -> None:
     """An idle application appends nothing."""
     dispatch = filled([0])
     dispatch.next_record(dispatch.workers[0])
-    committed(everything(dispatch))
+    move_edges(everything(dispatch))
     assert not everything(dispatch)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.runtime.partition.pace import CATCH_UP_S, ROUNDING, Pace
+from keylanes.runtime.partition.pace import CATCH_UP_S, ROUNDING, AttemptPace
 
 from ...tiers.marks import tier
 
@@ -17,7 +17,7 @@ STEPS = st.lists(st.tuples(st.floats(0.0, 0.5), st.booleans()), max_size=60)
 
 def begun_at(per_s: float, steps: list[tuple[float, bool]]) -> list[float]:
     """When attempts began of one who asks at these times, several times at some."""
-    pace, now_s, begun = Pace(0.0), 0.0, list[float]()
+    pace, now_s, begun = AttemptPace(0.0), 0.0, list[float]()
     pace.change(per_s, now_s)
     for passed_s, is_greedy in steps:
         now_s += passed_s
@@ -41,7 +41,7 @@ def test_no_time_has_more_than_the_rate(per_s: float, steps: list[tuple[float, b
 @given(st.floats(0.1, 5_000.0), st.integers(1, 200))
 def test_who_comes_when_it_is_told_has_all_of_the_rate(per_s: float, count: int) -> None:
     """One begins each time that ``wait_s`` has passed, and none is lost on the way."""
-    pace, now_s = Pace(0.0), 0.0
+    pace, now_s = AttemptPace(0.0), 0.0
     pace.change(per_s, now_s)
     for _ in range(count):
         now_s += pace.wait_s(now_s)
@@ -52,7 +52,7 @@ def test_who_comes_when_it_is_told_has_all_of_the_rate(per_s: float, count: int)
 @given(st.lists(st.tuples(st.floats(0.01, 1.0), st.sampled_from((0.0, 1.0, 20.0, 300.0))), min_size=1, max_size=20))
 def test_a_rate_counts_from_when_it_is_changed(changes: list[tuple[float, float]]) -> None:
     """As many begin as come in, never more; at none nothing begins, and nobody is told when."""
-    pace, now_s, begun, per_s = Pace(0.0), 0.0, 0, 0.0
+    pace, now_s, begun, per_s = AttemptPace(0.0), 0.0, 0, 0.0
     came_in = list(accumulate(passed_s * rate for passed_s, rate in changes))
     for (passed_s, rate), most in zip(changes, came_in, strict=True):
         per_s = rate

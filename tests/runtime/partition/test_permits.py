@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.runtime.partition.pace import Pace
+from keylanes.runtime.partition.pace import AttemptPace
 from keylanes.runtime.partition.permits import Permits
 
 from ...tiers.marks import tier
@@ -68,7 +68,7 @@ def test_permits_are_what_their_twin_is(most: int, steps: list[tuple[str, str, i
 
 def test_a_pace_holds_back_who_waits() -> None:
     """A permit is there, and its time is not: nobody overtakes who waits for that."""
-    pace = Pace(0.0)
+    pace = AttemptPace(0.0)
     pace.change(10.0, 0.0)
     permits: Permits[str] = Permits(2, pace)
     assert not permits.take(0.05)

@@ -15,7 +15,7 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.event_values import Edge
 from keylanes.offsets.provenance import ERROR_HEADER, TIMESTAMP_HEADER, place_seed
 from keylanes.runtime.handlers.handler import DeadLetter, Stop
-from keylanes.runtime.handlers.outputs import Destination, kept
+from keylanes.runtime.handlers.outputs import Destination, produced_of
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import Cut, Released
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
@@ -131,7 +131,7 @@ def worked(topic: str, steps: Sequence[Step], numbers: WorkerNumbers) -> tuple[P
             continue
         lane.produced.append((offset, kind, [output.value or b"" for output in built]))
         if stretch is not None:
-            done = kept(record, built[0], place_seed(topic, 0))
+            done = produced_of(record, built[0], place_seed(topic, 0))
             stretch.size += done.size
             stretch.send(worker, record, built[0], done.digest)
         else:

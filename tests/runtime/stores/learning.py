@@ -14,10 +14,10 @@ from keylanes.offsets.control_events import CopyAsked
 from keylanes.offsets.event_values import Span
 from keylanes.offsets.signals import Copy as CopyTold
 from keylanes.runtime.handlers.partition_state import PartitionState
-from keylanes.runtime.stores.follower import CopyTable, Follower, StateThreads, Storage
+from keylanes.runtime.stores.follower import CopyTable, OwnCopy, StateThreads, Storage
 from keylanes.runtime.stores.learner import Learner
 from keylanes.state.memory import MemoryCopy
-from keylanes.state.tables import Change, Copy, Mark
+from keylanes.state.tables import Change, LocalCopy, Mark
 
 from ...stage.virtual import Decorator, virtual_in
 from .test_restore import TOPIC, World, key_of
@@ -32,7 +32,7 @@ class Beside(World):
     elsewhere than in memory.
     """
 
-    kept: Copy | None = None
+    kept: LocalCopy | None = None
 
     def __init__(self, partitions: int = 1, **settings: Any) -> None:
         super().__init__(partitions, **settings)
@@ -52,11 +52,11 @@ class Beside(World):
         self.task = asyncio.ensure_future(self.learner.run())
         self.learner.follow(self.asked.values())
 
-    def follower(self, partition: int) -> Follower:
+    def follower(self, partition: int) -> OwnCopy:
         """One that nobody has restored yet."""
         copy = self.kept or self.copy(partition)
         state = PartitionState("source[0]", CopyTable(copy), entry_bytes_max=1_000_000, ahead_bytes_max=1_000_000)
-        return Follower(TopicPartition(TOPIC, partition), state, copy, self.threads)
+        return OwnCopy(TopicPartition(TOPIC, partition), state, copy, self.threads)
 
     def ask(self, move: int, *bands: KeyRange, role: str = "learner", bytes_per_s: int = 0, partition: int = 0) -> None:
         """COPY_ASKED."""
@@ -120,7 +120,7 @@ class Beside(World):
         return self.cluster.watermarks(TopicPartition(TOPIC, 0)).high
 
 
-def beside(partitions: int = 1, *, kept: Callable[[], Copy] | None = None, **settings: Any) -> Decorator:
+def beside(partitions: int = 1, *, kept: Callable[[], LocalCopy] | None = None, **settings: Any) -> Decorator:
     """Run a test in virtual time, with the process at work; it ends behind the test."""
 
     @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnecti
 from keylanes.errors import StateError, StoreError
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.runtime.stores.restore import Restore, Restoring
+from keylanes.runtime.stores.restore import CopyToRestore, Restore
 from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.changelog import CHANGELOG_CONFIG, Beacon, beacon_key, decode_beacon, encode_beacon
 from keylanes.state.keys import state_key
@@ -83,14 +83,14 @@ class World:
         partition: int = 0,
         held: Sequence[KeyRange] = (WHOLE,),
         copy: MemoryCopy | None = None,
-    ) -> Restoring:
+    ) -> CopyToRestore:
         """What is restored; incarnation 1 wrote all transactions, and is fenced."""
         changelog = TopicPartition(TOPIC, partition)
         copy = self.copy(partition) if copy is None else copy
         writers = wrote({1: self.transaction} if self.transaction else {})
-        return Restoring(changelog, copy, held, writers, lambda: self.ready.append(partition))
+        return CopyToRestore(changelog, copy, held, writers, lambda: self.ready.append(partition))
 
-    async def restore(self, *sources: Restoring, connection: SimulatedConnection | None = None) -> int:
+    async def restore(self, *sources: CopyToRestore, connection: SimulatedConnection | None = None) -> int:
         """Restore; how many records were read for it."""
         connection = self.cluster.connect("reader") if connection is None else connection
         await connection.open()

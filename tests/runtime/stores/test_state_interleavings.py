@@ -21,7 +21,7 @@ from keylanes.runtime.logs.office import Expelled
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
-from keylanes.state.overlay import Cell, Layer
+from keylanes.state.overlay import Layer, OverlayEntry
 from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
 from keylanes.state.topics import StoredRecord
@@ -129,7 +129,7 @@ async def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_u
     copy.write((), [(LOWER.first, LOWER.end, old)])
     clear = copy.clear
 
-    reading: list[asyncio.Task[Sequence[Cell | None]]] = []
+    reading: list[asyncio.Task[Sequence[OverlayEntry | None]]] = []
 
     def clear_and_read(within: KeyRange) -> None:
         clear(within)

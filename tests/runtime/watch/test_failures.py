@@ -3,20 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.runtime.watch.failures import Kind, Sample, and_more
+from keylanes.runtime.watch.failures import FailureKind, FailureSample, and_more
 
 from ...tiers.marks import tier
 
 pytestmark = tier("check")
 
 INTERVAL_S = 10
-KINDS = [Kind(handler, error, then) for handler in "ab" for error in ("KeyError", "OSError") for then in ("", "dead")]
+KINDS = [
+    FailureKind(handler, error, then) for handler in "ab" for error in ("KeyError", "OSError") for then in ("", "dead")
+]
 
 failing = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 6)), max_size=60)
 """Kinds, each with the seconds since the one before."""
 
 
-def twin(failures: list[tuple[Kind, int]]) -> list[int | None]:
+def twin(failures: list[tuple[FailureKind, int]]) -> list[int | None]:
     """What should be said of each failure, from all that came before it."""
     found: list[int | None] = []
     for i, (kind, now_s) in enumerate(failures):
@@ -30,14 +32,14 @@ def twin(failures: list[tuple[Kind, int]]) -> list[int | None]:
 
 
 @given(failing)
-def test_what_is_said_is_what_a_list_of_all_failures_says(steps: list[tuple[Kind, int]]) -> None:
+def test_what_is_said_is_what_a_list_of_all_failures_says(steps: list[tuple[FailureKind, int]]) -> None:
     """Kinds do not disturb each other, and what was said and counted is all there was."""
-    failures: list[tuple[Kind, int]] = []
+    failures: list[tuple[FailureKind, int]] = []
     now_s = 0
     for kind, pause_s in steps:
         now_s += pause_s
         failures.append((kind, now_s))
-    sample = Sample(INTERVAL_S)
+    sample = FailureSample(INTERVAL_S)
     said = [sample.look(kind, now_s) for kind, now_s in failures]
     assert said == twin(failures)
     for kind in KINDS:
@@ -49,7 +51,7 @@ def test_what_is_said_is_what_a_list_of_all_failures_says(steps: list[tuple[Kind
 
 def test_kinds_that_are_remembered_are_bounded() -> None:
     """Of too many the one that was said longest ago is forgotten; the others are not said again too early."""
-    sample = Sample(INTERVAL_S, kinds_max=2)
+    sample = FailureSample(INTERVAL_S, kinds_max=2)
     first, second, third, *_ = KINDS
     assert [sample.look(kind, at) for at, kind in enumerate((first, second, first, third))] == [0, 0, None, 0]
     assert sample.look(second, 4) is None

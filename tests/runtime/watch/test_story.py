@@ -6,9 +6,9 @@ from keylanes.runtime.watch.story import (
     PARTITIONS_SHOWN_MAX,
     Figures,
     Interval,
+    end_text,
     places,
-    starting,
-    stopped,
+    start_text,
     without_credentials,
 )
 
@@ -61,10 +61,10 @@ def test_many_partitions_are_one_short_line() -> None:
 
 def test_an_interpreted_run_says_so_in_a_line_of_its_own() -> None:
     """With what to do; a compiled one has no more than its first line."""
-    assert starting("0.1.0", "embedded:./data", is_compiled=True) == [
+    assert start_text("0.1.0", "embedded:./data", is_compiled=True) == [
         "starting: keylanes 0.1.0, compiled, on embedded:./data"
     ]
-    first, advice = starting("0.1.0", "embedded:./data", is_compiled=False)
+    first, advice = start_text("0.1.0", "embedded:./data", is_compiled=False)
     assert first == "starting: keylanes 0.1.0, interpreted, on embedded:./data"
     assert "install keylanes where there is a C compiler" in advice
 
@@ -78,6 +78,6 @@ def test_an_address_shows_no_password() -> None:
 def test_the_last_line_counts_everything() -> None:
     """From the start of the run on."""
     figures = Figures(records=1, commits=2, failures=3, retries=2, dead_letters=1)
-    assert stopped("in order", figures, 1.26) == (
+    assert end_text("in order", figures, 1.26) == (
         "stopped in order: 1 record done in 1.3 s, 2 commits, 0 behind; 3 failed attempts, 2 tried again, 1 dead letter"
     )
