@@ -78,7 +78,9 @@ class FencedError(FatalError):
 
 
 class LogError(FatalError):
-    """A log of ours is damaged, foreign, truncated, empty although the app has run, or of a newer version."""
+    """A log of ours is damaged, foreign, truncated, empty although the app has run, of a newer version, or from before
+    the first release.
+    """
 
     exit_code = 4
 

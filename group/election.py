@@ -3,7 +3,7 @@
 It stands when the coordinator has been silent for long enough; who was expelled does not. How long depends on what is
 known of the coordinator:
 
-    nobody was ever elected, or whoever was is of level 0                      at once: there is nobody to wait for
+    nobody was ever elected                                                    at once: there is nobody to wait for
     it resigned, or its own member was expelled                                at once
     whoever started its process says that it has died                          by rank
     the broker proves that there is no other process (embedded)                at once
@@ -52,7 +52,7 @@ class Candidate:
 def wait_ms(control: Control, heard: Heard, candidate: Candidate) -> int:
     """So long the coordinator must be silent before this process stands."""
     short_ms = SHORT_INTERVALS * heard.interval_ms
-    if not control.is_numbered or candidate.is_alone or has_resigned(control, heard):
+    if control.coordinator is None or candidate.is_alone or has_resigned(control, heard):
         return 0
     if not control.unfenced() or (candidate.instance and candidate.instance == control.coordinator_instance):
         return short_ms

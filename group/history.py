@@ -50,10 +50,6 @@ JOIN: Final = "join"
 START: Final = "start"
 LEVEL: Final = "level"
 NOT_ASKED: Final = "the coordinator to ask for it"
-GIVEN_UP: Final = "given up"
-"""The owner released it unasked and got it back (logs of level 0)."""
-TAKEN_OVER: Final = "taken over"
-"""The cause of an expulsion of level 0: another process was started."""
 
 Hold: TypeAlias = tuple[Place, int, int]
 """What an incarnation holds of a place at an epoch: (place, epoch, incarnation)."""
@@ -231,7 +227,7 @@ class History:
                     self._causes.append(JOIN)
                     self._changes.append(Change(position, ms, "joined", self._parties[new], birth, "", term))
             case MemberExpelled(incarnation=old):
-                member, cause = self.control.members.get(old), event.cause or TAKEN_OVER
+                member, cause = self.control.members.get(old), event.cause
                 if member is not None and not member.expelled:
                     self._gone[old] = _Gone(EventTime(ms, "expelled"), position, cause)
                     self._causes.append(cause)
@@ -306,7 +302,7 @@ class History:
         if before is None:
             return plan, START
         if before.incarnation == granted.incarnation:
-            return plan, cause or GIVEN_UP
+            return plan, cause
         gone = self._gone.get(before.incarnation)
         return plan, LEFT if gone is None else gone.cause
 
@@ -450,7 +446,7 @@ class History:
         if asked is None and (gone := self._gone.get(owner.incarnation)) is not None:
             cause = gone.cause
         elif asked is None:
-            cause = cause or (LEFT if self.control.is_numbered else GIVEN_UP)
+            cause = cause or LEFT
         origin, target = self._party(owner.incarnation), None if newest is None else self._party(newest.target)
         term = self.control.term if asked is None else asked.term
         copy_ms = self._copies_ms.get(number)

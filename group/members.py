@@ -58,8 +58,7 @@ def expel_members(view: View, turn: Turn) -> DecisionBatch:
 def _hold_ms(view: View, member: Member, cause: str) -> int:
     """So long its ranges with state wait for its name: as long as that may be back."""
     is_away = member.incarnation in view.heard.leaving and member.incarnation not in view.heard.returns
-    is_named = bool(member.joined.instance) and member.joined.level > 0  # before, each process had one of its own
-    if not is_named or cause == OPERATOR or is_away or view.seat.is_alone:
+    if not member.joined.instance or cause == OPERATOR or is_away or view.seat.is_alone:
         return 0
     return view.rules.return_ms
 
@@ -95,7 +94,7 @@ def left_ms(view: View, member: Member) -> int:
 
 def _why_it_goes(view: View, member: Member) -> str | None:
     heard, own = view.heard, view.seat.birth
-    if (view.seat.is_alone and member.birth != own) or member.joined.level == 0:
+    if view.seat.is_alone and member.birth != own:
         return SUPERSEDED
     silence = heard.silence_of(member.joined.instance, member.birth)
     since_ms = heard.leaving.get(member.incarnation)

@@ -1,31 +1,49 @@
 """Events to bytes and back. A record of our logs holds one event: msgpack, an array whose first item is the tag.
 
 An event of an unknown kind or version is refused with a clear error, never skipped: a reader that skips what it does
-not know comes to another ledger than its peers. One of an older version is read as what it means today.
+not know comes to another ledger than its peers. The tag of an event that only came before the first release is known,
+and says so.
 """
 
 from collections.abc import Collection
-from typing import get_args
+from typing import Final, get_args
 
 import msgspec
 
 from .event_values import LogEvent
 from .events import Event
-from .older_events import OlderEvent, as_of_today
 from .signals import Signal
 
 EVENT_BYTES_MAX = 256 * 1024
 """An event over this size is written as several events of one transaction."""
+TAGS_BEFORE_RELEASE: Final = frozenset(
+    {
+        "coordinator_elected/1",
+        "member_expelled/1",
+        "member_fenced/1",
+        "member_joined/1",
+        "partition_started/1",
+        "partition_started/2",
+        "range_released/1",
+        "ranges_granted/1",
+        "snapshot_taken/1",
+        "snapshot_taken/2",
+        "source_identified/1",
+        "state_changed/1",
+        "store_declared/1",
+    }
+)
+"""Tags of events that were written before the first release. A log with one of them is refused."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Event | OlderEvent] = msgspec.msgpack.Decoder(Event | OlderEvent)
+_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 _signals: msgspec.msgpack.Decoder[Signal] = msgspec.msgpack.Decoder(Signal)
 _untyped = msgspec.msgpack.Decoder()
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that don't fit: malformed or of other types, text that is no UTF-8, nested too deep."""
 
-_KINDS = {kind.__struct_config__.tag for kind in get_args(Event | OlderEvent)}
+_KINDS = {kind.__struct_config__.tag for kind in get_args(Event)}
 _SIGNAL_KINDS = {kind.__struct_config__.tag for kind in get_args(Signal)}
 
 
@@ -45,7 +63,7 @@ def encode(event: Event | Signal) -> bytes:
 def decode(data: bytes) -> Event:
     """The event in the bytes; raises EventError with the kind seen when it is unknown or damaged."""
     try:
-        return as_of_today(_decoder.decode(data))
+        return _decoder.decode(data)
     except _UNREADABLE as error:
         raise EventError(_explain(data, error, "an event", _KINDS)) from None
 
@@ -77,6 +95,11 @@ def _explain(data: bytes, error: Exception, what: str, kinds: Collection[object]
         return f"no {name}: {what} is an array that starts with its kind; seen {type(untyped).__name__}"
     if tag in kinds:
         return f"damaged {name} of kind {tag}: {error}"
+    if tag in TAGS_BEFORE_RELEASE:
+        return (
+            f"an event of kind {tag} was written before the first release, and such logs are read no more. Start under "
+            "a new application name"
+        )
     kind = tag.rpartition("/")[0]
     known = sorted(k for k in map(str, kinds) if k.rpartition("/")[0] == kind)
     if known:

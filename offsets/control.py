@@ -6,7 +6,7 @@ Rules, the same in every reader:
    term is one process's.
 2. Every other event counts if its term is the highest, and if its *number* is the next one of that term. So an append
    that arrives late, behind another decision or for the second time, counts for nothing; a coordinator that lost needs
-   no fence, for nobody listens to it. In terms of level 0 events have no number.
+   no fence, for nobody listens to it.
 3. JOINED counts once for each incarnation and for each birth; EXPELLED and FENCED are only ever set.
 
 A member that was fenced and owns nothing any more is forgotten, so the fold does not grow with restarts. Whoever is
@@ -42,7 +42,7 @@ from .control_events import (
     SourceIdentified,
     StoreDeclared,
 )
-from .event_values import NO_MOVE, NUMBERLESS, PinnedEnd, PlannedMove
+from .event_values import NO_MOVE, PinnedEnd, PlannedMove
 
 LOAD: Final = "load"
 """The cause of a plan that is not an event of the control log."""
@@ -123,12 +123,10 @@ class Control:
 
     created: AppCreated | None = None
     app_birth: str = ""
-    """Text that no other application's logs have; "": nobody has taken part yet."""
+    """Text that no other application's logs have; "": nobody was elected yet."""
     level: int = 0
     term: int = 0
-    is_numbered: bool = False
-    """Whether the events of the term have numbers."""
-    number: int = NUMBERLESS
+    number: int = 0
     coordinator: str | None = None
     coordinator_instance: str = ""
     """The name of who was elected last; "" for none."""
@@ -201,12 +199,10 @@ def event_counts(control: Control, event: ControlEvent) -> bool:
         case AppCreated():
             return control.created is None
         case CoordinatorElected():
-            # One of level 0 that comes behind the rise of the level: its writer can't read this log any more.
             is_ours = event.app_birth == control.app_birth or not control.app_birth
-            return event.term > control.term and (is_ours if event.app_birth else control.level == 0)
+            return event.term > control.term and is_ours
         case _:
-            number = control.number + 1 if control.is_numbered else NUMBERLESS
-            return event.term == control.term and event.number == number
+            return event.term == control.term and event.number == control.number + 1
 
 
 def evolve_control(control: Control, event: ControlEvent) -> Control:
@@ -224,8 +220,7 @@ def take(control: Control, event: ControlEvent) -> None:
     if isinstance(event, CoordinatorElected):
         control.term, control.coordinator = event.term, event.birth
         control.coordinator_instance, control.is_vacant = event.instance, False
-        control.is_numbered, control.number = bool(event.app_birth), NUMBERLESS
-        control.app_birth = event.app_birth or control.app_birth
+        control.app_birth, control.number = event.app_birth, 0
         return
     control.number = event.number
     match event:
@@ -260,7 +255,6 @@ def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpel
         if event.incarnation > control.incarnation_max and control.member_of(event.birth) is None:
             control.members[event.incarnation] = Member(event)
             control.incarnation_max = event.incarnation
-            control.app_birth = control.app_birth or event.birth  # on logs of level 0 nothing else says it
             control.group_epoch += 1
         return
     member = control.members.get(event.incarnation)

@@ -18,7 +18,7 @@ class CoordinatorElected(LogEvent, frozen=True, tag="coordinator_elected/2"):
 
     ``instance``: the name that the process goes by; ``birth``: text that no other run of a process ever had.
     ``app_birth``: text that no other application's logs have. The first election fixes it, and one with another does
-    not count; "" in one of level 0. The numbers of its term begin at 1.
+    not count. The numbers of its term begin at 1.
     """
 
     term: int
@@ -66,8 +66,8 @@ class MemberRefused(_Numbered, frozen=True, tag="member_refused/1"):
 class MemberExpelled(_Numbered, frozen=True, tag="member_expelled/2"):
     """The incarnation is to commit no more. Ends nothing by itself: the next grant does.
 
-    ``cause``: silent, left, superseded, stuck or operator; "" in one of level 0. ``hold_ms``: so long its ranges with
-    state wait for the return of its name.
+    ``cause``: silent, left, superseded, stuck or operator. ``hold_ms``: so long its ranges with state wait for the
+    return of its name.
     """
 
     incarnation: int
@@ -142,7 +142,7 @@ class PartitionStarted(_Numbered, frozen=True, tag="partition_started/3"):
     """The application reads a source partition from ``offset`` on: the audit's left edge.
 
     ``start``: what it was told to start from, in its own words, or "added" for a partition that came to its topic
-    later (see starts.py). ``partitions``: how many the topic had then; 0: it was not written down.
+    later (see starts.py). ``partitions``: how many the topic had then.
     """
 
     topic: str

@@ -12,7 +12,7 @@ from ..keyrange.ranges import WHOLE, KeyRange
 from .codec import EVENT_BYTES_MAX
 from .control import Control
 from .control_events import RangesGranted, StoreDeclared
-from .event_values import NO_MOVE, NUMBERLESS, Band, Tile, Writer
+from .event_values import NO_MOVE, Band, Tile, Writer
 from .events import Committed, LogOpened
 from .ledger import Ledger, Place
 from .signals import StoreAsked
@@ -35,7 +35,7 @@ class Turn:
     number that its next decision has.
     """
 
-    def __init__(self, term: int, number: int = NUMBERLESS) -> None:
+    def __init__(self, term: int, number: int = 0) -> None:
         self.term, self.number = term, number
 
     def next(self) -> tuple[int, int]:

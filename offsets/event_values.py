@@ -8,12 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 LEVEL: Final = 1
-"""The highest level of events that this version reads. Those of level 0 are what older_events.py has of the control
-log; all that are here are of level 1."""
-NUMBERLESS: Final = 0
-"""The number of a control event of level 0, from before events had one. Numbers begin at 1."""
-EVERYBODY: Final = 0
-"""In place of incarnations: all that there were before. No member has it."""
+"""The highest level of events that this version reads. A log begins at level 0; the first join raises it."""
 RATE_PER_S_MAX: Final = 1_000_000.0
 """Of a limited rate."""
 NO_MOVE: Final = 0

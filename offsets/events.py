@@ -1,13 +1,12 @@
 """The facts in our logs: frozen, tagged, versioned, in the past tense.
 
 Rule 1: the tag carries the schema version (``committed/1``). A changed meaning is a new tag; the golden files in
-``tests/offsets/golden`` pin the bytes of every tag ever written. Rule 2: offsets are half-open, ``[offset_from,
+``tests/offsets/golden`` pin the bytes of every tag. Rule 2: offsets are half-open, ``[offset_from,
 offset_to)``; points are half-open, ``[first, end)``. Rule 3: times in events are durations in ms from the time at
 which the event was appended, for clocks differ. Rule 4: nothing here decides anything; see control.py and ledger.py.
 
 Here are those of the offset log ``<app>.offsets`` (partitioned by source partition, written by members inside their
-transactions). Those of the control log are in control_events.py, what earlier versions wrote in older_events.py. What
-is told and is no fact: signals.py.
+transactions). Those of the control log are in control_events.py. What is told and is no fact: signals.py.
 """
 
 from typing import TypeAlias
@@ -113,7 +112,6 @@ class StateChanged(LogEvent, frozen=True, tag="state_changed/2"):
 
     ``succeeded``: incarnations that were fenced before the writer's grant, and whose changes the writer has seen in the
     changelog. Its own beacon stands behind theirs, so theirs are deleted with this transaction and asked for no more.
-    ``EVERYBODY`` in one from when one process wrote at a time.
     """
 
     incarnation: int

@@ -36,7 +36,7 @@ from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
 from .control import Control, event_counts, take
 from .control_events import ControlEvent, RangesGranted
-from .event_values import EVERYBODY, Edge, Tile
+from .event_values import Edge, Tile
 from .events import (
     Committed,
     Event,
@@ -126,7 +126,6 @@ class PartitionLedger:
         for epoch, part in partition.parts.items():
             for a, b, _ in part.froms.pieces():
                 partition.newest.put(a, b, epoch)
-        _close(partition, list(partition.parts))
         return partition
 
     @property
@@ -230,8 +229,6 @@ def evolve(ledger: Ledger, event: Event) -> Ledger:
             _evolve_partition(_partition(ledger, event.topic, event.partition), event)
         case StateChanged():
             partition = _partition(ledger, event.topic, event.partition)
-            if EVERYBODY in event.succeeded:
-                partition.changed.clear()
             for incarnation in event.succeeded:
                 partition.changed.pop(incarnation, None)
             partition.changed[event.incarnation] = event.transaction

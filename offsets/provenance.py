@@ -1,10 +1,10 @@
 """Where an output came from: one compact header on each output and dead letter, and the hash that is summed up.
 
 The header ``kl`` holds a msgpack array ``[2, app_id, source topic, source partition, source offset, i, n]``: the output
-is the i-th (from 0) of the n outputs of that record, and an application of that id made it. Version 1, of which there
-are outputs for as long as their topics keep them, has no ``app_id``. The digest of an output is, in Spark's terms,
-``xxhash64(string topic, int partition, bigint offset, int i, string destination)``, read as an unsigned 64-bit integer;
-a commit event carries the sum of them mod 2**64. What the header says of the application is no part of it.
+is the i-th (from 0) of the n outputs of that record, and an application of that id made it. The digest of an output is,
+in Spark's terms, ``xxhash64(string topic, int partition, bigint offset, int i, string destination)``, read as an
+unsigned 64-bit integer; a commit event carries the sum of them mod 2**64. What the header says of the application is no
+part of it.
 
 A dead letter has three headers more, which no other output has.
 """
@@ -20,15 +20,12 @@ ERROR_HEADER: Final = "kl-error"
 ATTEMPTS_HEADER: Final = "kl-attempts"
 TIMESTAMP_HEADER: Final = "kl-timestamp"
 VERSION: Final = 2
-VERSIONS: Final = (1, 2)
 APP_ID_BYTES: Final = 8
 DIGEST_MASK: Final = (1 << 64) - 1
 
 
 class Provenance(NamedTuple):
-    """The decoded header. ``app_id``: of the application that wrote it; empty in version 1. ``i`` counts from 0 to
-    ``n - 1``.
-    """
+    """The decoded header. ``app_id``: of the application that wrote it. ``i`` counts from 0 to ``n - 1``."""
 
     version: int
     app_id: bytes
@@ -39,22 +36,10 @@ class Provenance(NamedTuple):
     n: int
 
 
-class _Provenance1(NamedTuple):
-    version: int
-    topic: str
-    partition: int
-    offset: int
-    i: int
-    n: int
-
-
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Provenance)
-_decoder_1 = msgspec.msgpack.Decoder(_Provenance1)
 _untyped = msgspec.msgpack.Decoder()
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_BEGIN_1: Final = b"\x96\x01"
-"""An array of 6 whose first item is 1."""
 
 
 def app_id_of(birth: str) -> bytes:
@@ -105,9 +90,6 @@ def decode_provenance(data: bytes) -> Provenance:
     """The header's fields; raises ValueError for a damaged one or an unknown version."""
     unreadable: Exception | None = None
     try:
-        if data[:2] == _BEGIN_1:
-            first = _decoder_1.decode(data)
-            return Provenance(1, b"", first.topic, first.partition, first.offset, first.i, first.n)
         provenance = _decoder.decode(data)
         if provenance.version == VERSION:
             if len(provenance.app_id) == APP_ID_BYTES:  # not in its type: the compiler keeps no annotations
@@ -124,9 +106,8 @@ def _explain(data: bytes, error: Exception | None) -> str:
         untyped = _untyped.decode(data)
     except _UNREADABLE:
         untyped = None
-    if isinstance(untyped, list) and untyped and type(untyped[0]) is int and untyped[0] not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
-        return f"unknown version of the {HEADER!r} header: seen {untyped[0]}, known are {known}"
+    if isinstance(untyped, list) and untyped and type(untyped[0]) is int and untyped[0] != VERSION:
+        return f"unknown version of the {HEADER!r} header: seen {untyped[0]}, known is {VERSION}"
     return f"damaged {HEADER!r} header: {error}"
 
 

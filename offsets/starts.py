@@ -11,7 +11,6 @@ from typing import Final
 from .control import Control
 
 EARLIEST: Final = "earliest"
-"""What a partition was started from before there was a choice: the first record there was."""
 LATEST: Final = "latest"
 ADDED: Final = "added"
 """What a partition that came later is started from, in its event."""

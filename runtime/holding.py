@@ -19,7 +19,6 @@ What is released in a transaction whose outcome is not known here is taken up wh
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -227,9 +226,9 @@ class Holding:
                 self._take_up(lacking)
             elif self._is_promised():
                 self.expects()
-        counts = Counter(topic for topic, _ in control.started)
-        for (topic, _), event in control.begun.items():  # level 0 does not say how many there are
-            counts[topic] = max(counts[topic], event.partitions)
+        counts: dict[str, int] = {}
+        for (topic, _), event in control.begun.items():
+            counts[topic] = max(counts.get(topic, 0), event.partitions)
         for run in self.runs:
             run.dispatch.partitions = counts[run.dispatch.topic]
         self.keeper.learner.follow(state.copies)  # behind what is taken back, of which nothing was written since

@@ -22,7 +22,7 @@ from .ownership import NOBODY, Claim, Edges, Epoch, OffsetLog, Ownership, cuts_o
 LEFT = "left"
 """The cause of an expulsion: the member stopped in order."""
 UNPLANNED = "unplanned"
-"""The cause of a move that no plan names: of when one process wrote at a time."""
+"""The cause of a move that no plan names, as no coordinator writes it."""
 
 
 class Times(NamedTuple):

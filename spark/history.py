@@ -2,9 +2,9 @@
 
 Nothing here is shared with the ledger that it checks. Rules: an election counts if its term is above all before it and
 it names the application as the first one did; a decision counts while its term is the highest, if its number is the
-next one of that term (in terms of level 0 it has none). A member joins once. Epoch e holds at each point from the
-offset of its own grant to that of the next higher epoch over the point. A worker's number names one range for ever.
-Who owns what, and whether it may: ownership.py.
+next one of that term. A member joins once. Epoch e holds at each point from the offset of its own grant to that of the
+next higher epoch over the point. A worker's number names one range for ever. Who owns what, and whether it may:
+ownership.py.
 """
 
 from collections import defaultdict
@@ -18,14 +18,13 @@ from ..offsets.control_events import (
     AppCreated,
     CoordinatorElected,
     Decision,
-    LevelRaised,
     MemberFenced,
     MemberJoined,
     PartitionStarted,
     RangesGranted,
     StoreDeclared,
 )
-from ..offsets.event_values import NUMBERLESS, Band
+from ..offsets.event_values import Band
 from ..offsets.events import Event, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from ..offsets.provenance import app_id_of
 from .report import Example
@@ -87,7 +86,7 @@ class Grants:
     fenced: set[int] = field(default_factory=set)
     """Incarnations that can commit no more."""
     app_birth: str = ""
-    """The first election says it; on logs of level 0 who joined first."""
+    """The first election says it."""
     problems: list[Example] = field(default_factory=list)
     counted: list[tuple[int, Event]] = field(default_factory=list)
     """The events that count, with their positions."""
@@ -119,7 +118,7 @@ class _Turns:
         self.app_birth = ""
         self.passed_over = 0
         self.problems: list[Example] = []
-        self._term, self._has_numbers, self._level = -1, False, 0
+        self._term = -1
         self._taken: list[Event] = []
         """The decisions of the term that count."""
 
@@ -135,11 +134,10 @@ class _Turns:
         return counts
 
     def _elects(self, event: CoordinatorElected) -> bool:
-        is_ours = event.app_birth in (self.app_birth, "") or not self.app_birth
-        if event.term <= self._term or not is_ours or (self._level and not event.app_birth):
+        is_ours = event.app_birth == self.app_birth or not self.app_birth
+        if event.term <= self._term or not is_ours:
             return False
-        self._term, self._taken, self._has_numbers = event.term, [], bool(event.app_birth)
-        self.app_birth = self.app_birth or event.app_birth
+        self._term, self._taken, self.app_birth = event.term, [], event.app_birth
         return True
 
     def _is_next(self, position: int, event: Decision) -> bool:
@@ -147,18 +145,14 @@ class _Turns:
             if event.term > self._term:
                 self._object(position, event, "nobody was elected for its term")
             return False
-        following = len(self._taken) + 1 if self._has_numbers else NUMBERLESS
+        following = len(self._taken) + 1
         if event.number != following:
-            if not NUMBERLESS < event.number < following:
+            if not 0 < event.number < following:
                 self._object(position, event, f"out of turn: number {following} is next")
             elif event != self._taken[event.number - 1]:
                 self._object(position, event, "another decision had its number")
             return False
         self._taken.append(event)
-        if isinstance(event, MemberJoined) and not self.app_birth:
-            self.app_birth = event.birth
-        if isinstance(event, LevelRaised):
-            self._level = max(self._level, event.level)
         return True
 
     def _object(self, position: int, event: Decision, problem: str) -> None:

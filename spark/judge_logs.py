@@ -8,7 +8,6 @@ from pyspark.sql import functions as F
 
 from ..keyrange.steps import Steps
 from ..offsets.codec import decode
-from ..offsets.event_values import EVERYBODY
 from ..offsets.events import Event, LogOpened, SnapshotTaken
 from .brokers import Place, Span
 from .history import Snapshot, Source, WorkerSpan, fold_workers, left_edges, oldest_snapshot
@@ -109,7 +108,7 @@ def _changed_last(history: History, others: DataFrame) -> dict[Source, dict[int,
         source: {
             incarnation: transaction
             for incarnation, (position, transaction) in writers_of.items()
-            if position >= max(ended[source].get(incarnation, -1), ended[source].get(EVERYBODY, -1))
+            if position >= ended[source].get(incarnation, -1)
         }
         for source, writers_of in last.items()
     }

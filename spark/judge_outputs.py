@@ -1,7 +1,6 @@
 """Last stage: the visible outputs and dead letters, against the records, the commits and what the sources give.
 
-An output is the application's if its header names it. One of version 1 names nobody: it is the application's if it is
-of a topic that the application reads. Those of others are counted, not judged.
+An output is the application's if its header names it. Those of others are counted, not judged.
 
 A replay is no output: a dead letter that somebody wrote back, with its headers, to the topic that its record came from.
 A letter of a topic never lies in that topic, and no handler writes headers of letters, so nothing else looks like one.
@@ -102,11 +101,9 @@ def _outputs(run: Run, *, values: bool) -> DataFrame:
     columns = "topic,partition,offset,kl_app,kl_topic,kl_source,kl_partition,kl_offset,kl_i,kl_n,kl_damaged,kl_letter"
     spans: dict[Place, Span] = dict(run.pins.outputs)
     read = run.read("keylanes_records", spans, columns + (",key,value" if values else ""), headed="true")
-    of_sources = F.col("kl_topic").isin(sorted({topic for topic, _ in run.sources}))
-    named = F.col("kl_app") == F.lit(run.pins.grants.app_id)
-    own = F.coalesce(F.when(F.col("kl_app").isNull(), of_sources).otherwise(named), F.lit(False))
+    named = F.coalesce(F.col("kl_app") == F.lit(run.pins.grants.app_id), F.lit(False))
     replay = F.coalesce(F.col("kl_letter") & named & (F.col("kl_topic") == F.col("topic")), F.lit(False))
-    return read.withColumns({"own": own & ~F.col("kl_damaged") & ~replay, "replay": replay}).drop("kl_app", "kl_letter")
+    return read.withColumns({"own": named & ~replay, "replay": replay}).drop("kl_app", "kl_letter")
 
 
 def _judge_key_order(run: Run, ours: DataFrame, total: int) -> None:

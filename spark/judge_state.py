@@ -113,16 +113,7 @@ def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDe
 def _looked_at(read: Mapping[str, DataFrame]) -> dict[Source, _Found]:
     looked = [state.overview(frame).select(F.lit(source).alias("topic"), "*") for source, frame in read.items()]
     rows = reduce(DataFrame.unionAll, looked).collect()
-    return {(topic, partition): _Found(keys, _by_writer(found)) for topic, partition, keys, found in rows}
-
-
-def _by_writer(found: Iterable[tuple[int | None, int | None]]) -> dict[int | None, int | None]:
-    """Of a writer with a beacon of each kind the newer transaction; None if one of them is not whole."""
-    beacons: dict[int | None, int | None] = {}
-    for incarnation, transaction in found:
-        known = beacons.get(incarnation, -1)
-        beacons[incarnation] = None if transaction is None or known is None else max(known, transaction)
-    return beacons
+    return {(topic, partition): _Found(keys, dict(found)) for topic, partition, keys, found in rows}
 
 
 def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataFrame], keys: int) -> None:

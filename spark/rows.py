@@ -37,8 +37,7 @@ RECORD_SCHEMA = (
     "kl_damaged boolean, kl_letter boolean"
 )
 """``source`` and ``kl_source`` number the audited source partitions; ``kl_*`` come from the provenance header.
-``kl_app`` is null where a header of version 1 does not say who wrote it. ``kl_letter``: it has the headers of a dead
-letter, too."""
+``kl_letter``: it has the headers of a dead letter, too."""
 
 Sources: TypeAlias = Mapping[tuple[str, int], int]
 """The number of each audited source partition."""
@@ -170,7 +169,7 @@ class Provenances:
         ):
             return _DAMAGED
         number = self._sources.get((p.topic, p.partition), -1)
-        return p.app_id or None, p.topic, number, p.partition, p.offset, p.i, p.n, False, is_letter
+        return p.app_id, p.topic, number, p.partition, p.offset, p.i, p.n, False, is_letter
 
 
 _NO_PROVENANCE: _Row = (None, None, None, None, None, None, None, None, None)

@@ -27,7 +27,7 @@ from .source import register
 HEAD_BYTES = 10
 """Point, store and length of the key in front of a state key."""
 BEACON_KEY_BYTES = 9
-"""A byte 0 and the incarnation; before there was one for each writer the byte 0 alone."""
+"""A byte 0 and the incarnation."""
 STATE_COLUMNS = ("partition", "point", "store", "key", "map_key", "value", "deadline_ms")
 
 
@@ -123,15 +123,12 @@ def point_in(key: str) -> Column:
 def overview(read: DataFrame) -> DataFrame:
     """partition, keys, beacons: how many keys there are beside these, and incarnation and transaction of each beacon.
 
-    ``beacons`` holds nulls where one is not whole.
+    A transaction is null where its beacon is not whole.
     """
     key, value = F.col("key"), F.col("value")
-    is_own = F.length(key) == BEACON_KEY_BYTES
-    own = F.when(F.length(value) == 8, _number(value, 1, 8))
-    is_old_whole = F.length(value) == 16
     parts = F.struct(
-        F.when(is_own, _number(key, 2, 8)).when(is_old_whole, _number(value, 1, 8)).alias("incarnation"),
-        F.when(is_own, own).when(is_old_whole, _number(value, 9, 8)).alias("transaction"),
+        _number(key, 2, 8).alias("incarnation"),
+        F.when(F.length(value) == 8, _number(value, 1, 8)).alias("transaction"),
     )
     return read.groupBy("partition").agg(
         F.count_if(~_is_beacon(key)).alias("keys"),
@@ -180,7 +177,7 @@ def unlike(expected: DataFrame, seen: DataFrame, columns: Sequence[str], values:
 
 
 def _is_beacon(key: Column) -> Column:
-    return F.length(key).isin(1, BEACON_KEY_BYTES) & (F.hex(F.substring(key, 1, 1)) == "00")
+    return (F.length(key) == BEACON_KEY_BYTES) & (F.hex(F.substring(key, 1, 1)) == "00")
 
 
 def _named_columns(side: str, values: Sequence[str]) -> list[Column]:

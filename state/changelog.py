@@ -20,15 +20,12 @@ CHANGELOG_CONFIG: Final = {
     "delete.retention.ms": "604800000",
     "min.cleanable.dirty.ratio": "0.3",
 }
-OLD_BEACON_KEY: Final = b"\x00"
-"""Of the one beacon that there was when one process wrote at a time: its value names incarnation and transaction."""
 STAYS: Final = b"\x00"
 """What a stored value without a deadline begins with; the rest is its payload."""
 BEACONS_END: Final = b"\x00\x00\x00\x01"
 """Where keys are in order, beacons of incarnations below 2**40 stand before it; of state keys only those of point 0."""
 _BEACON_KEY: Final = Struct(">BQ")
 _BEACON: Final = Struct(">Q")
-_OLD_BEACON: Final = Struct(">QQ")
 _DEADLINE: Final = Struct(">BQ")
 
 
@@ -63,8 +60,8 @@ def incarnation_of(key: bytes) -> int:
 
 
 def is_beacon_key(key: bytes) -> bool:
-    """Whether a record with this key is a beacon, of today or of before there was one for each writer."""
-    return len(key) in (_BEACON_KEY.size, len(OLD_BEACON_KEY)) and key[0] == 0
+    """Whether a record with this key is a beacon."""
+    return len(key) == _BEACON_KEY.size and key[0] == 0
 
 
 def encode_beacon(beacon: Beacon) -> tuple[bytes, bytes]:
@@ -73,13 +70,10 @@ def encode_beacon(beacon: Beacon) -> tuple[bytes, bytes]:
 
 
 def decode_beacon(key: bytes, value: bytes | None) -> Beacon:
-    """Back from ``encode_beacon``, or from the old key, which ``is_beacon_key`` takes; raises ValueError."""
-    layout = _OLD_BEACON if key == OLD_BEACON_KEY else _BEACON
-    if value is None or len(value) != layout.size:
-        raise ValueError(f"a beacon has {layout.size} bytes; seen {None if value is None else len(value)}")
-    if key == OLD_BEACON_KEY:
-        return Beacon(*layout.unpack(value))
-    return Beacon(incarnation_of(key), layout.unpack(value)[0])
+    """Back from ``encode_beacon``, of a key that ``is_beacon_key`` takes; raises ValueError."""
+    if value is None or len(value) != _BEACON.size:
+        raise ValueError(f"a beacon has {_BEACON.size} bytes; seen {None if value is None else len(value)}")
+    return Beacon(incarnation_of(key), _BEACON.unpack(value)[0])
 
 
 def encode_stored(payload: bytes, deadline_ms: int | None = None) -> bytes:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
-from .changelog import BEACONS_END, OLD_BEACON_KEY, decode_beacon, incarnation_of, is_beacon_key
+from .changelog import BEACONS_END, beacon_key, decode_beacon, incarnation_of, is_beacon_key
 from .keys import is_state_key, point_in
 from .tables import Change, Mark, Marker, Table
 
@@ -236,35 +236,15 @@ class Writers:
         return self.incarnation_max is not None and incarnation > self.incarnation_max
 
 
-class Beacons:
-    """What is in one changelog. ``found``: of each writer the transaction in its newest beacon; None: that was deleted.
-    ``old``: the writer that the one beacon of before names, if it is there.
-    """
-
-    def __init__(self) -> None:
-        self.found: dict[int, int | None] = {}
-        self.old: int | None = None
-
-    def take(self, key: bytes, value: bytes | None) -> None:
-        """The newest record with the key of a beacon; raises ValueError for one that is none."""
-        if value is not None:
-            beacon = decode_beacon(key, value)
-            self.found[beacon.incarnation] = max(self.found.get(beacon.incarnation) or 0, beacon.transaction)
-            if key == OLD_BEACON_KEY:
-                self.old = beacon.incarnation
-        elif key != OLD_BEACON_KEY:
-            self.found.setdefault(incarnation_of(key), None)
-
-
 class BeaconSearch:
     """The search for the beacons of one changelog, from its end backwards, until all that are required were found.
 
-    ``position``: from where on its copy is read. If that is near, so is the beacon of whoever made the copy, and the
-    first span has both.
+    ``found``: of each writer the transaction in its newest beacon; None: that was deleted. ``position``: from where on
+    its copy is read. If that is near, so is the beacon of whoever made the copy, and the first span has both.
     """
 
     def __init__(self, writers: Writers, high: int, position: int) -> None:
-        self.beacons = Beacons()
+        self.found: dict[int, int | None] = {}
         self._writers, self._high = writers, high
         tail = high - position + BEACON_STEP
         self._spans = spans_from_end(high, tail if BEACON_STEP <= tail <= BEACON_NEAR else BEACON_STEP)
@@ -277,13 +257,12 @@ class BeaconSearch:
         for key, record in self._newest.items():
             self._keys.add(key)
             try:
-                self.beacons.take(key, record.value)
+                self.found[incarnation_of(key)] = _transaction_in(key, record.value)
             except ValueError as error:
                 raise ChangelogUnfit(f"its record at position {record.offset} is no state: {error}") from None
         self._newest.clear()
-        found = self.beacons.found
-        is_any = any(transaction is not None for transaction in found.values())
-        return None if is_any and self._writers.required <= found.keys() else next(self._spans, None)
+        is_any = any(transaction is not None for transaction in self.found.values())
+        return None if is_any and self._writers.required <= self.found.keys() else next(self._spans, None)
 
     def read(self, records: Iterable[ChangelogRecord]) -> None:
         """Records of the span, in order of offsets; what lies beyond it may be among them."""
@@ -294,7 +273,7 @@ class BeaconSearch:
 
     def check(self) -> None:
         """Raises ChangelogUnfit unless the beacons are those of the writers."""
-        check_beacons(self.beacons.found, self._writers)
+        check_beacons(self.found, self._writers)
 
 
 def spans_from_end(high: int, step: int = BEACON_STEP) -> Iterator[tuple[int, int]]:
@@ -306,29 +285,34 @@ def spans_from_end(high: int, step: int = BEACON_STEP) -> Iterator[tuple[int, in
         end, step = first, step * BEACON_STEP_GROWTH
 
 
-def check_table(table: Table, writers: Writers) -> Beacons:
-    """The beacons of a changelog that its broker keeps by key; raises ChangelogUnfit as ``check_beacons`` does.
+def _transaction_in(key: bytes, value: bytes | None) -> int | None:
+    """The transaction in a beacon; None: the beacon was deleted. Raises ValueError for what is no beacon."""
+    return None if value is None else decode_beacon(key, value).transaction
 
-    A deleted one leaves nothing there.
+
+def check_table(table: Table, writers: Writers) -> None:
+    """Look at the beacons of a changelog that its broker keeps by key; raises ChangelogUnfit as ``check_beacons`` does.
+
+    A beacon that was deleted leaves nothing there.
     """
-    beacons, at = Beacons(), OLD_BEACON_KEY
+    found: dict[int, int | None] = dict.fromkeys(writers.required)
+    at = beacon_key(0)
     while page := table.page(at, BEACONS_END, _PAGE_ENTRIES):
         for key, value in page:
             if is_beacon_key(key):
                 try:
-                    beacons.take(key, value)
+                    found[incarnation_of(key)] = _transaction_in(key, value)
                 except ValueError as error:
                     raise ChangelogUnfit(f"its key {key.hex()} is no state: {error}") from None
         at = page[-1][0] + b"\x00"
-    check_beacons({**dict.fromkeys(writers.required), **beacons.found}, writers)
-    return beacons
+    check_beacons(found, writers)
 
 
 def check_beacons(found: Mapping[int, int | None], writers: Writers) -> None:
     """Raises ChangelogUnfit unless the beacons of a changelog are what the offset log knows: of a fenced writer exactly
     its last transaction, of one that lives that or a later one, and none of a writer that changed nothing.
 
-    ``found``: see ``Beacons``. A beacon that was deleted is in order if a living writer has written since the logs
+    ``found``: see ``BeaconSearch``. A beacon that was deleted is in order if a living writer has written since the logs
     were read: it has succeeded the other one.
     """
     changed = writers.changed

@@ -15,8 +15,6 @@ Rules:
   process that is alone finds the copies of the one before it.
 - The folder of a name is the name itself if that begins with a letter and is no file of ours; else "=" stands in front,
   which no name may hold. So no name is taken for a number, for a path or for a file of ours.
-- Copies that an older version left right in the state folder are moved to the number 0 of their application. Each step
-  of that can be the last one: the next start goes on from there.
 
 Locks are those of ``flock``: the system lets go of them when a process dies. A child that was forked holds none of its
 parent's. Where there is no ``flock`` every subfolder looks free, and RocksDB's own lock refuses a second process.
@@ -30,9 +28,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from .copies import FORMAT, KIND, check_copies
+from .copies import KIND
 from .rocks import (
-    CACHE_BYTES,
     LOCK_FILE,
     MARKER,
     RocksInUse,
@@ -47,31 +44,25 @@ from .rocks import (
 
 SUBFOLDERS: Final = "subfolders"
 SUBFOLDERS_FORMAT: Final = 1
-ADOPTING: Final = ".adopting"
-"""In an application's folder: what is moved there from the state folder, until all of it is there."""
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 
 class Claimed(NamedTuple):
-    """What ``claim`` gives. ``lock``: close it to let go. ``was_adopted``: an older version's copies were moved."""
+    """What ``claim`` gives. ``lock``: close it to let go."""
 
     folder: Path
     lock: "Lock"
-    was_adopted: bool
 
 
 class NameInUse(RocksInUse):
     """A process of this machine has the subfolder of the name, and so the name itself."""
 
 
-def claim(
-    parent: Path | str, app: str, name: str | None = None, *, birth: str = "", cache_bytes: int = CACHE_BYTES
-) -> Claimed:
+def claim(parent: Path | str, app: str, name: str | None = None, *, birth: str = "") -> Claimed:
     """A subfolder for this process alone: that of its name, else of the lowest free number; made if there is none.
     ``birth``: text that no other run of a process ever had.
 
-    Blocks while another process looks for its own. Raises NameInUse, or RocksError: the state folder is no such
-    folder, or an older version's copies are in use, damaged or another application's.
+    Blocks while another process looks for its own. Raises NameInUse, or RocksError: the state folder is no such folder.
     """
     parent = Path(os.path.abspath(parent))
     with in_words_of_system(parent):
@@ -82,14 +73,13 @@ def claim(
             looking.wait()
             _check(parent)
             folder = parent / folder_of(app)
-            was_adopted = _adopt(parent, folder, app, cache_bytes)
             if is_empty(parent):
                 write_marker(parent, SUBFOLDERS, SUBFOLDERS_FORMAT)
             parent.chmod(0o700)
             _make_private(folder)
             lock = _lowest_free(folder) if name is None else _of_name(folder, app, name)
             lock.sign(birth)
-            return Claimed(lock.folder, lock, was_adopted)
+            return Claimed(lock.folder, lock)
         finally:
             looking.close()
 
@@ -169,81 +159,9 @@ def _make_private(folder: Path) -> None:
 
 
 def _check(parent: Path) -> None:
-    """Raises RocksError when a folder is neither new, nor one of subfolders, nor an older version's."""
-    if kind_in(parent) == KIND:
-        check_marker(parent, KIND, FORMAT)
-    elif not is_empty(parent):
+    """Raises RocksError when a folder is neither new, nor one of subfolders."""
+    if not is_empty(parent):
         check_marker(parent, SUBFOLDERS, SUBFOLDERS_FORMAT)
-
-
-# --- what an older version left --------------------------------------------------------------------------------------
-
-
-def _adopt(parent: Path, folder: Path, app: str, cache_bytes: int) -> bool:
-    """Move copies that lie right in the state folder to the application's number 0; whether there were any.
-
-    1. The copies are opened once: they are whole, this application's, and nobody works with them.
-    2. The folder ``ADOPTING`` is made. As long as there is one, a start goes on with step 4.
-    3. The marker is replaced. From here on an older version refuses the state folder.
-    4. All files are moved, each in one step, RocksDB's lock last, which is held from before step 3: an older version
-       that read the marker before it was replaced can't begin to write in the middle.
-    5. The marker is written, and the folder gets its name.
-    """
-    adopting = folder / ADOPTING
-    is_old = kind_in(parent) == KIND
-    if not is_old and not adopting.is_dir():
-        return False
-    if is_old:
-        check_copies(parent, app=app, cache_bytes=cache_bytes)
-    for made in (folder, adopting):
-        _make_private(made)
-    held = _hold_database(parent)
-    try:
-        if is_old:
-            write_marker(parent, SUBFOLDERS, SUBFOLDERS_FORMAT)
-        files = [entry.name for entry in os.scandir(parent) if entry.is_file(follow_symlinks=False)]
-        for name in sorted(files, key=lambda name: (name == "LOCK", name)):
-            if name != LOCK_FILE and not name.startswith(MARKER):
-                os.rename(parent / name, adopting / name)
-        write_marker(adopting, KIND, FORMAT)
-        _sync(adopting)
-        os.rename(adopting, folder / "0")
-        _sync(folder)
-        _sync(parent)
-    finally:
-        if held is not None:
-            os.close(held)
-    return True
-
-
-def _hold_database(parent: Path) -> int | None:
-    """RocksDB's own lock of a database that this process has not open; raises RocksInUse. None: there is no database
-    any more, or no such locks.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    try:
-        descriptor = os.open(parent / "LOCK", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise RocksInUse(parent, holder_of(parent / "LOCK")) from error
-    return descriptor
-
-
-def _sync(folder: Path) -> None:
-    """Have on the disk which files there are."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from ...brokers.waiting import within_limit
 from ...errors import FencedError, LogError
 from ...group.members import comes_back
 from ...offsets.control import Member
-from ...offsets.event_values import EVERYBODY
 from ...offsets.events import OffsetEvent
 from ...offsets.ledger import Ledger, Place, evolve_all
 from ...offsets.provenance import app_id_of
@@ -206,8 +205,7 @@ class OwnLedger:
             await self.logs.ends_of([self.logs.offsets(number) for number in log_partitions])
         else:
             await self.read()
-        incarnation = self.identity.incarnation or EVERYBODY
-        await self.read_offsets_to(await self.identity.ends.offsets(log_partitions, incarnation))
+        await self.read_offsets_to(await self.identity.ends.offsets(log_partitions, self.identity.incarnation or 0))
 
     async def read_offsets_to(self, ends: Mapping[TopicPartition, int]) -> None:
         """Read partitions of the offset log up to these positions. Raises LogError, BrokerError."""

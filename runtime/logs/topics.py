@@ -23,7 +23,7 @@ BROKER_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 LOG_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", **BROKER_TIME}
 """Nothing may expire from our logs by itself: an idle log with time retention empties itself. How old an event is
-matters to the history alone; logs of older versions have the times of those who wrote.
+matters to the history alone.
 """
 
 SIGNALS_CONFIG = {"cleanup.policy": "delete", "retention.ms": "1800000", "segment.ms": "600000", **BROKER_TIME}

@@ -18,7 +18,7 @@ from ...errors import StateError, StoreError
 from ...keyrange.ranges import KeyRange
 from ...state.changes import StateChanges
 from ...state.overlay import Changes, Layer
-from ...state.restore import Beacons, ChangelogUnfit, Writers, check_table
+from ...state.restore import ChangelogUnfit, Writers, check_table
 from ...state.rocks import RocksError
 from ...state.tables import Change, LocalCopy, Mark, Marker
 from ..handlers.partition_state import PartitionState
@@ -68,10 +68,6 @@ class Storage(Protocol):
     def unwritten_bytes(self) -> int | None:
         """How much committed state waits for ``write``, about; None: none."""
 
-    @property
-    def old_beacon(self) -> int | None:
-        """The writer that the beacon of before names, if it was there when this was restored."""
-
     async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> CopyToRestore | None:
         """What has to be restored before the state of these ranges is ready; None: nothing, it is ready.
 
@@ -95,17 +91,15 @@ class BrokerTable:
 
     def __init__(self, changelog: TopicPartition, state: PartitionState, threads: StateThreads) -> None:
         self.changelog, self.state = changelog, state
-        self.old_beacon: int | None = None
         self._threads = threads
 
     async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> None:
         """See ``Storage``."""
         if writers is not None:
             try:
-                beacons = await self._threads.run(check_table, self.state.table, writers)
+                await self._threads.run(check_table, self.state.table, writers)
             except ChangelogUnfit as error:
                 raise StateError(f"{self.changelog.topic}[{self.changelog.partition}]: {error}") from error
-            self.old_beacon = beacons.old
         self.state.make_ready(ranges)
 
     def committed(self, changed: StateChanges, position: int | None) -> None:  # noqa: ARG002  # a table has no marker
@@ -124,7 +118,6 @@ class OwnCopy:
     """A ``Storage`` in a local copy, which follows the changelog.
 
     ``position``: all changes of the changelog below it are in the copy; None: nothing was restored so far.
-    ``old_beacon``: see ``Storage``.
     """
 
     def __init__(
@@ -133,7 +126,6 @@ class OwnCopy:
         """``state`` has a ``CopyTable`` of the same copy."""
         self.changelog, self.state, self.copy = changelog, state, copy
         self.position: int | None = None
-        self.old_beacon: int | None = None
         self._threads = threads
         self._committed_to: int | None = None
         """Where committed changes end that are not in the copy yet; None: there are none."""
@@ -151,10 +143,7 @@ class OwnCopy:
     async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> CopyToRestore:
         """See ``Storage``."""
         held = tuple(ranges)
-        return CopyToRestore(self.changelog, self.copy, held, writers, partial(self.restored, held), self._find)
-
-    def _find(self, beacons: Beacons) -> None:
-        self.old_beacon = beacons.old
+        return CopyToRestore(self.changelog, self.copy, held, writers, partial(self.restored, held))
 
     def restored(self, ranges: Sequence[KeyRange]) -> None:
         """The copy of these ranges is whole."""

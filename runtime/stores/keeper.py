@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ...brokers.partitioner import Partitioner
 from ...brokers.protocol import Broker, ConsumerRecord, Outgoing, TopicDescription, TopicPartition
@@ -18,7 +18,7 @@ from ...keyrange.ranges import KeyRange
 from ...offsets.decide import WRITERS_MAX, StoreSpec
 from ...offsets.events import StateChanged
 from ...offsets.ledger import Ledger, Place
-from ...state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, changelog_topic, encode_beacon
+from ...state.changelog import Beacon, beacon_key, changelog_topic, encode_beacon
 from ...state.changes import StateChanges
 from ...state.overlay import OverlayEntry
 from ...state.restore import Writers
@@ -53,18 +53,6 @@ MARKS_EVERY_S: Final = 600.0
 """Markers of partitions that nothing changes are renewed so often: an old one means a restore from the start."""
 
 
-class Succession(NamedTuple):
-    """Fenced writers whose changes this process has seen, and the beacons of them that it deletes with its first change
-    of the partition's state.
-    """
-
-    incarnations: tuple[int, ...]
-    keys: tuple[bytes, ...]
-
-
-_NOBODY: Final = Succession((), ())
-
-
 class Keeper:
     """Opened once a run; everything is called on the loop."""
 
@@ -89,8 +77,10 @@ class Keeper:
         self._copies: LocalCopies | None = None
         self._behind: dict[Place, Storage] = {}
         """Those with committed changes that they don't hold yet."""
-        self._successions: dict[Place, Succession] = {}
-        """Those that no committed transaction has named yet."""
+        self._succeeded: dict[Place, tuple[int, ...]] = {}
+        """Fenced writers whose changes this process has seen, and whose beacons it deletes with its first change of the
+        partition's state: those that no committed transaction has named yet.
+        """
         self._seen: dict[Place, set[int]] = {}
         """Fenced writers whose beacons were found in order."""
         self._written_s = self._marked_s = 0.0
@@ -231,10 +221,7 @@ class Keeper:
         new = tuple(i for i in fenced if i not in seen)
         seen.update(new)
         if new:
-            old = (OLD_BEACON_KEY,) if self.storages[place].old_beacon in new else ()
-            before = self._successions.get(place, _NOBODY)
-            keys = tuple(dict.fromkeys((*before.keys, *map(beacon_key, new), *old)))
-            self._successions[place] = Succession((*before.incarnations, *new), keys)
+            self._succeeded[place] = (*self._succeeded.get(place, ()), *new)
 
     def take_back(self, place: Place, within: KeyRange) -> None:
         """A range that this process released comes back, and nobody has changed its state since."""
@@ -355,11 +342,11 @@ class Keeper:
         for changed in changes:
             topic, partition = changelog_topic(self.app, changed.place[0]), changed.place[1]
             records += [Outgoing(topic, partition, cell.key, value) for cell, value in changed.last.items()]
-            succession = self._successions.get(changed.place, _NOBODY)
-            records += [Outgoing(topic, partition, succeeded, None) for succeeded in succession.keys]
+            succeeded = self._succeeded.get(changed.place, ())
+            records += [Outgoing(topic, partition, beacon_key(one), None) for one in succeeded]
             records.append(Outgoing(topic, partition, key, beacon))
             count = len(changed.last)
-            events.append(StateChanged(incarnation, transaction, *changed.place, count, succession.incarnations))
+            events.append(StateChanged(incarnation, transaction, *changed.place, count, succeeded))
         return records, events
 
     async def committed(
@@ -372,7 +359,7 @@ class Keeper:
         """
         self.was_in_office(self._asked_ms)
         for changed in changes:
-            self._successions.pop(changed.place, None)
+            self._succeeded.pop(changed.place, None)
             storage = self.storages[changed.place]
             storage.committed(changed, positions.get(storage.changelog))
             if storage.unwritten_bytes is not None:
@@ -478,12 +465,9 @@ class StateFolder:
         if self._claimed is not None:
             return self._claimed.folder
         try:
-            claimed = claim(self.folder, self.app, self.name, birth=self.birth, cache_bytes=self.cache_bytes)
+            claimed = claim(self.folder, self.app, self.name, birth=self.birth)
         except NameInUse as error:
             raise FencedError(str(error)) from error
-        if claimed.was_adopted:
-            moved_to = claimed.folder.with_name("0")
-            logger.info("%s: state that an older version left in %s was moved to %s", self.app, self.folder, moved_to)
         with self._guard:
             if not self._closed:
                 self._claimed = claimed

@@ -31,7 +31,7 @@ from ...brokers.protocol import (
 from ...errors import StateError
 from ...keyrange.ranges import KeyRange
 from ...state.learning import least_position, points_of
-from ...state.restore import BEACON_STEP, Beacons, BeaconSearch, Plan, Writers, plan_restore
+from ...state.restore import BEACON_STEP, BeaconSearch, Plan, Writers, plan_restore
 from ...state.tables import Change, LocalCopy
 from ..settings import Settings
 from ..watch.statistics import Progress
@@ -57,7 +57,7 @@ class CopyToRestore(NamedTuple):
     """A copy that shall become whole for the key ranges that are held.
 
     ``writers``: who changed the partition's state, as the logs had it before; None: the changelog is not compared with
-    them. On the loop ``on_found`` is called with the beacons that are there, and later ``on_ready``: the copy is whole.
+    them. ``on_ready`` is called on the loop: the copy is whole.
     """
 
     changelog: TopicPartition
@@ -65,7 +65,6 @@ class CopyToRestore(NamedTuple):
     held: Sequence[KeyRange]
     writers: Writers | None
     on_ready: Callable[[], None]
-    on_found: Callable[[Beacons], None] = lambda _: None
 
 
 class Restore:
@@ -306,19 +305,18 @@ async def check_beacons_of(
     near copies are looked for by their own readers. Raises StateError, BrokerError.
     """
     left = {
-        source.changelog: (source, BeaconSearch(source.writers, plan.high, plan.position))
+        source.changelog: BeaconSearch(source.writers, plan.high, plan.position)
         for source, plan in planned
         if source.writers is not None
     }
     near = {one.source.changelog: one for one in opened}
     while left:
         to_read: dict[TopicPartition, tuple[int, int]] = {}
-        for changelog, (source, search) in list(left.items()):
+        for changelog, search in list(left.items()):
             with errors_of(changelog):
                 span = search.span()
                 if span is None:
                     search.check()
-                    source.on_found(search.beacons)
                     del left[changelog]
                     continue
             one = near.pop(changelog, None)
@@ -333,7 +331,7 @@ async def check_beacons_of(
         ends = {changelog: end for changelog, (_, end) in to_read.items()}
         async with contextlib.aclosing(_read(fetches, ends)) as batches:
             async for batch in batches:
-                left[batch.source][1].read(batch.records)
+                left[batch.source].read(batch.records)
 
 
 def say_cleared(changelog: TopicPartition, plan: Plan) -> None:

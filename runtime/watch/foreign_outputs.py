@@ -15,7 +15,7 @@ logger = logging.getLogger("keylanes")
 
 def source_of_other(records: Iterable[ConsumerRecord], own: bytes, handled: Collection[str]) -> str | None:
     """The source of a record that an application of another id than ``own`` made, if that topic is handled here, too;
-    None: there is no such record. A header that names no application is its own, once it has an id.
+    None: there is no such record.
     """
     for record in records:
         for name, data in record.headers:
@@ -25,7 +25,7 @@ def source_of_other(records: Iterable[ConsumerRecord], own: bytes, handled: Coll
                 made = decode_provenance(data)
             except ValueError:
                 continue
-            if made.topic in handled and (made.app_id or not own):
+            if made.topic in handled:
                 return made.topic
     return None
 

@@ -6,23 +6,39 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import TopicSpec
 from keylanes.cli.commands import run_command
+from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
+from keylanes.offsets.codec import encode
+from keylanes.offsets.control_events import AppCreated, ControlEvent, LevelRaised, PlanMade, RangesGranted
+from keylanes.offsets.event_values import Band, PlannedMove
+from keylanes.offsets.events import LogOpened, OffsetEvent, WorkersCut
+from keylanes.state.topics import NewRecord, TopicStore
 
-from ..offsets import golden_logs
+from ..stage.log_events import (
+    NO_NUMBER,
+    coordinator_elected,
+    in_turn,
+    member_expelled,
+    member_fenced,
+    member_joined,
+    partition_started,
+    range_released,
+)
 from .test_commands import folder, keylanes, started
 
 __all__ = ["folder"]
 
 SHOP = ("--app", "shop", "--broker", "embedded:data")
-OLD = Path(golden_logs.__file__).parent / "golden" / "logs-0.1.txt"
-"""Two partitions; five processes, one after the other. Their grants are of these times:"""
 GRANTED = ("2026-11-25T14:58:33.922Z", "2026-11-25T14:58:35.312Z")
+"""When two processes, one after the other, were granted both partitions."""
+BEGUN_MS: Final = 1_795_618_713_918
+"""The time of the first event: 2026-11-25T14:58:33.918Z."""
 
 
 class Said(NamedTuple):
@@ -36,16 +52,56 @@ class Said(NamedTuple):
 Group = Callable[..., Said]
 
 
+def granted(term: int, move: int, at_ms: int) -> list[tuple[int, ControlEvent]]:
+    """A plan that gives both partitions to the incarnation of this term's number, and the grants, one ms later."""
+    moves = [PlannedMove(move + p, "orders", p, 0, SPACE_END, term - 1, term, 0, 0.0, 0) for p in range(2)]
+    bands = (Band(0, SPACE_END, 0),)
+    grants = [RangesGranted(term, NO_NUMBER, m.move, term, term, "orders", m.partition, bands, (), ()) for m in moves]
+    plan = PlanMade(term, NO_NUMBER, term, term, "change", 0, 0, 1, tuple(moves))
+    return [(at_ms - 1, plan), *((at_ms, grant) for grant in grants)]
+
+
+CONTROL: Final[list[tuple[int, ControlEvent]]] = [
+    (0, AppCreated("shop", HASH_NAME, 2)),
+    (0, coordinator_elected(1, "shop-a")),
+    (1, LevelRaised(1, NO_NUMBER, 1)),
+    (1, member_joined(1, 1, "shop-a", "shop.1")),
+    *((2, partition_started(1, "orders", p, 0, "earliest", 2)) for p in range(2)),
+    *granted(1, 1, at_ms=4),
+    (1_383, coordinator_elected(2, "shop-b")),
+    (1_384, member_expelled(2, 1)),
+    (1_386, member_fenced(2, 1)),
+    (1_387, member_joined(2, 2, "shop-b", "shop.2")),
+    *granted(2, 3, at_ms=1_394),
+]
+"""Events of the control log: how many ms after the first one."""
+OFFSETS: Final[list[tuple[int, int, OffsetEvent]]] = [
+    *((3, p, LogOpened("shop", HASH_NAME, p, 2, 1, 1)) for p in range(2)),
+    *((12, p, WorkersCut(1, 2, 1, "orders", p, 0, (0, SPACE_END))) for p in range(2)),
+    *((1_434, p, WorkersCut(2, 1, 2, "orders", p, 0, (0, SPACE_END))) for p in range(2)),
+    (4_000, 1, range_released(2, 2, 2, "orders", 1, 0, SPACE_END, 0)),
+]
+"""Events of the offset log: how many ms after the first event of all, and in which partition."""
+
+
 @pytest.fixture
 def old(folder: Path) -> Path:
-    """A folder with an application and the logs of an older version."""
-    golden_logs.load(OLD, folder / "data", by_key=True)
+    """A folder with an application and its logs: the second process took over, and has released a partition."""
+    store = TopicStore.open(folder / "data")
+    for topic, partitions in (("orders", 2), ("shop.control", 1), ("shop.offsets", 2)):
+        store.create(topic, partitions, {})
+    times, events = zip(*CONTROL, strict=True)
+    for ms, event in zip(times, in_turn(events), strict=True):
+        store.append([NewRecord("shop.control", 0, None, encode(event), (), BEGUN_MS + ms)])
+    for ms, partition, written in OFFSETS:
+        store.append([NewRecord("shop.offsets", partition, None, encode(written), (), BEGUN_MS + ms)])
+    store.close()
     return folder
 
 
 @pytest.fixture
 def group(old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Group:
-    """``keylanes group`` in this process, of the older logs unless something else is named."""
+    """``keylanes group`` in this process, of those logs unless something else is named."""
     monkeypatch.chdir(old)
     monkeypatch.syspath_prepend(str(old))
     monkeypatch.setenv("COLUMNS", "200")
@@ -133,7 +189,7 @@ def test_how_a_group_stood_between_two_grants(group: Group) -> None:
         assert (member["incarnation"], member["share"], told["state"]) == (incarnation, 1.0, "RUNNING")
         assert told["at"][:19] in ("2026-11-25T14:58:34", "2026-11-25T14:58:35")
     now = told_by(group)
-    assert (now["at"], now["members"][0]["incarnation"]) == (None, 5)
+    assert (now["at"], now["members"][0]["incarnation"]) == (None, 2)
 
 
 def test_a_moment_is_after_what_was_written_at_it(group: Group) -> None:
@@ -153,15 +209,15 @@ def test_the_history_of_a_group_that_is_down(group: Group) -> None:
     lines = said.out.splitlines()
     assert lines[0].startswith("shop: from 2026-11-25 14:58:33.918 to 2")
     assert lines[0].endswith(", all times in UTC")
-    assert lines[1] == "2026-11-25 14:58:33.918  incarnation 1 77b429532f90ca29 coordinates (term 1)"
+    assert lines[1] == "2026-11-25 14:58:33.918  incarnation 1 shop-a coordinates (term 1)"
     at = next(i for i, line in enumerate(lines) if line.startswith("2026-11-25 14:58:35.312"))
-    assert lines[at - 2].endswith("incarnation 1 77b429532f90ca29 is expelled: taken over (term 2)")
-    assert " ".join(lines[at].split()[2:]) == "orders[0] 1 77b429532f90ca29 -> 2 de97ab3920210552, taken over (term 2)"
+    assert lines[at - 3].endswith("incarnation 1 shop-a is expelled: superseded (term 2)")
+    assert " ".join(lines[at].split()[2:]) == "orders[0] 1 shop-a -> 2 shop-b, superseded (plan 2, move 3, term 2)"
     assert " ".join(lines[at + 1].split()) == (
         "expelled 14:58:35.302 fenced 14:58:35.304 (0.002 s) granted 14:58:35.312 (0.008 s) "
         "taken up 14:58:35.352 (0.040 s) stood still at least 0.048 s"
     )
-    assert "-> ?, given up (term 5)" in lines[-2]
+    assert "-> ?, left (term 2)" in lines[-2]
     assert "released, not granted, for" in lines[-1]
     assert group("history").out.splitlines()[1:-1] == lines[1:-1], "it changes nothing"
 
@@ -182,11 +238,11 @@ def test_the_history_for_programs(group: Group) -> None:
         "first": 0,
         "end": 2**32,
         "is_whole": True,
-        "from": {"incarnation": 1, "instance": "77b429532f90ca29", "host": ""},
-        "to": {"incarnation": 2, "instance": "de97ab3920210552", "host": ""},
-        "cause": "taken over",
-        "plan": None,
-        "move": None,
+        "from": {"incarnation": 1, "instance": "shop-a", "host": "host"},
+        "to": {"incarnation": 2, "instance": "shop-b", "host": "host"},
+        "cause": "superseded",
+        "plan": 2,
+        "move": 3,
         "term": 2,
         "epoch": 2,
         "asked": {"at": "2026-11-25T14:58:35.302Z", "by": "expelled"},
@@ -209,7 +265,7 @@ def test_the_history_of_some_time_or_place(group: Group) -> None:
     """From and up to a moment; of a topic or a partition the moves alone."""
     some = told_by(group, "history", "--since", "2026-11-25T14:58:35Z", "--until", "2026-11-25T14:58:36Z")["entries"]
     assert [entry.get("at", "") for entry in some if entry["kind"] == "elected"] == ["2026-11-25T14:58:35.301Z"]
-    assert [entry["to"]["incarnation"] for entry in some if entry["kind"] == "move"] == [2, 2, 2]
+    assert [entry["to"]["incarnation"] for entry in some if entry["kind"] == "move"] == [2, 2]
     own = told_by(group, "history", "--partition", "1")["entries"]
     assert {(entry["kind"], entry["partition"]) for entry in own} == {("move", 1)}
     assert told_by(group, "history", "--topic", "bills")["entries"] == []
@@ -233,6 +289,6 @@ def test_a_group_is_watched_until_it_is_interrupted(old: Path, as_json: bool) ->
         assert (watching.wait(60), said) == (0, "")
     told = keylanes(old, "group", *arguments).stdout
     if as_json:
-        assert (json.loads(first)["members"][0]["incarnation"], rest) == (5, "")
+        assert (json.loads(first)["members"][0]["incarnation"], rest) == (2, "")
     else:
         assert (first + rest).splitlines() == told.splitlines()

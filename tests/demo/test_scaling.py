@@ -29,16 +29,16 @@ from keylanes.offsets.control_events import (
     RangesGranted,
     ReleaseAsked,
 )
-from keylanes.offsets.event_values import NO_MOVE, NUMBERLESS, Band, Edge, PlannedMove, Span
+from keylanes.offsets.event_values import NO_MOVE, Band, Edge, PlannedMove, Span
 from keylanes.offsets.events import Event, RangesReleased, WorkersCut
 
-from ..stage.log_events import coordinator_elected, in_turn, partition_started
+from ..stage.log_events import NO_NUMBER, coordinator_elected, in_turn, partition_started
 from ..tiers.marks import tier
 
 pytestmark = tier("check")
 
 HALF = SPACE_END // 2
-DECIDED = 1, NUMBERLESS
+DECIDED = 1, NO_NUMBER
 MIDDLE = (HALF, SPACE_END)
 ALL_OF_IT = (0, SPACE_END)
 

@@ -15,7 +15,6 @@ from keylanes.group.view import CoordinatorMemory, DecisionBatch, Rules, SourceF
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.control_events import ControlEvent, CoordinatorElected, Decision, MemberExpelled
 from keylanes.offsets.decide import Turn
-from keylanes.offsets.event_values import EVERYBODY
 from keylanes.offsets.ledger import Place
 from keylanes.offsets.signals import MoveAsked
 
@@ -311,7 +310,7 @@ def fence_member(world: World, k: int, incarnation: int) -> World:
 
 def begin_read(world: World, k: int, reading: tuple[tuple[Place, int], ...]) -> World:
     """Append to the offset log, which is acknowledged, and begin to read up to behind that."""
-    world = appended_plainly(world, EVERYBODY)
+    world = appended_plainly(world, 0)
     return put_coordinator(world, k, reading=reading, end=log_end(world))
 
 

@@ -12,7 +12,6 @@ from keylanes.group.election import is_coordinator
 from keylanes.group.heard import Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
-from keylanes.offsets.event_values import EVERYBODY
 from keylanes.offsets.ledger import Place
 
 from ..stage.planting import Planting, Put, changed
@@ -116,7 +115,7 @@ def made_blindly_at_first(world: World, i: int) -> World:
 def fence_behind_append(world: World, k: int, incarnation: int) -> World:
     """First the own append, whose position is kept; then, as another step, the fence."""
     if world.coordinators[k].end == NOWHERE:
-        world = appended_plainly(world, EVERYBODY)
+        world = appended_plainly(world, 0)
         return put_coordinator(world, k, end=log_end(world))
     return fence_member(world, k, incarnation)
 
@@ -141,7 +140,7 @@ def decides_unread(office: model_coordinator.Office, k: int, seat: CoordinatorPr
 
 made = model_member.made
 fence_member, begin_read = model_coordinator.fence_member, model_coordinator.begin_read
-numberless = changed(control, "event_counts", ("event.number == number", "event.number > 0"))
+numberless = changed(control, "event_counts", ("event.number == control.number + 1", "event.number > 0"))
 unread = changed(cells, "cells", ("(place, epoch) in read", "True"))
 """Nothing is READ for a grant."""
 ONE_GOES = Design(budget=Budget(expel=1))

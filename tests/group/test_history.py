@@ -1,19 +1,16 @@
 """Who owned what when, as the two logs tell it; history.txt and moved.txt have what happens between members."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 from typing import Final
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.group.happened import Change, EventTime, MoveEntry, MoveState, Party, select_entries
-from keylanes.group.history import GIVEN_UP, JOIN, START, TAKEN_OVER, History
+from keylanes.group.happened import EventTime, MoveEntry, MoveState, Party, select_entries
+from keylanes.group.history import JOIN, START, History
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.offsets.codec import decode
 from keylanes.offsets.control_events import (
     AppCreated,
     ControlEvent,
@@ -23,11 +20,11 @@ from keylanes.offsets.control_events import (
     RangesGranted,
     ReleaseAsked,
 )
-from keylanes.offsets.event_values import NUMBERLESS, Band, Edge, PlannedMove, Tile
+from keylanes.offsets.event_values import Band, Edge, PlannedMove, Tile
 from keylanes.offsets.events import Committed, Event, RangesReleased, WorkersCut
 
-from ..offsets import golden_logs
 from ..stage.log_events import (
+    NO_NUMBER,
     coordinator_elected,
     in_turn,
     member_fenced,
@@ -38,7 +35,6 @@ from ..tiers.marks import tier
 
 pytestmark = tier("check")
 
-GOLDEN = Path(golden_logs.__file__).parent / "golden"
 HALF = SPACE_END // 2
 QUARTERS: Final = (0, SPACE_END // 4, HALF, 3 * SPACE_END // 4, SPACE_END)
 PLACE: Final = ("orders", 0)
@@ -67,29 +63,29 @@ def begun(*names: str) -> list[tuple[int, ControlEvent]]:
 def joined(incarnation: int, name: str, term: int = 1) -> MemberJoined:
     """A process with a name."""
     birth = f"{name} {incarnation}"
-    return MemberJoined(term, NUMBERLESS, incarnation, name, birth, (birth,), "host", "", 1.0, 1, (), (), False)
+    return MemberJoined(term, NO_NUMBER, incarnation, name, birth, (birth,), "host", "", 1.0, 1, (), (), False)
 
 
 def expelled(incarnation: int, cause: str, term: int = 1) -> MemberExpelled:
     """For a cause."""
-    return MemberExpelled(term, NUMBERLESS, incarnation, cause, 0)
+    return MemberExpelled(term, NO_NUMBER, incarnation, cause, 0)
 
 
 def granted(incarnation: int, epoch: int, *bands: tuple[int, int], term: int = 1, move: int = 0) -> RangesGranted:
     """Points, all of them by default."""
     spans = tuple(Band(first, end, 0) for first, end in bands or ((0, SPACE_END),))
-    return RangesGranted(term, NUMBERLESS, move, incarnation, epoch, *PLACE, spans, (), ())
+    return RangesGranted(term, NO_NUMBER, move, incarnation, epoch, *PLACE, spans, (), ())
 
 
 def asked(incarnation: int, epoch: int, first: int = 0, end: int = SPACE_END, move: int = 1) -> ReleaseAsked:
     """A request to release points."""
-    return ReleaseAsked(1, NUMBERLESS, move, incarnation, epoch, *PLACE, first, end, 30_000)
+    return ReleaseAsked(1, NO_NUMBER, move, incarnation, epoch, *PLACE, first, end, 30_000)
 
 
 def planned(move: int, origin: int, target: int, cause: str = "change", plan: int = 1, epoch: int = 9) -> PlanMade:
     """A plan of one move of the whole partition."""
     moves = (PlannedMove(move, *PLACE, 0, SPACE_END, origin, target, 0, 0.0, 0),)
-    return PlanMade(1, NUMBERLESS, plan, epoch, cause, 0, 0, 1, moves)
+    return PlanMade(1, NO_NUMBER, plan, epoch, cause, 0, 0, 1, moves)
 
 
 def released(incarnation: int, epoch: int, first: int = 0, end: int = SPACE_END) -> RangesReleased:
@@ -209,59 +205,6 @@ def test_a_move_between_two_members_has_the_cause_that_its_plan_answers() -> Non
         (JOIN, 1),
         ("silent", 2),
         ("load", 3),
-    ]
-
-
-# --- level 0 ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", ["0.1", "level-0"])
-def test_logs_of_level_0_are_told(version: str) -> None:
-    """Events have no numbers, releases no edges, expulsions no cause. Five processes, one after the other: each takes
-    over from the one before it, one gives a range up and takes it back, and the last one gives it up for good.
-    """
-    history = History()
-    for topic in golden_logs.read(GOLDEN / f"logs-{version}.txt"):
-        positions = dict.fromkeys(range(topic.partitions), 0)
-        for record in topic.records if topic.name in ("shop.control", "shop.offsets") else ():
-            event, ms = decode(record.value or b""), record.timestamp or 0
-            if isinstance(event, ControlEvent):
-                history.hear_control(positions[0], ms, event)
-            else:
-                history.hear_offsets(record.partition, positions[record.partition], ms, event)
-            positions[record.partition] += 1
-    told_of = [
-        (move.partition, move.origin and move.origin.incarnation, move.target and move.target.incarnation, move.cause)
-        for move in moves(history)
-        if move.end - move.first == SPACE_END or move.cause == GIVEN_UP
-    ]
-    assert told_of == [
-        (0, None, 1, START),
-        (1, None, 1, START),
-        (0, 1, 2, TAKEN_OVER),
-        (1, 1, 2, TAKEN_OVER),
-        (1, 2, 2, GIVEN_UP),
-        (0, 2, 3, TAKEN_OVER),
-        (0, 3, 4, TAKEN_OVER),
-        (1, 3, 4, TAKEN_OVER),
-        (0, 4, 5, TAKEN_OVER),
-        (1, 4, 5, TAKEN_OVER),
-        (1, 5, None, GIVEN_UP),
-    ]
-    *done, last = moves(history)
-    assert all(move.state is MoveState.MOVED and times(move) == tuple(sorted_times(move)) for move in done)
-    assert all(move.stood_still_ms is not None for move in done if move.origin is not None)
-    assert (last.state, last.asked, last.granted_ms) == (MoveState.RELEASED, None, None)
-    what = [entry.what for entry in history.entries() if isinstance(entry, Change)]
-    assert what == ["elected", "joined", *(["elected", "joined", "expelled", "fenced"] * 4)]
-
-
-def sorted_times(move: MoveEntry) -> Sequence[EventTime | int | None]:
-    """The four times of a move of one clock, each where it belongs when they come in order."""
-    known = iter(sorted(move.times_ms()))
-    return [
-        None if one is None else next(known) if isinstance(one, int) else EventTime(next(known), one.what)
-        for one in times(move)
     ]
 
 

@@ -12,9 +12,10 @@ from keylanes.offsets.control_events import (
     ReleaseAsked,
     ReleaseWithdrawn,
 )
-from keylanes.offsets.event_values import NUMBERLESS, Band
+from keylanes.offsets.event_values import Band
 
 from ..stage.log_events import (
+    NO_NUMBER,
     coordinator_elected,
     in_turn,
     member_expelled,
@@ -50,12 +51,12 @@ def grants(incarnation: int, epoch: int, end: int = SPACE_END) -> RangesGranted:
 
 def asks(move: int, epoch: int) -> ReleaseAsked:
     """The first member is asked for half of them."""
-    return ReleaseAsked(1, NUMBERLESS, move, 1, epoch, *PLACE, 0, HALF, 1_000)
+    return ReleaseAsked(1, NO_NUMBER, move, 1, epoch, *PLACE, 0, HALF, 1_000)
 
 
 def test_it_waits_until_it_is_answered() -> None:
     """JOINED or REFUSED of its own birth, nobody else's."""
-    refused = MemberRefused(1, NUMBERLESS, "a", "name in use: x")
+    refused = MemberRefused(1, NO_NUMBER, "a", "name in use: x")
     assert state_of(fold(joins(1, "b")), "a", None) == NotJoined()
     assert state_of(fold(joins(1, "b"), refused), "a", None) == Rejected("name in use: x")
     assert state_of(fold(joins(1, "b"), refused), "b", None) == Works(1, (), (), (), ())
@@ -77,7 +78,7 @@ def test_it_winds_up_what_is_asked_of_it_and_goes_on_when_that_is_withdrawn() ->
     assert range_of(asked) == KeyRange(0, HALF)
     assert state_of(control, "a", 1, [(PLACE, 3)]) == Works(1, (), (asked,), (), ())
     assert state_of(control, "a", 1, [(PLACE, 3)], [7]) == Works(1, (), (), (), ())
-    withdrawn = fold(*log, ReleaseWithdrawn(1, NUMBERLESS, 7, "deadline"))
+    withdrawn = fold(*log, ReleaseWithdrawn(1, NO_NUMBER, 7, "deadline"))
     assert state_of(withdrawn, "a", 1, [(PLACE, 3)], [7]) == Works(1, (), (), (7,), ())
 
 

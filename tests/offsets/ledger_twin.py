@@ -18,7 +18,6 @@ from keylanes.offsets.control_events import (
     PartitionStarted,
     RangesGranted,
 )
-from keylanes.offsets.event_values import EVERYBODY
 from keylanes.offsets.events import Committed, OffsetEvent, RangesReleased, StateChanged, TopicsWritten
 
 
@@ -93,7 +92,7 @@ def _changed(offsets: Sequence[OffsetEvent]) -> dict[int, int]:
     return {
         change.incarnation: change.transaction
         for i, change in enumerate(changes)
-        if not any({change.incarnation, EVERYBODY} & {*later.succeeded} for later in changes[i + 1 :])
+        if not any(change.incarnation in later.succeeded for later in changes[i + 1 :])
     }
 
 
@@ -146,28 +145,20 @@ def counting(control: Sequence[ControlEvent]) -> list[ControlEvent]:
             counts = not any(isinstance(before, AppCreated) for before in counted)
         elif isinstance(event, CoordinatorElected):
             counts = all(event.term > counted[at].term for at in elections)  # type: ignore[union-attr]  # elections
-            if event.app_birth:
-                counts = counts and _app_birth(counted) in ("", event.app_birth)
-            else:
-                counts = counts and not any(isinstance(before, LevelRaised) for before in counted)
-        elif not isinstance(election, CoordinatorElected):
-            counts = (event.term, event.number) == (0, 0)
+            counts = counts and _app_birth(counted) in ("", event.app_birth)
         else:
-            decided = [before for before in counted[elections[-1] + 1 :] if not isinstance(before, AppCreated)]
-            counts = (event.term, event.number) == (election.term, len(decided) + 1 if election.app_birth else 0)
+            begun = elections[-1] + 1 if elections else 0
+            term = election.term if isinstance(election, CoordinatorElected) else 0
+            decided = [before for before in counted[begun:] if not isinstance(before, AppCreated)]
+            counts = (event.term, event.number) == (term, len(decided) + 1)
         if counts:
             counted.append(event)
     return counted
 
 
 def _app_birth(counted: Sequence[ControlEvent]) -> str:
-    """The first text that is one: an election's, or on old logs the birth of the first member."""
-    for event in counted:
-        if isinstance(event, CoordinatorElected) and event.app_birth:
-            return event.app_birth
-        if isinstance(event, MemberJoined):
-            return event.birth
-    return ""
+    """As the first election says it."""
+    return next((event.app_birth for event in counted if isinstance(event, CoordinatorElected)), "")
 
 
 def roll(control: Sequence[ControlEvent]) -> Roll:

@@ -12,7 +12,7 @@ from keylanes.offsets.control_events import (
     Decision,
     LevelRaised,
 )
-from keylanes.offsets.event_values import EVERYBODY, NO_MOVE, NUMBERLESS, Band, Edge, Tile
+from keylanes.offsets.event_values import NO_MOVE, Band, Edge, Tile
 from keylanes.offsets.events import (
     Committed,
     OffsetEvent,
@@ -59,29 +59,21 @@ def spans(draw: st.DrawFn) -> tuple[int, int]:
 class Writing:
     """A control log that is being written: by whom, and what it says so far."""
 
-    app_birth: str
-    """"": by an older version."""
     term: int = 0
-    number: int = NUMBERLESS
+    number: int = 0
     joined: int = 0
     epoch: int = 0
-    is_raised: bool = False
     log: list[ControlEvent] = field(default_factory=list)
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether the decisions of this term have numbers."""
-        return bool(self.app_birth)
 
     def elect(self, birth: str) -> None:
         """A higher term."""
-        self.term, self.number = self.term + 1, NUMBERLESS
-        self.log.append(coordinator_elected(self.term, birth, self.app_birth))
+        self.term, self.number = self.term + 1, 0
+        self.log.append(coordinator_elected(self.term, birth, APP_BIRTH))
 
     def decide(self, *events: Decision) -> None:
         """The next decisions of the term."""
         for event in events:
-            self.number += self.has_numbers
+            self.number += 1
             self.log.append(replace(event, term=self.term, number=self.number))
 
     def join(self) -> None:
@@ -92,29 +84,24 @@ class Writing:
 
 @st.composite
 def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[ControlEvent]:
-    """Elections, members, stores, grants at rising epochs in chunks, with and without numbers; wrong offsets if asked
-    for. In between what must not count: stale terms, second copies of anything, numbers out of turn, elections of
-    another application, and those of an older version where the level was raised.
+    """Elections, members, stores, grants at rising epochs in chunks; wrong offsets if asked for. In between what must
+    not count: stale terms, second copies of anything, numbers out of turn, and elections of another application.
     """
-    log = Writing(draw(st.sampled_from(("", APP_BIRTH))))
+    log = Writing()
     log.log.append(AppCreated("app", "hash", 1))
     log.elect("a")
     log.join()
     log.decide(partition_started(0, TOPIC, PARTITION, 0, "earliest", 1))
-    known = log.app_birth or "birth 1"
-    kinds = ("grant",) * 6 + ("chunk", "elect", "upgrade", "join", "expel", "store", "raise", *NOT_COUNTING)
+    kinds = ("grant",) * 6 + ("chunk", "elect", "join", "expel", "store", "raise", *NOT_COUNTING)
     for _ in range(draw(st.integers(1, grants_max))):
         kind = draw(st.sampled_from(kinds))
         if kind in NOT_COUNTING:
             log.log += draw(not_counting(log, kind))
-        elif kind in ("elect", "upgrade"):
-            if kind == "upgrade":
-                log.app_birth = known if log.is_raised or draw(st.booleans()) else ""
+        elif kind == "elect":
             log.elect(draw(st.sampled_from("abc")))
         elif kind == "join":
             log.join()
-        elif kind == "raise" and log.has_numbers:
-            log.is_raised = True
+        elif kind == "raise":
             log.decide(LevelRaised(0, 0, 1))
         elif kind == "expel":
             incarnation = draw(st.integers(1, log.joined))
@@ -129,7 +116,7 @@ def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[Contr
     return log.log
 
 
-NOT_COUNTING = ("stale", "again", "skip", "behind", "foreign", "older")
+NOT_COUNTING = ("stale", "again", "skip", "behind", "foreign")
 """Ways for an event not to count: of a term before, a copy, a number too high or used, an election that is refused."""
 
 
@@ -160,8 +147,6 @@ def not_counting(draw: st.DrawFn, log: Writing, kind: str) -> list[ControlEvent]
             return [replace(grant, number=draw(st.integers(0, log.number)))]
         case "foreign":
             return [coordinator_elected(log.term + 1, "z", "another application")]
-        case "older" if log.is_raised:
-            return [coordinator_elected(log.term + 1, "z")]
     return []
 
 
@@ -187,7 +172,7 @@ def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
             tiles = (tile,) if draw(st.integers(0, 9)) else draw(st.sampled_from(((), (tile, tile))))
             log.append(Committed(*head, 0, 1, epoch, *PLACE, tiles, 0, 0, 0))
         elif kind == "state":
-            succeeded = draw(st.sampled_from(((), (), (1,), (2, 3), (EVERYBODY,))))
+            succeeded = draw(st.sampled_from(((), (), (1,), (2, 3))))
             log.append(StateChanged(*head, TOPIC, PARTITION, draw(st.integers(1, 3)), succeeded))
         elif kind == "topics":
             log.append(TopicsWritten(*head, TOPIC, PARTITION, (draw(st.sampled_from("abc")),)))

@@ -4,12 +4,20 @@ Workers' names and numbers are left out: the ledger's edges, and what it complai
 """
 
 from keylanes.keyrange.hashing import SPACE_END
+from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.decide import CommitKey, WorkerAdvance, decide_commits
 from keylanes.offsets.event_values import Band
 from keylanes.offsets.events import Event
 from keylanes.offsets.ledger import Ledger, evolve_all
 
-from ..stage.log_events import coordinator_elected, member_joined, partition_started, range_released, ranges_granted
+from ..stage.log_events import (
+    coordinator_elected,
+    in_turn,
+    member_joined,
+    partition_started,
+    range_released,
+    ranges_granted,
+)
 from .range_model import OPEN, PREPARED, Control, Design, Released, Tile, World
 
 
@@ -20,9 +28,9 @@ def span(log_of: tuple[int, ...], point: int) -> tuple[int, int]:
     return part * i, part * (i + 1) if i + 1 < len(points) else SPACE_END
 
 
-def control_events(log_of: tuple[int, ...], before: Control, after: Control, names: str) -> list[Event]:
+def control_events(log_of: tuple[int, ...], before: Control, after: Control, names: str) -> list[ControlEvent]:
     """What one step appended to the control log, as far as it counts."""
-    events: list[Event] = []
+    events: list[ControlEvent] = []
     if after.term != before.term:
         events.append(coordinator_elected(after.term, names[after.holder]))
     for grant in after.grants[len(before.grants) :]:
@@ -54,7 +62,7 @@ def offset_events(log_of: tuple[int, ...], before: World, after: World, transact
 def histories(design: Design, path: tuple[tuple[str, World], ...]) -> tuple[list[Event], list[Event]]:
     """The real events of both logs along a path."""
     log_of, start = design.log_of, design.start
-    control: list[Event] = [coordinator_elected(start.control.term, design.names[start.control.holder])]
+    control: list[ControlEvent] = [coordinator_elected(start.control.term, design.names[start.control.holder])]
     control += [member_joined(1, me + 1, name, name) for me, name in enumerate(design.names)]
     control += [partition_started(1, "t", log, 0, "earliest", 1) for log in sorted(set(log_of))]
     control += control_events(log_of, start.control._replace(grants=()), start.control, design.names)
@@ -64,7 +72,7 @@ def histories(design: Design, path: tuple[tuple[str, World], ...]) -> tuple[list
         control += control_events(log_of, before.control, after.control, design.names)
         offsets += offset_events(log_of, before, after, transaction)
         before = after
-    return control, offsets
+    return [*in_turn(control)], offsets
 
 
 def assert_ledger_agrees(design: Design, path: tuple[tuple[str, World], ...], *, is_wrong: bool) -> None:

@@ -2,8 +2,7 @@
 
 ``golden/events.txt`` and ``golden/signals.txt`` hold an event a block: its tag, its Python text, and its bytes in
 hexadecimal. ``python -m tests.offsets.test_codec "MemberFenced(term=7, number=4, incarnation=2)"`` appends the block of
-a new kind, and nothing changes a block: bytes that were written once must be read for ever, as the event that says the
-same today.
+a new kind, and nothing changes a block: bytes that a release wrote must be read for ever.
 """
 
 import math
@@ -18,12 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.offsets import control_events, event_values, older_events, signals
+from keylanes.offsets import control_events, event_values, signals
 from keylanes.offsets import events as offset_events
-from keylanes.offsets.codec import EVENT_BYTES_MAX, EventError, SignalError, decode, decode_signal, encode, prefix_of
-from keylanes.offsets.event_values import EVERYBODY, NO_MOVE, NUMBERLESS, Band, Edge, Tile, Writer
-from keylanes.offsets.events import Committed, Event, RangesReleased, SnapshotTaken, StateChanged
-from keylanes.offsets.older_events import OlderEvent, SnapshotTaken1, SnapshotTaken2, as_of_today
+from keylanes.offsets.codec import (
+    EVENT_BYTES_MAX,
+    TAGS_BEFORE_RELEASE,
+    EventError,
+    SignalError,
+    decode,
+    decode_signal,
+    encode,
+    prefix_of,
+)
+from keylanes.offsets.event_values import Tile
+from keylanes.offsets.events import Committed, Event
 from keylanes.offsets.signals import JoinAsked, Signal
 
 from ..tiers.marks import tier
@@ -31,12 +38,10 @@ from ..tiers.marks import tier
 pytestmark = tier("check")
 
 KINDS: tuple[type[msgspec.Struct], ...] = typing.get_args(Event)
-OLDER: tuple[type[msgspec.Struct], ...] = typing.get_args(OlderEvent)
-"""Kinds that are read and no longer written."""
 SIGNAL_KINDS: tuple[type[msgspec.Struct], ...] = typing.get_args(Signal)
 NAMES = {
     name: value
-    for module in (event_values, control_events, offset_events, older_events, signals)
+    for module in (event_values, control_events, offset_events, signals)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, msgspec.Struct)
 }
@@ -52,6 +57,11 @@ class Golden(typing.NamedTuple):
     error: type[ValueError]
     name: str
 
+    @property
+    def tags(self) -> set[str]:
+        """Of its kinds."""
+        return {*map(tag_of, self.kinds)}
+
 
 class Block(typing.NamedTuple):
     """A block of a golden file."""
@@ -63,7 +73,7 @@ class Block(typing.NamedTuple):
 
 
 FOLDER = Path(__file__).parent / "golden"
-OF_EVENTS = Golden(FOLDER / "events.txt", (*KINDS, *OLDER), lambda data: decode(data), EventError, "an event")
+OF_EVENTS = Golden(FOLDER / "events.txt", KINDS, lambda data: decode(data), EventError, "an event")
 OF_SIGNALS = Golden(FOLDER / "signals.txt", SIGNAL_KINDS, decode_signal, SignalError, "a signal")
 FILES = (OF_EVENTS, OF_SIGNALS)
 
@@ -82,9 +92,9 @@ def golden_blocks(golden: Golden) -> list[Block]:
     return blocks
 
 
-def named(text: str) -> Event | OlderEvent | Signal:
+def named(text: str) -> Event | Signal:
     """The event that a Python text says."""
-    event: Event | OlderEvent | Signal = eval(text, {"__builtins__": {}}, NAMES)  # noqa: S307 - our own committed file
+    event: Event | Signal = eval(text, {"__builtins__": {}}, NAMES)  # noqa: S307 - our own committed file
     return event
 
 
@@ -93,16 +103,15 @@ def append_block(text: str) -> None:
     event = named(text)
     tag = tag_of(type(event))
     assert tag not in {block.tag for block in BLOCKS}, f"{tag} has its bytes for ever"
-    data = encode(event).hex(" ").split(" ")  # type: ignore[arg-type]  # what is no longer written is not appended
+    data = encode(event).hex(" ").split(" ")
     lines = [" ".join(data[i : i + 32]) for i in range(0, len(data), 32)]
     with (OF_SIGNALS if isinstance(event, SIGNAL_KINDS) else OF_EVENTS).path.open("a", encoding="utf-8") as file:
         file.write("\n".join(["", tag, repr(event), *lines]) + "\n")
 
 
 BLOCKS = [block for golden in FILES for block in golden_blocks(golden)]
-TODAYS = [event for event in (named(block.text) for block in BLOCKS) if not isinstance(event, OLDER)]
-EVENTS: list[Any] = [event for event in TODAYS if isinstance(event, KINDS)]
-SIGNALS: list[Any] = [event for event in TODAYS if isinstance(event, SIGNAL_KINDS)]
+EVENTS: list[Any] = [named(block.text) for block in golden_blocks(OF_EVENTS)]
+SIGNALS: list[Any] = [named(block.text) for block in golden_blocks(OF_SIGNALS)]
 every_block = pytest.mark.parametrize("block", BLOCKS, ids=[block.tag for block in BLOCKS])
 
 
@@ -115,7 +124,7 @@ def test_every_kind_has_a_golden_block(golden: Golden) -> None:
 
 def test_no_event_has_the_tag_of_a_signal() -> None:
     """So a record in the wrong topic is refused, never taken for something else."""
-    assert not {*map(tag_of, (*KINDS, *OLDER))} & {*map(tag_of, SIGNAL_KINDS)}
+    assert not (OF_EVENTS.tags | TAGS_BEFORE_RELEASE) & OF_SIGNALS.tags
     for event in EVENTS:
         with pytest.raises(SignalError, match="unknown kind of signal"):
             decode_signal(encode(event))
@@ -134,82 +143,24 @@ def test_a_capacity_that_none_can_have_is_refused(capacity: float) -> None:
 
 @every_block
 def test_the_bytes_are_the_golden_ones(block: Block) -> None:
-    """Encoding gives them and decoding them gives the event, for every version that was ever written."""
+    """Encoding gives them and decoding them gives the event, for every version that is written."""
     event = named(block.text)
     assert tag_of(type(event)) == block.tag
-    assert encode(event) == block.data  # type: ignore[arg-type]  # what is no longer written, too
-    today = event if block.golden is OF_SIGNALS else as_of_today(event)  # type: ignore[arg-type]  # an event, then
-    assert block.golden.read(block.data) == today
+    assert encode(event) == block.data
+    assert block.golden.read(block.data) == event
     assert repr(event) == block.text
 
 
-def today_of(tag: str) -> Event:
-    """What the golden bytes of a tag say today; written again they are of today's version."""
-    (block,) = (block for block in BLOCKS if block.tag == tag)
-    today = decode(block.data)
-    assert isinstance(today, KINDS)
-    assert decode(encode(today)) == today
-    return today
-
-
-@pytest.mark.parametrize("tag", ["snapshot_taken/1", "snapshot_taken/2"])
-def test_a_snapshot_of_before_says_what_it_said(tag: str) -> None:
-    """Of the writers of state it names the one that it knew, if any; which epochs are closed follows from those that
-    are not.
-    """
-    older = next(named(block.text) for block in BLOCKS if block.tag == tag)
-    assert isinstance(older, SnapshotTaken1 | SnapshotTaken2)
-    today = today_of(tag)
-    assert isinstance(today, SnapshotTaken)
-    assert msgspec.structs.astuple(today)[:8] == msgspec.structs.astuple(older)[:8]
-    assert [(e.epoch, e.incarnation, e.pieces) for e in today.epochs] == [
-        (e.epoch, e.incarnation, e.pieces) for e in older.epochs
-    ]
-    assert (today.violations, today.destinations) == (older.violations, ())
-    assert today.changed == ((Writer(2, 300),) if isinstance(older, SnapshotTaken2) else ())
-
-
-@pytest.mark.parametrize(
-    ("tag", "today"),
-    [
-        ("coordinator_elected/1", control_events.CoordinatorElected(7, "5f0c2b", "5f0c2b", "")),
-        (
-            "member_joined/1",
-            control_events.MemberJoined(
-                *(7, NUMBERLESS, 3, "5f0c2b", "5f0c2b", ("flights-3-5f0c2b",)),
-                "",
-                "",
-                1.0,
-                0,
-                (),
-                (),
-                until_level=False,
-            ),
-        ),
-        ("member_expelled/1", control_events.MemberExpelled(7, NUMBERLESS, 2, "", 0)),
-        ("member_fenced/1", control_events.MemberFenced(7, NUMBERLESS, 2)),
-        ("partition_started/1", control_events.PartitionStarted(7, NUMBERLESS, "flüge", 2, 0, "earliest", 0)),
-        (
-            "partition_started/2",
-            control_events.PartitionStarted(7, NUMBERLESS, "flüge", 2, 336_775, "group:flights", 4),
-        ),
-        (
-            "ranges_granted/1",
-            control_events.RangesGranted(
-                *(7, NUMBERLESS, NO_MOVE, 3, 5, "flüge", 2),
-                (Band(0, 2**31, 336_775), Band(2**31, 2**32, 2**40)),
-                *((), ()),
-            ),
-        ),
-        ("range_released/1", RangesReleased(3, 4, 5, "flüge", 2, 0, (Edge(0, 2**31, None),), ())),
-        ("state_changed/1", StateChanged(3, 7, "flüge", 2, 70_000, (EVERYBODY,))),
-    ],
-)
-def test_an_event_of_before_says_today_what_it_said(tag: str, today: Event) -> None:
-    """It has no number, and belongs to no move; what was not written down is unknown, what a process was called was its
-    birth, and what stood for all of them stands for everybody.
-    """
-    assert today_of(tag) == today
+@pytest.mark.parametrize("rest", [[], [7, "as it was then"]])
+@pytest.mark.parametrize("tag", sorted(TAGS_BEFORE_RELEASE))
+def test_an_event_of_before_the_first_release_is_refused(tag: str, rest: list[object]) -> None:
+    """By its tag alone, in a sentence; none of these tags is written today, and each kind has a later version."""
+    assert tag not in OF_EVENTS.tags
+    kind, _, version = tag.rpartition("/")
+    assert f"{kind}/{int(version) + 1}" in OF_EVENTS.tags | TAGS_BEFORE_RELEASE
+    said = f"an event of kind {tag} was written before the first release, and such logs are read no more"
+    with pytest.raises(EventError, match=said):
+        decode(msgspec.msgpack.encode([tag, *rest]))
 
 
 @every_block
@@ -273,16 +224,16 @@ def test_foreign_bytes_are_refused(data: bytes) -> None:
         (msgspec.msgpack.encode([]), "starts with its kind; seen list"),
         (msgspec.msgpack.encode([7, 1]), "starts with its kind; seen list"),
         (
-            msgspec.msgpack.encode(["member_fenced/1", 1, "two"]),
-            "damaged event of kind member_fenced/1: Expected",
+            msgspec.msgpack.encode(["member_fenced/2", 1, 2, "two"]),
+            "damaged event of kind member_fenced/2: Expected",
         ),
-        (msgspec.msgpack.encode(["member_fenced/1", 1, 2.0]), "damaged event of kind member_fenced/1: Expected"),
-        (msgspec.msgpack.encode(["member_fenced/1", True, 2]), "damaged event of kind member_fenced/1: Expected"),
+        (msgspec.msgpack.encode(["member_fenced/2", 1, 2, 2.0]), "damaged event of kind member_fenced/2: Expected"),
+        (msgspec.msgpack.encode(["member_fenced/2", True, 2, 2]), "damaged event of kind member_fenced/2: Expected"),
         (b"", "0 bytes are no msgpack"),
         (b"{}", "no msgpack"),
         (b"\x92\xa1\xff\x00", "no msgpack.*utf-8"),
         (b"\x91" * 100_000, "100000 bytes are no msgpack"),
-        (b"\x93\xafmember_fenced/1\x01" + b"\x91" * 100_000, "bytes are no msgpack"),
+        (b"\x93\xafmember_fenced/2\x01" + b"\x91" * 100_000, "bytes are no msgpack"),
     ],
 )
 def test_what_is_no_event_is_refused_in_words(data: bytes, words: str) -> None:

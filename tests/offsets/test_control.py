@@ -54,11 +54,6 @@ def folded(*events: ControlEvent) -> Control:
     return control
 
 
-def fold(*events: ControlEvent) -> Control:
-    """The fold of a log of an older version that begins as every one does."""
-    return folded(*BEGUN, *events)
-
-
 def numbered(*events: ControlEvent) -> list[ControlEvent]:
     """A log of today that begins as every one does; what follows is in turn."""
     return in_turn([*BEGUN, *events])
@@ -73,23 +68,20 @@ def grant(
 
 def test_who_never_joined_is_not_expelled() -> None:
     """The fold never fails on an event: one about nobody changes nothing."""
-    assert fold(member_expelled(1, 7), member_fenced(1, 8)) == fold()
+    log = numbered(member_expelled(1, 7), member_fenced(1, 8))
+    assert folded(*log).members == folded(*numbered()).members
 
 
 def test_a_partition_starts_once() -> None:
     """A second start would move the audit's left edge."""
-    started = fold(
-        partition_started(1, "t", 0, 5, "earliest", 1),
-        partition_started(1, "t", 0, 9, "earliest", 1),
-        partition_started(1, "t", 1, 9, "earliest", 1),
-    )
-    assert started.started == {("t", 0): 5, ("t", 1): 9}
+    starts = [partition_started(1, "t", p, at, "earliest", 1) for p, at in ((0, 5), (0, 9), (1, 9))]
+    assert folded(*numbered(*starts)).started == {("t", 0): 5, ("t", 1): 9}
 
 
 def test_a_source_has_one_identity() -> None:
     """The first one stays: the offsets in the logs are those of that topic; a stale one counts for nothing."""
     events = (source_identified(0, "s", "z"), source_identified(1, "t", "x"), source_identified(1, "t", "y"))
-    assert fold(*events).identities == {"t": "x"}
+    assert folded(*numbered(*events)).identities == {"t": "x"}
 
 
 # --- what counts ------------------------------------------------------------------------------------------------------
@@ -112,12 +104,6 @@ def test_each_term_has_numbers_of_its_own() -> None:
     assert folded(*log[:-1], *late, log[-1]).identities == {"t": "x"}
 
 
-def test_a_term_without_numbers_takes_none_with_one() -> None:
-    """Who was elected by an older version writes as it does; numbered decisions of that term are somebody else's."""
-    *_, decision = numbered(source_identified(1, "t", "x"))
-    assert fold(decision) == fold()
-
-
 def test_the_first_election_of_a_term_wins() -> None:
     """Two stood for it; the second is no coordinator, and what it decides has the numbers that are used."""
     control = folded(*in_turn([*BEGUN, coordinator_elected(2, "b"), coordinator_elected(2, "c")]))
@@ -131,24 +117,6 @@ def test_the_first_election_says_which_application_it_is() -> None:
     foreign = coordinator_elected(9, "z", "another application")
     assert folded(*log, foreign) == folded(*log)
     assert folded(foreign, *log) == folded(foreign, log[0])
-
-
-def test_on_logs_of_before_the_first_member_says_which_application_it_is() -> None:
-    """Its birth, which was its name: that of the lowest incarnation. An upgrade agrees with it and changes nothing."""
-    old = fold(member_expelled(1, 1), member_joined(1, 2, "b", "app.b"))
-    assert (fold().app_birth, old.app_birth) == ("a", "a")
-    upgraded = evolve_control(old.copy(), coordinator_elected(2, "b", "a"))
-    assert (upgraded.term, upgraded.is_numbered, upgraded.app_birth) == (2, True, "a")
-    assert evolve_control(old.copy(), coordinator_elected(2, "b", "b")) == old
-
-
-def test_an_older_version_is_not_elected_where_the_level_was_raised() -> None:
-    """It can't read this log any more; before the level was raised it may come back."""
-    back = coordinator_elected(2, "b")
-    assert folded(*numbered(), back).coordinator == "b"
-    raised = numbered(LevelRaised(1, 0, 1))
-    assert folded(*raised, back) == folded(*raised)
-    assert folded(*raised).level == 1
 
 
 def test_the_level_only_rises() -> None:
@@ -194,12 +162,6 @@ def test_who_is_forgotten_is_out_for_good() -> None:
     assert (again.members, again.incarnation_next) == (control.members, 3)
     last = folded(*in_turn([*gone, member_expelled(1, 2), member_fenced(1, 2)]))
     assert (last.members, last.incarnation_next, last.app_birth) == ({}, 3, APP_BIRTH)
-
-
-def test_the_first_member_of_an_old_log_may_be_forgotten() -> None:
-    """Its birth is the application's all the same."""
-    control = fold(member_expelled(1, 1), member_fenced(1, 1), member_joined(1, 2, "b", "app.b"))
-    assert (list(control.members), control.app_birth) == ([2], "a")
 
 
 def test_an_incarnation_that_was_passed_over_is_out() -> None:

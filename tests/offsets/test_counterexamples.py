@@ -82,17 +82,6 @@ def test_a_grant_that_lands_behind_another_decision_makes_no_second_owner() -> N
     assert evolve_all(Ledger(), [*log, second, late]).partition(PLACE).owners().at(MIDDLE) is None
 
 
-def test_without_numbers_the_late_grant_made_two_owners() -> None:
-    """The same history as an older version writes it: two holds the right half for a moment and commits there, and one
-    is granted it from the edge that was read before.
-    """
-    log = [*BEGUN, grant(2, 1, Band(0, MIDDLE, 0)), grant(2, 1), grant(1, 2, Band(MIDDLE, SPACE_END, 0))]
-    ledger = evolve_all(Ledger(), log[:-1])
-    assert ledger.partition(PLACE).owners().at(MIDDLE) == 1
-    evolve_all(ledger, [commit(2, 1, 1, 0, 5, MIDDLE, SPACE_END), log[-1]])
-    assert ledger.violations() == [(PLACE, 1)]
-
-
 @pytest.mark.parametrize("has_points", [True, False])
 def test_a_second_copy_of_a_joining_brings_nobody_back(has_points: bool) -> None:
     """Two was expelled and fenced. A copy of its joining that was under way since lands now: were it to count, two

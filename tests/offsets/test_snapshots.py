@@ -12,7 +12,7 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.steps import Steps
 from keylanes.offsets.codec import EventError, decode, encode
 from keylanes.offsets.control_events import ControlEvent, RangesGranted
-from keylanes.offsets.event_values import Band, EpochFold, Tile
+from keylanes.offsets.event_values import Band, Tile
 from keylanes.offsets.events import Committed, OffsetEvent, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.offsets.snapshots import (
@@ -23,7 +23,14 @@ from keylanes.offsets.snapshots import (
     transactions_in,
 )
 
-from ..stage.log_events import coordinator_elected, member_expelled, member_fenced, member_joined, ranges_granted
+from ..stage.log_events import (
+    coordinator_elected,
+    fold_in_turn,
+    member_expelled,
+    member_fenced,
+    member_joined,
+    ranges_granted,
+)
 from .log_strategies import PLACE, control_logs, offset_logs
 
 OTHER = ("other", 0)
@@ -84,7 +91,7 @@ def test_structure_goes_on_from_a_snapshot(control: list[ControlEvent], offsets:
 
 
 def grant(epoch: int, offset: int, first: int = 0) -> RangesGranted:
-    """A grant up to the end of the space, of an older version."""
+    """A grant up to the end of the space."""
     return ranges_granted(0, 1, epoch, *PLACE, (Band(first, SPACE_END, offset),))
 
 
@@ -93,25 +100,13 @@ def commit(epoch: int, offset: int, to: int, first: int = 0) -> Committed:
     return Committed(1, to, 0, 1, epoch, *PLACE, (Tile(0, 1, first, SPACE_END, offset, to),), 0, 0, 0)
 
 
-def test_a_snapshot_of_before_is_restored_as_it_would_be_taken_today() -> None:
-    """Epochs were closed in order then; those that lie behind one that is held are closed when it is restored."""
-    ledger = evolve_all(Ledger(), [grant(1, 0), commit(1, 0, 5, 9), grant(2, 5, 9)])
-    (before,) = take_snapshot(ledger, "app", 0, [PLACE], 5, 1, 9)
-    evolve_all(ledger, [commit(2, 5, 7, 9), grant(3, 7, 9)])
-    (after,) = take_snapshot(ledger, "app", 0, [PLACE], 7, 1, 9)
-    (piece,) = before.epochs[1].pieces
-    done = EpochFold(2, 1, (replace(piece, offset_edge=7, offset_until=7),), ())
-    older = replace(after, epochs=(after.epochs[0], done, after.epochs[1]))
-    assert restore_snapshot([older]) == restore_snapshot([after]) == ledger.partitions
-
-
 def test_no_snapshot_is_taken_while_an_event_of_its_places_waits() -> None:
     """What waits at another place is of no concern to it."""
-    ledger = evolve_all(Ledger(), [grant(1, 0), commit(3, 0, 5)])
+    ledger = fold_in_turn(Ledger(), grant(1, 0), commit(3, 0, 5))
     with pytest.raises(ValueError, match=r"no snapshot of source\[0\]: an event of epoch 3 waits for its grant"):
         take_snapshot(ledger, "app", 0, [OTHER, PLACE], 5, 1, 9)
     assert take_snapshot(ledger, "app", 0, [OTHER], 5, 1, 9)
-    assert take_snapshot(evolve_all(ledger, [grant(3, 0)]), "app", 0, [PLACE], 5, 1, 9)
+    assert take_snapshot(fold_in_turn(ledger, grant(3, 0)), "app", 0, [PLACE], 5, 1, 9)
 
 
 def snapshot(transaction: int, part: int, parts: int, *, incarnation: int = 1, position: int = 0) -> SnapshotTaken:
@@ -166,11 +161,12 @@ def test_a_snapshot_says_which_transaction_of_each_writer_was_the_last() -> None
         coordinator_elected(1, "one"),
         *(member_joined(1, i, f"p{i}", f"p{i}") for i in (1, 2)),
     ]
-    ledger = evolve_all(Ledger(), [grant(1, 0), *members, commit(1, 0, 5), replace(commit(1, 5, 6), incarnation=2)])
+    by_second = replace(commit(1, 5, 6), incarnation=2)
+    ledger = fold_in_turn(Ledger(), grant(1, 0), *members, commit(1, 0, 5), by_second)
     parts = through_the_log(take_snapshot(ledger, "app", 0, [OTHER, PLACE], 5, 2, 10))
     assert transactions_in(parts) == {1: 5, 2: 6}
     assert parts[1].transactions == ()
-    evolve_all(ledger, [member_expelled(1, 1), member_fenced(1, 1)])
+    fold_in_turn(ledger, member_expelled(1, 1), member_fenced(1, 1))
     assert transactions_in(take_snapshot(ledger, "app", 0, [PLACE], 5, 2, 10)) == {2: 6}
 
 

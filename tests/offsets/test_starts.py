@@ -6,7 +6,7 @@ from keylanes.offsets.control import Control, evolve_control
 from keylanes.offsets.control_events import PartitionStarted
 from keylanes.offsets.starts import ADDED, StartChanged, check_starts, is_added
 
-from ..stage.log_events import coordinator_elected, partition_started
+from ..stage.log_events import coordinator_elected, in_turn, partition_started
 from ..tiers.marks import tier
 
 pytestmark = tier("check")
@@ -14,8 +14,8 @@ pytestmark = tier("check")
 
 def control(*started: PartitionStarted) -> Control:
     """The fold of these starts."""
-    fold = evolve_control(Control(), coordinator_elected(1, "one"))
-    for event in started:
+    fold = Control()
+    for event in in_turn([coordinator_elected(1, "one"), *started]):
         fold = evolve_control(fold, event)
     return fold
 
@@ -28,15 +28,6 @@ def test_a_partition_is_added_when_its_topic_did_not_have_it() -> None:
     assert [is_added(grown, "t", p) for p in (1, 2)] == [False, True]
     assert not is_added(control(), "t", 0)
     assert not is_added(torn, "other", 5)
-
-
-def test_what_an_older_version_started_was_started_from_its_first_record() -> None:
-    """It did not write down how many partitions there were: a new one is read from its first record either way."""
-    older = control(partition_started(1, "t", 0, 0, "earliest", 0))
-    assert is_added(older, "t", 1)
-    check_starts(older, {"t": "earliest"})
-    with pytest.raises(StartChanged, match="started from 'earliest'"):
-        check_starts(older, {"t": "latest"})
 
 
 def test_a_later_change_is_refused_with_the_way_out() -> None:

@@ -18,7 +18,7 @@ from keylanes.errors import FencedError, LogError, SettingsError, SourceError
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.offsets.codec import decode, encode
 from keylanes.offsets.control_events import AppCreated, ControlEvent, CoordinatorElected, MemberExpelled
-from keylanes.offsets.event_values import NUMBERLESS, Band, Tile
+from keylanes.offsets.event_values import Band, Tile
 from keylanes.offsets.events import (
     Committed,
     Event,
@@ -32,6 +32,7 @@ from keylanes.offsets.events import (
 from ..stage.feeding import marks, passing_on, stops_with, trim, write
 from ..stage.ground import Ground
 from ..stage.log_events import (
+    NO_NUMBER,
     coordinator_elected,
     in_turn,
     member_expelled,
@@ -120,6 +121,7 @@ OPENED = encode(LogOpened("x", "y", 0, 1, 1, 1))
     [
         (OPENED.replace(b"log_opened/1", b"log_opened/2"), "unknown version of an event: seen 'log_opened/2', known"),
         (OPENED.replace(b"log_opened/1", b"log_closed/1"), "unknown kind of event: seen 'log_closed/1'"),
+        (msgspec.msgpack.encode(["state_changed/1", 1]), "kind state_changed/1 was written before the first release"),
         (b"\xc1 this is text", "14 bytes are no msgpack"),
         (b"", "0 bytes are no msgpack"),
         (None, "0 bytes are no msgpack"),
@@ -127,7 +129,7 @@ OPENED = encode(LogOpened("x", "y", 0, 1, 1, 1))
         (OPENED[:-1] + b"\xa1z", "damaged event of kind log_opened/1"),
         (OPENED[:-1], "bytes are no msgpack"),
     ],
-    ids=["newer", "unknown", "text", "empty", "null", "no-event", "wrong-type", "cut-off"],
+    ids=["newer", "unknown", "before-release", "text", "empty", "null", "no-event", "wrong-type", "cut-off"],
 )
 @pytest.mark.parametrize("log", ["control", "offsets"])
 def test_an_event_that_cannot_be_read(ran: Ground, log: str, value: bytes | None, says: str) -> None:
@@ -342,7 +344,7 @@ def alongside(ground: Ground, app: App, work: Any) -> None:
 
 def expelled_as(ground: Ground, cause: str) -> None:
     """The process that is at work, as incarnation 2 in term 2, is out."""
-    put(ground, "control", MemberExpelled(2, NUMBERLESS, 2, cause, 0))
+    put(ground, "control", MemberExpelled(2, NO_NUMBER, 2, cause, 0))
 
 
 @pytest.mark.parametrize(("cause", "exits"), [("superseded", False), ("silent", True)])

@@ -10,7 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from keylanes import App, State
 from keylanes.errors import SettingsError, SourceError, StateError
-from keylanes.state.changelog import CHANGELOG_CONFIG, OLD_BEACON_KEY, Beacon, encode_beacon, is_beacon_key
+from keylanes.state.changelog import CHANGELOG_CONFIG, Beacon, beacon_key, encode_beacon, is_beacon_key
 
 from ..stage.feeding import stops_with, trim
 from ..stage.ground import Ground
@@ -160,8 +160,8 @@ def test_a_changelog_of_something_else(either: Ground) -> None:
     stops_with(
         StateError, counting(either), "state up to transaction 9 of incarnation 9, and the control log says that only"
     )
-    append(either, changelog_of(either), [(OLD_BEACON_KEY, b"junk")])
-    stops_with(StateError, counting(either), "a beacon has 16 bytes; seen 4")
+    append(either, changelog_of(either), [(beacon_key(1), b"junk")])
+    stops_with(StateError, counting(either), "a beacon has 8 bytes; seen 4")
 
 
 @pytest.mark.broker

@@ -209,41 +209,6 @@ def test_a_state_folder_in_use(kafka: Ground) -> None:
     counting(kafka, group_instance_id="a").run(until="level")
 
 
-def move_to_older_layout(ground: Ground) -> None:
-    """Have the copies as an older version left them: right in the state folder."""
-    assert ground.state_folder is not None
-    moved = ground.state_folder.with_name("moved")
-    ground.copies().rename(moved)
-    shutil.rmtree(ground.state_folder)
-    moved.rename(ground.state_folder)
-
-
-@pytest.mark.broker
-def test_a_state_folder_of_an_older_version(kafka: Ground, caplog: pytest.LogCaptureFixture) -> None:
-    """In use by a process of that version it is refused; else its copies are gone on with, in subfolder 0."""
-    kafka.instance = None
-    caplog.set_level(logging.INFO, "keylanes")
-    fill(kafka)
-    counting(kafka).run(until="level")
-    move_to_older_layout(kafka)
-    code = (
-        "import sys; from pathlib import Path; from keylanes.state.rocks import open_rocks\n"
-        "rocks = open_rocks(Path(sys.argv[1]), 'state', 1); print('open', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(kafka.state_folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        stops_with(StoreError, counting(kafka), f"{kafka.state_folder} is in use by another process")
-    fill(kafka)
-    counting(kafka).run(until="level")
-    assert counts(kafka) == all_at(8)
-    said = [record.getMessage() for record in caplog.records if "older version" in record.getMessage()]
-    assert said == [
-        f"{kafka.name}: state that an older version left in {kafka.state_folder} was moved to {kafka.copies()}"
-    ]
-
-
 @pytest.mark.broker
 @pytest.mark.parametrize("names", [("a", "b"), (None, "b")])
 async def test_a_second_process_takes_over_the_state(

@@ -9,7 +9,6 @@ from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.network import RequestKind
 from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import SimulatedRequests
-from keylanes.offsets.event_values import EVERYBODY
 from keylanes.offsets.ledger import Place
 from keylanes.runtime.logs.office import OwnLedger
 from keylanes.runtime.membership.coordinating import CoordinatorLoop
@@ -46,7 +45,7 @@ def own_outcome_to_a_told_end(patch: Planting) -> None:
 
     async def confirm(self: OwnLedger, log_partitions: Collection[int]) -> None:
         told = told_by_the_old_leader(self.identity.broker, map(self.logs.offsets, log_partitions))
-        await self.identity.ends.offsets(log_partitions, EVERYBODY)  # so logs are opened, too
+        await self.identity.ends.offsets(log_partitions, 0)  # so logs are opened, too
         await self.read_offsets_to(told)
 
     patch.setattr(OwnLedger, "confirm_offsets", confirm)

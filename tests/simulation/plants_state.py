@@ -266,7 +266,7 @@ PLANTS = [
             "records",
             (
                 "encode_beacon(Beacon(incarnation, transaction))",
-                "OLD_BEACON_KEY, incarnation.to_bytes(8, 'big') + transaction.to_bytes(8, 'big')",
+                "beacon_key(0), transaction.to_bytes(8, 'big')",
             ),
         ),
         (test_two_writers.test_transactions_one_in_the_other,),
@@ -296,7 +296,7 @@ PLANTS = [
     ),
     Plant(
         "search ends at the first beacon",
-        changed(BeaconSearch, "span", ("is_any and self._writers.required <= found.keys()", "is_any")),
+        changed(BeaconSearch, "span", ("is_any and self._writers.required <= self.found.keys()", "is_any")),
         (test_two_writers.test_long_silent_writer_is_looked_for,),
         finding="StateError.*no transaction of incarnation 1",
     ),
@@ -305,7 +305,7 @@ PLANTS = [
         changed(
             Keeper,
             "records",
-            ("self._successions.get(changed.place, _NOBODY)", "self._successions.pop(changed.place, _NOBODY)"),
+            ("self._succeeded.get(changed.place, ())", "self._succeeded.pop(changed.place, ())"),
         ),
         (test_two_writers.test_aborted_succession_is_made_again,),
         finding=r"assert \[\] == \[b'",

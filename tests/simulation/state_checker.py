@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.offsets.control_events import CoordinatorElected, StoreDeclared
 from keylanes.offsets.events import Event, StateChanged
-from keylanes.state.changelog import (
-    OLD_BEACON_KEY,
-    beacon_key,
-    changelog_topic,
-    decode_beacon,
-    decode_stored,
-    is_beacon_key,
-)
+from keylanes.state.changelog import beacon_key, changelog_topic, decode_beacon, decode_stored, is_beacon_key
 from keylanes.state.keys import point_in
 from keylanes.state.memory import MemoryCopies
 
@@ -58,7 +51,7 @@ def check_changes(place: TopicPartition, wrote: Writes, rows: Sequence[Row], eve
     assert decode_beacon(beacon.key, beacon.value) == (event.incarnation, event.transaction), f"{place}: {event}"
     assert set(deleted.values()) <= {None}, f"{place}: {event} writes beacons of others: {deleted}"
     succeeded = {beacon_key(incarnation) for incarnation in event.succeeded}
-    assert deleted.keys() - {OLD_BEACON_KEY} == succeeded, f"{place}: {event} deletes {deleted}"
+    assert deleted.keys() == succeeded, f"{place}: {event} deletes {deleted}"
     assert event.changes == len(changes), f"{place}: {event} counts wrongly: {len(changes)}"
 
 

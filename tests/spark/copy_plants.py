@@ -14,8 +14,9 @@ from keylanes.offsets.control_events import (
     ReleaseAsked,
     ReleaseWithdrawn,
 )
-from keylanes.offsets.event_values import NUMBERLESS, PlannedMove, Span
+from keylanes.offsets.event_values import PlannedMove, Span
 
+from ..stage.log_events import NO_NUMBER
 from .group_plants import Plant, find, put_behind
 from .honest import SOURCE, Run
 from .honest_copies import DEMOTED, DROPPED, HALF, LAST, MOVED, STANDBY, THIRD, asked
@@ -88,7 +89,7 @@ def _third(run: Run) -> MemberJoined:
 
 
 def _plan(number: int, move: PlannedMove, *, part: int = 0, parts: int = 1) -> PlanMade:
-    return PlanMade(1, NUMBERLESS, number, number, "change", 0, part, parts, (move,))
+    return PlanMade(1, NO_NUMBER, number, number, "change", 0, part, parts, (move,))
 
 
 def _half_a_plan(run: Run) -> None:
@@ -127,18 +128,18 @@ COPY_PLANTS = {
     "released before the copy": Plant("copy-first", _behind(CopyAsked, {"move": MOVED}, ReleaseAsked, move=MOVED)),
     "a copy of one point too few": Plant("copy-first", _asked(MOVED, bands=(Span(0, HALF), Span(HALF + 1, WHOLE)))),
     "released behind a copy that was ended": Plant(
-        "copy-first", _before_the_release(CopyEnded(1, NUMBERLESS, MOVED, "too early"))
+        "copy-first", _before_the_release(CopyEnded(1, NO_NUMBER, MOVED, "too early"))
     ),
     "released for a move that was withdrawn": Plant(
-        "copy-first", _before_the_release(ReleaseWithdrawn(1, NUMBERLESS, MOVED, "deadline"))
+        "copy-first", _before_the_release(ReleaseWithdrawn(1, NO_NUMBER, MOVED, "deadline"))
     ),
     "two learners of a range": Plant("copy-once", _released_while_learned),
     "released for another than who learns": Plant("copy-once", _released_for_another),
     "ended twice": Plant(
-        "copy-ended", _before_the_release(*[CopyEnded(1, NUMBERLESS, MOVED, "again")] * 2), ("copy-first",)
+        "copy-ended", _before_the_release(*[CopyEnded(1, NO_NUMBER, MOVED, "again")] * 2), ("copy-first",)
     ),
     "ended when it was owned": Plant(
-        "copy-ended", lambda run: run.control.append(CopyEnded(2, NUMBERLESS, STANDBY, "late"))
+        "copy-ended", lambda run: run.control.append(CopyEnded(2, NO_NUMBER, STANDBY, "late"))
     ),
     "a copy that nobody was asked for": Plant("copy-ended", _left_out(CopyAsked, move=DEMOTED)),
 }

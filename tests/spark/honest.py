@@ -62,15 +62,13 @@ class Output:
     i: int
     n: int
     app_id: bytes = APP_ID
-    """Empty: its header is of version 1."""
     source: str = SOURCE
     headers: Headers = ()
     """More of them, in front of ours."""
 
     def record(self, partitions: int) -> NewRecord:
         place = point_of(self.key, self.partition, self.offset) % partitions
-        of_record = (self.source, self.partition, self.offset, self.i, self.n)
-        header = encode_provenance(self.app_id, *of_record) if self.app_id else msgspec.msgpack.encode((1, *of_record))
+        header = encode_provenance(self.app_id, self.source, self.partition, self.offset, self.i, self.n)
         return NewRecord(self.destination, place, self.key, self.value, (*self.headers, (HEADER, header)), 1)
 
 

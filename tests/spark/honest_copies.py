@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keylanes.offsets.control_events import CopyAsked, CopyEnded, ReleaseAsked
-from keylanes.offsets.event_values import NUMBERLESS, PlannedMove, Span
+from keylanes.offsets.event_values import PlannedMove, Span
 
-from ..stage.log_events import coordinator_elected, member_fenced, partition_started, store_declared
+from ..stage.log_events import NO_NUMBER, coordinator_elected, member_fenced, partition_started, store_declared
 from .honest import SOURCE, Run
 from .honest_group import FIRST, SECOND, WHOLE, GroupPlanner
 
@@ -56,21 +56,21 @@ class CopyPlanner(GroupPlanner):
         ]
         self._stamp(run, 5)
         self._works(run, FIRST, {0: 1, 1: 1}, 150)
-        run.control.append(ReleaseAsked(1, NUMBERLESS, MOVED, FIRST, 1, SOURCE, 1, 0, WHOLE, 30_000))
+        run.control.append(ReleaseAsked(1, NO_NUMBER, MOVED, FIRST, 1, SOURCE, 1, 0, WHOLE, 30_000))
         self._stamp(run, 30)
         self._releases(run, FIRST, 1, 1)
         self._granted(run, 1, SECOND, 2, (1,), move=MOVED)
         run.control += [
             asked(1, DEMOTED, FIRST, 1, "standby"),
             asked(1, STANDBY, SECOND, 0, "standby"),
-            CopyEnded(1, NUMBERLESS, DEMOTED, "its next owner is at work"),
+            CopyEnded(1, NO_NUMBER, DEMOTED, "its next owner is at work"),
         ]
 
     def _learns_in_vain(self, run: Run) -> None:
         run.control += [
             self._plan(1, 2, PlannedMove(DROPPED, SOURCE, 1, 0, HALF, SECOND, FIRST, STATE_BYTES, 0.0, 0)),
             asked(1, DROPPED, FIRST, 1, "learner", [(0, HALF // 2), (HALF // 2, HALF)]),
-            CopyEnded(1, NUMBERLESS, DROPPED, "its move was withdrawn"),
+            CopyEnded(1, NO_NUMBER, DROPPED, "its move was withdrawn"),
         ]
         self._works(run, FIRST, {0: 1}, 200)
         self._works(run, SECOND, {1: 2}, 200)
@@ -92,4 +92,4 @@ def asked(
 ) -> CopyAsked:
     """A copy of a partition, or of these bands of it."""
     spans = tuple(Span(*band) for band in bands)
-    return CopyAsked(term, NUMBERLESS, number, incarnation, SOURCE, p, spans, role, 0)
+    return CopyAsked(term, NO_NUMBER, number, incarnation, SOURCE, p, spans, role, 0)

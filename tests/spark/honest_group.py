@@ -6,10 +6,10 @@ Both source partitions have their events in one partition of the offset log. See
 from dataclasses import dataclass
 
 from keylanes.offsets.control_events import MemberExpelled, MemberJoined, PlanMade, RangesGranted, ReleaseAsked
-from keylanes.offsets.event_values import NUMBERLESS, Edge, PlannedMove
+from keylanes.offsets.event_values import Edge, PlannedMove
 from keylanes.offsets.events import RangesReleased, WorkersCut
 
-from ..stage.log_events import coordinator_elected, member_fenced, member_joined, partition_started
+from ..stage.log_events import NO_NUMBER, coordinator_elected, member_fenced, member_joined, partition_started
 from .honest import APP, SOURCE, Planner, Run
 
 WHOLE = 1 << 32
@@ -42,7 +42,7 @@ class GroupPlanner(Planner):
         run.control += [
             self._joined(1, SECOND),
             self._plan(1, 1, PlannedMove(1, SOURCE, 1, 0, WHOLE, FIRST, SECOND, 0, 0.0, 0)),
-            ReleaseAsked(1, NUMBERLESS, 1, FIRST, 1, SOURCE, 1, 0, WHOLE, 30_000),
+            ReleaseAsked(1, NO_NUMBER, 1, FIRST, 1, SOURCE, 1, 0, WHOLE, 30_000),
         ]
         self._stamp(run, 5)
         self._works(run, FIRST, {0: 1, 1: 1}, 150)
@@ -70,17 +70,17 @@ class GroupPlanner(Planner):
         return member_joined(term, incarnation, birth, f"{APP}-{incarnation}")
 
     def _expelled(self, term: int, incarnation: int, cause: str) -> MemberExpelled:
-        return MemberExpelled(term, NUMBERLESS, incarnation, cause, 0)
+        return MemberExpelled(term, NO_NUMBER, incarnation, cause, 0)
 
     def _plan(self, term: int, plan: int, move: PlannedMove) -> PlanMade:
-        return PlanMade(term, NUMBERLESS, plan, plan, "change", 0, 0, 1, (move,))
+        return PlanMade(term, NO_NUMBER, plan, plan, "change", 0, 0, 1, (move,))
 
     def _granted(
         self, run: Run, term: int, incarnation: int, epoch: int, partitions: tuple[int, ...], move: int = 0
     ) -> None:
         for p in partitions:
             run.control.append(
-                RangesGranted(term, NUMBERLESS, move, incarnation, epoch, SOURCE, p, self._bands(p), (), ())
+                RangesGranted(term, NO_NUMBER, move, incarnation, epoch, SOURCE, p, self._bands(p), (), ())
             )
         self._stamp(run, 5)
         for p in partitions:

@@ -21,10 +21,10 @@ from keylanes.offsets.control_events import (
     ReleaseAsked,
     ReleaseWithdrawn,
 )
-from keylanes.offsets.event_values import NO_MOVE, NUMBERLESS, Band, Edge, PlannedMove, Tile
+from keylanes.offsets.event_values import NO_MOVE, Band, Edge, PlannedMove, Tile
 from keylanes.offsets.events import Committed, RangesReleased, WorkersCut
 
-from ..stage.log_events import coordinator_elected, member_fenced, member_joined, partition_started
+from ..stage.log_events import NO_NUMBER, coordinator_elected, member_fenced, member_joined, partition_started
 from .honest import APP, SOURCE, Output, Planner, Run
 
 FIRST, SECOND, THIRD = 1, 2, 3
@@ -81,7 +81,7 @@ class RangePlanner(Planner):
     def _moves_a_part_of_it(self, run: Run) -> None:
         self._asks(run, 2, FIRST, SECOND, 1, range(4))
         self._commits(run, FIRST, self._front, {1: range(2)}, move=2)
-        run.control.append(ReleaseWithdrawn(1, NUMBERLESS, 2, "deadline"))
+        run.control.append(ReleaseWithdrawn(1, NO_NUMBER, 2, "deadline"))
         self._grants(run, SECOND, 4, range(2), move=2)
         self._works(run, 240)
 
@@ -95,7 +95,7 @@ class RangePlanner(Planner):
 
     def _loses_a_member(self, run: Run) -> None:
         run.control.append(member_joined(1, THIRD, f"{self.process} 2", f"{APP}-3"))
-        run.control += [MemberExpelled(1, NUMBERLESS, FIRST, "silent", 0), member_fenced(1, FIRST)]
+        run.control += [MemberExpelled(1, NO_NUMBER, FIRST, "silent", 0), member_fenced(1, FIRST)]
         self._grants(run, THIRD, 6, range(2, 8))
 
     def _ends(self, run: Run) -> None:
@@ -103,7 +103,7 @@ class RangePlanner(Planner):
         for incarnation in (SECOND, THIRD):
             held: dict[int, Sequence[int]] = {epoch: self._held(epoch) for epoch in self._epochs_of(incarnation)}
             self._commits(run, incarnation, self.records, held)
-            run.control += [MemberExpelled(1, NUMBERLESS, incarnation, "left", 0), member_fenced(1, incarnation)]
+            run.control += [MemberExpelled(1, NO_NUMBER, incarnation, "left", 0), member_fenced(1, incarnation)]
 
     # --- its steps ---------------------------------------------------------------------------------------------------
 
@@ -111,14 +111,14 @@ class RangePlanner(Planner):
         first, end = self.bounds[over.start], self.bounds[over.stop]
         planned = PlannedMove(move, SOURCE, 0, first, end, origin, target, 0, 0.0, 0)
         run.control += [
-            PlanMade(1, NUMBERLESS, move, move, "change", 0, 0, 1, (planned,)),
-            ReleaseAsked(1, NUMBERLESS, move, origin, epoch, SOURCE, 0, first, end, 30_000),
+            PlanMade(1, NO_NUMBER, move, move, "change", 0, 0, 1, (planned,)),
+            ReleaseAsked(1, NO_NUMBER, move, origin, epoch, SOURCE, 0, first, end, 30_000),
         ]
 
     def _grants(self, run: Run, incarnation: int, epoch: int, over: range, move: int = NO_MOVE) -> None:
         """The grant, and its workers in a transaction of their own."""
         bands = tuple(Band(*level) for level in self._levels(0, over))
-        run.control.append(RangesGranted(1, NUMBERLESS, move, incarnation, epoch, SOURCE, 0, bands, (), ()))
+        run.control.append(RangesGranted(1, NO_NUMBER, move, incarnation, epoch, SOURCE, 0, bands, (), ()))
         number, self._cut[incarnation] = self._cut[incarnation], self._cut[incarnation] + len(over)
         bounds = tuple(self.bounds[over.start : over.stop + 1])
         run.events[0].append(WorkersCut(incarnation, self._next(incarnation), epoch, SOURCE, 0, number, bounds))

@@ -10,7 +10,7 @@ import pytest
 from keylanes.offsets.provenance import app_id_of
 from keylanes.state.topics import TopicStore
 
-from .honest import APP, APP_ID, AUDITED, DEAD, LATE, SOURCE, Output, Planner, Run
+from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Output, Planner, Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,6 @@ def test_what_another_application_writes_is_not_judged(audited: Audited) -> None
         replace(run.outputs[0], app_id=OTHERS_ID),
         replace(kept_quiet(run), app_id=OTHERS_ID, offset=1_000_000),
         replace(kept_quiet(run), app_id=OTHERS_ID, source=UNREAD, n=7),
-        replace(kept_quiet(run), app_id=b"", source=UNREAD),
     ]
     run.outputs += wrong
     report = audited(run)
@@ -81,22 +80,6 @@ def test_what_only_claims_to_be_an_output_is_found(audited: Audited) -> None:
     assert {example["kl_topic"] for example in report.check("output-source").examples} == {UNREAD, SOURCE}
     for name in ("commit-outputs", "commit-digest"):
         assert sorted(example["partition"] for example in report.check(name).examples) == [0, 1]
-
-
-def test_outputs_of_both_versions_are_judged_in_one_topic(audited: Audited) -> None:
-    """An application that was upgraded on the way: one of version 1 belongs to who reads its source. One that was
-    written again after the upgrade is there twice, and nothing else is wrong.
-    """
-    run = Planner(records=200).run()
-    half = len(run.outputs) // 2
-    run.outputs = [replace(output, app_id=b"") for output in run.outputs[:half]] + run.outputs[half:]
-    run.outputs.append(replace(run.outputs[0], app_id=APP_ID))
-    report = audited(run)
-    assert {"output-once", "commit-outputs", "commit-digest"} <= set(report.violated())
-    for name in ("output-once", "commit-outputs", "commit-digest"):
-        assert report.check(name).violations == 1
-    assert report.figures["outputs"] + report.figures["dead_letters"] == len(run.outputs)
-    assert "outputs_of_others" not in report.figures
 
 
 def test_outputs_that_are_not_where_they_were_declared_are_searched_for(audited: Audited) -> None:

@@ -10,8 +10,9 @@ from keylanes.offsets.control_events import (
     RangesGranted,
     StoreDeclared,
 )
-from keylanes.offsets.event_values import NUMBERLESS, PlannedMove
+from keylanes.offsets.event_values import PlannedMove
 
+from ..stage.log_events import NO_NUMBER
 from ..tiers.marks import tier
 from .copy_plants import COPY_PLANTS
 from .group_plants import find, planted
@@ -56,7 +57,7 @@ def test_who_learns_points_for_no_move_any_more_is_no_second_learner() -> None:
     run.control[at:at] = [
         replace(joined, term=1),
         replace(grant, incarnation=THIRD, epoch=3, move=90),
-        PlanMade(1, NUMBERLESS, 9, 9, "request", 0, 0, 1, (move,)),
+        PlanMade(1, NO_NUMBER, 9, 9, "request", 0, 0, 1, (move,)),
         asked(1, 91, SECOND, 1, "learner", [(0, HALF)]),
     ]
     found = judged(run)

@@ -3,13 +3,13 @@
 from msgspec.structs import replace
 
 from keylanes.offsets.control_events import CopyAsked, MemberJoined, RangesGranted
-from keylanes.offsets.event_values import NUMBERLESS, Band
+from keylanes.offsets.event_values import Band
 from keylanes.offsets.events import WorkersCut
 from keylanes.spark.group_figures import Times, group_figures
 from keylanes.spark.group_report import GroupFigures
 from keylanes.spark.report import Check, Report
 
-from ..stage.log_events import coordinator_elected
+from ..stage.log_events import NO_NUMBER, coordinator_elected
 from ..tiers.marks import tier
 from .group_plants import find, granted_again
 from .honest import SOURCE, Run
@@ -89,7 +89,7 @@ def test_what_nobody_could_own_is_left_out() -> None:
     run.control += [
         coordinator_elected(3, "process 2"),
         replace(joined, term=3, incarnation=3, birth="process 2"),
-        RangesGranted(3, NUMBERLESS, 0, 3, 3, SOURCE, 0, (Band(0, WHOLE, 300),), (), ()),
+        RangesGranted(3, NO_NUMBER, 0, 3, 3, SOURCE, 0, (Band(0, WHOLE, 300),), (), ()),
     ]
     later = run.control_ms[-1] + 60_000_000
     run.control_ms += [later, later, later + 5]

@@ -4,12 +4,12 @@ from msgspec.structs import replace
 
 from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.keyrange.steps import Steps
-from keylanes.offsets.control_events import AppCreated, ControlEvent, LevelRaised, RangesGranted
+from keylanes.offsets.control_events import AppCreated, ControlEvent, RangesGranted
 from keylanes.offsets.event_values import Band, EpochFold, Piece
 from keylanes.offsets.events import Event, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.spark.history import UNTIL_NEVER, fold_control, fold_workers, left_edges, oldest_snapshot
 
-from ..stage.log_events import coordinator_elected, member_joined, partition_started, ranges_granted
+from ..stage.log_events import coordinator_elected, in_turn, member_joined, partition_started, ranges_granted
 from ..tiers.marks import tier
 
 pytestmark = tier("check")
@@ -17,9 +17,9 @@ pytestmark = tier("check")
 TOP = 1 << 32
 
 
-def control(*events: Event) -> list[tuple[int, Event]]:
-    """A control log that starts with the application and its first coordinator."""
-    return list(enumerate([AppCreated("a", HASH_NAME, 1), coordinator_elected(1, "x"), *events]))
+def control(*events: ControlEvent) -> list[tuple[int, Event]]:
+    """A control log that starts with the application and its first coordinator; each decision is in turn."""
+    return list(enumerate(in_turn([AppCreated("a", HASH_NAME, 1), coordinator_elected(1, "x"), *events])))
 
 
 def granted(epoch: int, *bands: tuple[int, int, int], incarnation: int = 1, term: int = 1) -> RangesGranted:
@@ -79,19 +79,13 @@ def test_a_decision_counts_once_and_in_turn() -> None:
 
 
 def test_the_first_election_says_which_application_it_is() -> None:
-    """On logs of level 0 who joined first says it. One of another application, or of level 0 where the level was
-    raised, does not count.
-    """
-    raised = LevelRaised(1, 1, 1)
-    other, older = coordinator_elected(2, "y", "y"), coordinator_elected(3, "z")
-    late = [granted(1, (0, TOP, 0), term=term) for term in (2, 3)]
-    grants = fold_control(numbered(raised, other, replace(late[0], number=1), older, late[1]))
+    """One of another application does not count, nor does what is decided in its term."""
+    other = coordinator_elected(2, "y", "another application")
+    grants = fold_control(numbered(other, replace(granted(1, (0, TOP, 0), term=2), number=1)))
     assert (grants.app_birth, grants.parts) == ("x", [])
-    before = control(member_joined(1, 1, "first", "a.first"), coordinator_elected(2, "y"), member_joined(2, 2, "y", ""))
-    assert fold_control(before).app_birth == "first"
-    upgraded = [*before, (9, coordinator_elected(3, "y", "y")), (10, coordinator_elected(4, "z", "first"))]
-    grants = fold_control([*upgraded, (11, replace(granted(1, (0, TOP, 0), term=4), number=1))])
-    assert (grants.app_birth, len(grants.parts)) == ("first", 1)
+    again = coordinator_elected(3, "z", "x")
+    grants = fold_control(numbered(other, again, replace(granted(1, (0, TOP, 0), term=3), number=1)))
+    assert (grants.app_birth, len(grants.parts)) == ("x", 1)
 
 
 def test_a_member_joins_once() -> None:

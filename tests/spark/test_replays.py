@@ -93,19 +93,17 @@ def test_letters_that_were_written_back_are_records_and_no_outputs(spark: "Spark
 
 def test_what_is_no_replay_is_judged(audited: "Callable[..., Report]") -> None:
     """A letter that is doubled in its dead-letter topic, which is a source here, too. An output that is doubled in
-    another source with the headers of a letter, or in its own with one of them, or with none. A letter of version 1,
-    which names no application, in its source.
+    another source with the headers of a letter, or in its own with one of them, or with none.
     """
     run = Planner(restarts=0).run()
     run.control += [partition_started(1, topic, p, 0, "earliest", 2) for topic in (DEAD, LATE) for p in range(2)]
-    letter, older = [output for output in run.outputs if output.destination == DEAD][:2]
+    letter = next(output for output in run.outputs if output.destination == DEAD)
     late, *others = [output for output in run.outputs if output.destination == LATE][:4]
     passed_on = ((), OF_LETTER[:1], OF_LETTER[1:])
     wrong = [
         letter,
         replace(late, headers=OF_LETTER),
         *(replace(o, destination=SOURCE, headers=h) for o, h in zip(others, passed_on, strict=True)),
-        replace(older, destination=SOURCE, app_id=b""),
     ]
     replay = replace(letter, destination=SOURCE)
     run.outputs += [*wrong, replay]

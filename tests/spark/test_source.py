@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from keylanes.offsets.codec import encode
 from keylanes.state.topics import NewRecord, TopicStore
 
 from .honest import APP, LATE, SOURCE, Planner
@@ -52,17 +52,26 @@ def test_events_are_flattened_to_rows(spark: "SparkSession", tmp_path: Path) -> 
     assert {row["epoch"] for row in grants.collect()} == {1, 2}
 
 
-def test_an_unknown_event_stops_the_audit_with_its_name(spark: "SparkSession", tmp_path: Path) -> None:
-    """It is never skipped: the error names the kind and the version."""
+@pytest.mark.parametrize(
+    ("log", "tag", "says"),
+    [
+        ("offsets", "log_opened/9", "newer"),
+        ("offsets", "state_changed/1", "was written before the first release"),
+        ("control", "member_joined/1", "was written before the first release"),
+    ],
+)
+def test_an_unknown_event_stops_the_audit_with_its_name(
+    spark: "SparkSession", tmp_path: Path, log: str, tag: str, says: str
+) -> None:
+    """It is never skipped: the error names the kind and the version, and whether it is too new or too old."""
     from keylanes.spark.audit import AuditSpec, audit
     from keylanes.spark.brokers import AuditError
 
     url = Planner(restarts=0).run().store(tmp_path / "topics")
     store = TopicStore.open(tmp_path / "topics")
-    event = encode(Planner(restarts=0).run().events[0][0]).replace(b"log_opened/1", b"log_opened/9")
-    store.append([NewRecord(f"{APP}.offsets", 0, None, event)])
+    store.append([NewRecord(f"{APP}.{log}", 0, None, msgspec.msgpack.encode([tag, 1]))])
     store.close()
-    with pytest.raises(AuditError, match=r"log_opened/9.*newer"):
+    with pytest.raises(AuditError, match=f"{tag}.*{says}"):
         audit(spark, AuditSpec(app=APP, broker=url))
 
 

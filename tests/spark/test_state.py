@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import encode
-from keylanes.offsets.event_values import EVERYBODY, Tile, Writer
+from keylanes.offsets.event_values import Tile, Writer
 from keylanes.offsets.events import (
     Committed,
     Event,
@@ -22,7 +22,7 @@ from keylanes.offsets.events import (
     WorkersMerged,
     WorkerSplit,
 )
-from keylanes.state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, changelog_topic, encode_beacon, encode_stored
+from keylanes.state.changelog import Beacon, beacon_key, changelog_topic, encode_beacon, encode_stored
 from keylanes.state.keys import encode_map_key, state_key
 from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
@@ -283,8 +283,6 @@ BEACONS: list[tuple[str, list[tuple[bytes, bytes | None]], list[tuple[int | None
     ("newer", [encode_beacon(Beacon(2, 2))], [(2, 1, 2)]),
     ("torn", [(beacon_key(2), b"torn")], [(2, 1, None)]),
     ("of nobody that the log knows", [encode_beacon(Beacon(5, 3))], [(5, None, 3)]),
-    ("of nobody, as before", [(OLD_BEACON_KEY, bytes(7) + b"\5" + bytes(7) + b"\3")], [(5, None, 3)]),
-    ("torn, as before", [(OLD_BEACON_KEY, b"torn")], [(None, None, None)]),
     ("of another moment", [encode_beacon(Beacon(1, 1))], [(1, LAST, 1)]),
     ("none", [FIRST_GONE, SECOND_GONE], [(1, LAST, None), (2, 1, None)]),
     ("was succeeded, and came back", [FIRST_GONE, encode_beacon(Beacon(1, 3))], [(1, None, 3)]),
@@ -319,20 +317,6 @@ def test_wrong_beacons_are_found(judged: "Callable[..., Report]", by_key: bool) 
     assert report.violated() == ["state-beacon"], report.to_text()
     names = ("partition", "incarnation", "changed_last", "beacon")
     assert [tuple(example[name] for name in names) for example in report.check("state-beacon").examples] == wrong
-
-
-def test_the_beacon_of_before_is_read(judged: "Callable[..., Report]") -> None:
-    """From when one process wrote at a time: each change succeeds everybody, and one key names who was last."""
-    run = planner(restarts=1).run()
-    changes = stateful(run)
-    for p, events in enumerate(run.events):
-        run.events[p] = [replace(e, succeeded=(EVERYBODY,)) if isinstance(e, StateChanged) else e for e in events]
-    last = [last_of(run, p) for p in range(run.partitions)]
-    assert {event.incarnation for event in last} == {2}
-    old = [(e.partition, OLD_BEACON_KEY, (2).to_bytes(8) + e.transaction.to_bytes(8)) for e in last]
-    report = judged(run, [*changes, *old])
-    assert report.violated() == [], report.to_text()
-    assert report.check("state-beacon").checked == 2
 
 
 def test_a_snapshot_says_who_changed_last(judged: "Callable[..., Report]") -> None:

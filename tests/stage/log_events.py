@@ -1,6 +1,7 @@
-"""Events of our logs in few words, for tests; of level 0 until ``in_turn`` numbers them."""
+"""Events of our logs in few words, for tests; decisions have no number until ``in_turn`` numbers them."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -8,6 +9,7 @@ from keylanes.offsets.control_events import (
     AppCreated,
     ControlEvent,
     CoordinatorElected,
+    Decision,
     MemberExpelled,
     MemberFenced,
     MemberJoined,
@@ -16,17 +18,20 @@ from keylanes.offsets.control_events import (
     SourceIdentified,
     StoreDeclared,
 )
-from keylanes.offsets.event_values import NO_MOVE, NUMBERLESS, Band, Edge, Writer
-from keylanes.offsets.events import RangesReleased
+from keylanes.offsets.event_values import NO_MOVE, Band, Edge, Writer
+from keylanes.offsets.events import Event, RangesReleased
+from keylanes.offsets.ledger import Ledger, evolve
 
 APP_BIRTH = "the first birth"
+NO_NUMBER: Final = 0
+"""Of a decision that ``in_turn`` numbers."""
 
 
 def in_turn(
     events: Iterable[ControlEvent], app_birth: str = APP_BIRTH, *, behind: Iterable[ControlEvent] = ()
 ) -> list[ControlEvent]:
-    """The same as of level 1: each decision without a number has the next one of its term, each election the birth of
-    the application. ``behind``: what the log holds before them.
+    """The same, where each decision without a number has the next one of its term, and each election the birth of the
+    application. ``behind``: what the log holds before them.
     """
     numbers: dict[int, int] = {}
     numbered: list[ControlEvent] = []
@@ -38,14 +43,22 @@ def in_turn(
             case CoordinatorElected():
                 numbered.append(replace(event, app_birth=event.app_birth or app_birth))
             case _:
-                number = event.number or numbers.get(event.term, NUMBERLESS) + 1
-                numbers[event.term] = max(number, numbers.get(event.term, NUMBERLESS))
+                number = event.number or numbers.get(event.term, 0) + 1
+                numbers[event.term] = max(number, numbers.get(event.term, 0))
                 numbered.append(replace(event, number=number))
     return numbered[len(given) :]
 
 
+def fold_in_turn(ledger: Ledger, *events: Event) -> Ledger:
+    """The ledger, changed by these events; each decision has the number that is next in the ledger's term."""
+    for event in events:
+        number = ledger.control.number + 1
+        evolve(ledger, replace(event, number=number) if isinstance(event, Decision) else event)
+    return ledger
+
+
 def coordinator_elected(term: int, birth: str, app_birth: str = "") -> CoordinatorElected:
-    """An election; of level 0 unless it says the birth of the application."""
+    """An election; ``in_turn`` says the birth of the application where this does not."""
     return CoordinatorElected(term, birth, birth, app_birth)
 
 
@@ -55,25 +68,25 @@ def member_joined(
     """A member with one transactional id that can handle nothing."""
     ids = (transactional_id,)
     return MemberJoined(
-        term, NUMBERLESS, incarnation, birth, birth, ids, "host", "", 1.0, 1, (), (), until_level=until_level
+        term, NO_NUMBER, incarnation, birth, birth, ids, "host", "", 1.0, 1, (), (), until_level=until_level
     )
 
 
 def member_expelled(term: int, incarnation: int) -> MemberExpelled:
     """A member that another one took over from."""
-    return MemberExpelled(term, NUMBERLESS, incarnation, "superseded", 0)
+    return MemberExpelled(term, NO_NUMBER, incarnation, "superseded", 0)
 
 
 def member_fenced(term: int, incarnation: int) -> MemberFenced:
     """A member that can commit no more."""
-    return MemberFenced(term, NUMBERLESS, incarnation)
+    return MemberFenced(term, NO_NUMBER, incarnation)
 
 
 def partition_started(
     term: int, topic: str, partition: int, offset: int, start: str, partitions: int
 ) -> PartitionStarted:
     """Where a partition is begun."""
-    return PartitionStarted(term, NUMBERLESS, topic, partition, offset, start, partitions)
+    return PartitionStarted(term, NO_NUMBER, topic, partition, offset, start, partitions)
 
 
 def ranges_granted(
@@ -86,19 +99,19 @@ def ranges_granted(
     writers: tuple[Writer, ...] = (),
 ) -> RangesGranted:
     """A grant that belongs to no move."""
-    return RangesGranted(term, NUMBERLESS, NO_MOVE, incarnation, epoch, topic, partition, bands, (), writers)
+    return RangesGranted(term, NO_NUMBER, NO_MOVE, incarnation, epoch, topic, partition, bands, (), writers)
 
 
 def source_identified(term: int, topic: str, identity: str) -> SourceIdentified:
     """What the broker calls a topic."""
-    return SourceIdentified(term, NUMBERLESS, topic, identity)
+    return SourceIdentified(term, NO_NUMBER, topic, identity)
 
 
 def store_declared(
     term: int, store: int, name: str, topic: str, kind: str, key_type: str, value_type: str, codec: str
 ) -> StoreDeclared:
     """A store."""
-    return StoreDeclared(term, NUMBERLESS, store, name, topic, kind, key_type, value_type, codec)
+    return StoreDeclared(term, NO_NUMBER, store, name, topic, kind, key_type, value_type, codec)
 
 
 def range_released(

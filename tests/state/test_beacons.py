@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylanes.state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, encode_beacon
+from keylanes.state.changelog import Beacon, beacon_key, encode_beacon
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopy
 from keylanes.state.restore import (
@@ -40,11 +40,6 @@ def beacon(offset: int, incarnation: int, transaction: int | None) -> Entry:
     """A beacon's record; None: it is deleted."""
     key, value = encode_beacon(Beacon(incarnation, transaction or 0))
     return Entry(offset, key, None if transaction is None else value)
-
-
-def old_beacon(offset: int, incarnation: int, transaction: int) -> Entry:
-    """The record of the one beacon that there was before."""
-    return Entry(offset, OLD_BEACON_KEY, incarnation.to_bytes(8, "big") + transaction.to_bytes(8, "big"))
 
 
 def searched(records: Sequence[Entry], expected: Writers, high: int, batch: int = 1_000) -> BeaconSearch:
@@ -87,7 +82,7 @@ def test_the_newest_of_each_writer(batch: int) -> None:
         beacon(400, 1, 10),
         beacon(401, 4, 1),
     ]
-    assert searched(records, writers({1: 9, 2: 1}), 400, batch).beacons.found == {1: 9, 2: 1, 3: None}
+    assert searched(records, writers({1: 9, 2: 1}), 400, batch).found == {1: 9, 2: 1, 3: None}
 
 
 def test_no_more_is_read_than_is_needed() -> None:
@@ -97,7 +92,7 @@ def test_no_more_is_read_than_is_needed() -> None:
     assert search.span() == (1_000 - BEACON_STEP, 1_000)
     search.read(records[1_000 - BEACON_STEP :])
     assert search.span() is None
-    assert searched(records, writers({1: 999, 2: 0}), 1_000).beacons.found == {1: 999, 2: 0}
+    assert searched(records, writers({1: 999, 2: 0}), 1_000).found == {1: 999, 2: 0}
 
 
 @given(st.integers(0, 1 << 40), st.data())
@@ -114,32 +109,17 @@ def test_a_near_copy_is_looked_at_as_a_whole(high: int, data: st.DataObject) -> 
 
 def test_nobody_is_required() -> None:
     """A changelog is read until a beacon is found, or to its start: there should be none."""
-    assert searched([beacon(3, 1, 2)], writers({}), 1_000).beacons.found == {1: 2}
-    assert searched([beacon(3, 1, None)], writers({}), 1_000).beacons.found == {1: None}
+    assert searched([beacon(3, 1, 2)], writers({}), 1_000).found == {1: 2}
+    assert searched([beacon(3, 1, None)], writers({}), 1_000).found == {1: None}
     assert BeaconSearch(writers({}), 0, 0).span() is None
 
 
-def test_the_beacon_of_before() -> None:
-    """It is the beacon of the incarnation in its value, the newest one only; the newer transaction counts where that
-    has one of its own; and a deleted one is nobody's.
-    """
-    search = searched([old_beacon(0, 1, 8), old_beacon(1, 2, 3)], writers({2: 3}), 2)
-    assert (search.beacons.found, search.beacons.old) == ({2: 3}, 2)
-    search = searched([old_beacon(0, 2, 3), beacon(1, 2, 4)], writers({2: 4}), 2)
-    assert (search.beacons.found, search.beacons.old) == ({2: 4}, 2)
-    gone = [old_beacon(0, 2, 3), beacon(1, 2, None), Entry(2, OLD_BEACON_KEY, None), beacon(3, 3, 1)]
-    search = searched(gone, writers({3: 1}), 4)
-    assert (search.beacons.found, search.beacons.old) == ({2: None, 3: 1}, None)
-
-
-@pytest.mark.parametrize("key", [OLD_BEACON_KEY, beacon_key(1)])
-def test_damaged_beacon(key: bytes) -> None:
+def test_damaged_beacon() -> None:
     """It is refused with its position; one that a newer one stands over is nothing any more."""
-    junk = Entry(4, key, b"junk")
-    with pytest.raises(ChangelogUnfit, match=r"position 4 is no state: a beacon has \d+ bytes; seen 4"):
+    junk = Entry(4, beacon_key(1), b"junk")
+    with pytest.raises(ChangelogUnfit, match="position 4 is no state: a beacon has 8 bytes; seen 4"):
         searched([beacon(0, 1, 1), junk], writers({1: 1}), 5)
-    whole = old_beacon(5, 1, 1) if key == OLD_BEACON_KEY else beacon(5, 1, 1)
-    searched([junk, whole], writers({1: 1}), 6).check()
+    searched([junk, beacon(5, 1, 1)], writers({1: 1}), 6).check()
 
 
 # --- the comparison ------------------------------------------------------------------------------------------------
@@ -202,13 +182,11 @@ def test_a_table_has_all_beacons() -> None:
     table.write([*state, (state_key(1, 0, b"k"), b"v")])
     check_table(table, writers({}))
     table.write([encode_beacon(Beacon(1, 7)), encode_beacon(Beacon(70_000, 3))])
-    assert check_table(table, writers({1: 7, 70_000: 3}, highest=70_000)).found == {1: 7, 70_000: 3}
-    table.write([(OLD_BEACON_KEY, bytes(7) + b"\2" + bytes(7) + b"\5")])
-    assert check_table(table, writers({1: 7, 2: 5, 70_000: 3}, highest=70_000)).old == 2
+    check_table(table, writers({1: 7, 70_000: 3}, highest=70_000))
     with pytest.raises(ChangelogUnfit, match="transaction 3 of incarnation 70000"):
-        check_table(table, writers({1: 7, 2: 5}, highest=70_000))
+        check_table(table, writers({1: 7}, highest=70_000))
     with pytest.raises(ChangelogUnfit, match="no transaction of incarnation 3"):
-        check_table(table, writers({1: 7, 2: 5, 3: 1, 70_000: 3}, highest=70_000))
+        check_table(table, writers({1: 7, 3: 1, 70_000: 3}, highest=70_000))
     table.write([(beacon_key(1), b"junk")])
     with pytest.raises(ChangelogUnfit, match="its key 000000000000000001 is no state: a beacon has 8 bytes; seen 4"):
         check_table(table, writers({}))

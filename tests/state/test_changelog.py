@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from keylanes.state.changelog import (
     BEACONS_END,
     CHANGELOG_CONFIG,
-    OLD_BEACON_KEY,
     Beacon,
     Stored,
     beacon_key,
@@ -43,13 +42,11 @@ def test_the_bytes_of_a_stored_value() -> None:
 
 @given(UNSIGNED, UNSIGNED)
 def test_a_beacon_comes_back(incarnation: int, transaction: int) -> None:
-    """Incarnation and transaction are read as written, and as they were written when one process wrote at a time."""
+    """Incarnation and transaction are read as written."""
     beacon = Beacon(incarnation, transaction)
     key, value = encode_beacon(beacon)
     assert decode_beacon(key, value) == beacon
     assert incarnation_of(key) == incarnation
-    old = incarnation.to_bytes(8, "big") + transaction.to_bytes(8, "big")
-    assert decode_beacon(OLD_BEACON_KEY, old) == beacon
 
 
 @pytest.mark.parametrize("data", [b"", b"\2v", b"\1", b"\1" + bytes(7)])
@@ -64,23 +61,19 @@ def test_what_is_no_beacon_is_refused(data: bytes | None) -> None:
     """A deleted beacon, or one of another size, raises ValueError."""
     with pytest.raises(ValueError, match="a beacon has 8 bytes"):
         decode_beacon(beacon_key(1), data)
-    if data != bytes(16):
-        with pytest.raises(ValueError, match="a beacon has 16 bytes"):
-            decode_beacon(OLD_BEACON_KEY, data)
 
 
-@pytest.mark.parametrize("key", [b"", b"\1", b"\0\0", bytes(8), b"\1" + bytes(8), bytes(10), state_key(0, 0, b"")])
+@pytest.mark.parametrize("key", [b"", b"\0", b"\1", bytes(8), b"\1" + bytes(8), bytes(10), state_key(0, 0, b"")])
 def test_what_is_no_key_of_a_beacon(key: bytes) -> None:
     """Keys of another length or with another first byte; a state key is never one."""
     assert not is_beacon_key(key)
-    assert is_beacon_key(OLD_BEACON_KEY)
     assert is_beacon_key(beacon_key(7))
 
 
 @given(st.integers(0, (1 << 40) - 1))
 def test_beacons_stand_before_the_state(incarnation: int) -> None:
     """In order of keys all of them stand before the state of the second point, and none is a state key."""
-    assert OLD_BEACON_KEY < beacon_key(incarnation) < BEACONS_END <= state_key(1, 0, b"")
+    assert beacon_key(0) <= beacon_key(incarnation) < BEACONS_END <= state_key(1, 0, b"")
     assert not is_state_key(beacon_key(incarnation))
 
 
@@ -89,4 +82,4 @@ def test_the_changelog_never_expires() -> None:
     assert CHANGELOG_CONFIG["cleanup.policy"] == "compact"
     assert CHANGELOG_CONFIG["retention.ms"] == CHANGELOG_CONFIG["retention.bytes"] == "-1"
     assert changelog_topic("app", "source") == "app.changelog.source"
-    assert len(OLD_BEACON_KEY) < len(beacon_key(1)) < HEAD_BYTES
+    assert len(beacon_key(1)) < HEAD_BYTES

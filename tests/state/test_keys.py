@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.state.changelog import OLD_BEACON_KEY, beacon_key
+from keylanes.state.changelog import beacon_key
 from keylanes.state.keys import (
     HEAD_BYTES,
     MAP_KEY_TYPES,
@@ -43,14 +43,13 @@ def inside(data: bytes, first: bytes, end: bytes | None) -> bool:
 
 @given(PLACES)
 def test_a_key_is_read_back(place: KeyPlace) -> None:
-    """The parts come back as they went in, the point alone too; the old beacon's key sorts before every state key."""
+    """The parts come back as they went in, the point alone too; a beacon's key is shorter than every state key."""
     data = state_key(*place)
     assert parse_key(data) == place
     assert is_state_key(data)
     assert is_map_key(data) == bool(place.map_key)
     assert map_prefix(data) == state_key(*place[:3])
     assert point_in(data) == place.point
-    assert data > OLD_BEACON_KEY
     assert len(beacon_key(1)) < HEAD_BYTES <= len(data)
 
 
@@ -133,7 +132,6 @@ def test_bytes_that_are_no_key_are_refused() -> None:
     """A key too short for its parts raises ValueError, and so do a map key's bytes of the wrong size or kind."""
     data = state_key(7, 3, b"key")
     assert is_state_key(data)
-    assert not is_state_key(OLD_BEACON_KEY)
     assert not is_state_key(beacon_key(1))
     for length in range(len(data)):
         assert not is_state_key(data[:length])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.keyrange.steps import Steps
-from keylanes.state.changelog import OLD_BEACON_KEY, beacon_key
+from keylanes.state.changelog import beacon_key
 from keylanes.state.keys import point_in, state_key
 from keylanes.state.restore import (
     ChangelogUnfit,
@@ -163,7 +163,7 @@ def test_changelog_without_its_head() -> None:
         plan(markers=at((WHOLE, 100, 1_000)), start=7)
 
 
-@pytest.mark.parametrize("key", [None, b"", b"\x00\x00", b"user-7", state_key(1, 1, b"abc")[:-1]])
+@pytest.mark.parametrize("key", [None, b"", b"\x00", b"user-7", state_key(1, 1, b"abc")[:-1]])
 @pytest.mark.parametrize("held", [WHOLE, QUARTERS[1]])
 def test_record_that_is_no_state(key: bytes | None, held: KeyRange) -> None:
     """A record without a state key is refused with its position, whichever ranges are held."""
@@ -174,7 +174,7 @@ def test_record_that_is_no_state(key: bytes | None, held: KeyRange) -> None:
 
 def test_beacon_is_no_change() -> None:
     """Beacons don't enter the copy."""
-    beacons = [Entry(0, OLD_BEACON_KEY, b""), Entry(1, beacon_key(1), b""), Entry(2, beacon_key(2), None)]
+    beacons = [Entry(1, beacon_key(1), b""), Entry(2, beacon_key(2), None)]
     assert plan().apply([*beacons, Entry(3, KEYS[0], None)]) == [(KEYS[0], None)]
 
 

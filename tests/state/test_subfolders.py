@@ -1,29 +1,22 @@
-"""Which subfolder of a state folder a process has: names and numbers, restarts, several at once, an older layout."""
+"""Which subfolder of a state folder a process has: names and numbers, restarts, several at once."""
 
-import errno
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 import pytest
 
-from keylanes.keyrange.hashing import SPACE_END
 from keylanes.state.copies import open_copies
-from keylanes.state.keys import state_key
 from keylanes.state.rocks import RocksError, RocksInUse, open_rocks
 from keylanes.state.subfolders import Claimed, claim, folder_of, subfolders_in
-from keylanes.state.tables import Marker
 
 from ..tiers.marks import tier
 
 pytestmark = tier("check")
-
-KEY = state_key(1, 0, b"k")
 
 CLAIM = """
 import sys
@@ -87,22 +80,6 @@ def has(claimed: Claimed) -> str:
     return claimed.folder.name
 
 
-def old_layout(folder: Path, app: str = "shop") -> None:
-    """Copies as an older version keeps them: right in the state folder."""
-    copies = open_copies(folder, app=app, birth="b")
-    copies.copy("orders", 0).write([(KEY, b"kept")], [(0, SPACE_END, Marker(7, 0))])
-    copies.close()
-
-
-def kept_in(folder: Path, app: str = "shop") -> bytes | None:
-    """The value that ``old_layout`` wrote."""
-    copies = open_copies(folder, app=app, birth="b")
-    value, markers = copies.copy("orders", 0).get(KEY), copies.copy("orders", 0).markers()
-    copies.close()
-    assert [marker for *_, marker in markers.pieces()] == [Marker(7, 0)]
-    return value
-
-
 # Names and numbers
 
 
@@ -151,7 +128,6 @@ def test_a_name_has_its_own_subfolder(tmp_path: Path) -> None:
         ("1a", "=1a"),
         (".hidden", "=.hidden"),
         (".lock", "=.lock"),
-        (".adopting", "=.adopting"),
         ("..", "=.."),
         ("-rf", "=-rf"),
         ("", "="),
@@ -203,19 +179,19 @@ def test_subfolders_are_private(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_of_ours_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    """A stranger's, topics, a newer format of either layout, a file, a link."""
+    """A stranger's, topics, one with copies right in it, a newer format, a file, a link."""
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "precious").touch()
     open_rocks(tmp_path / "topics", "topics", 1).close()
-    open_rocks(tmp_path / "newer", "state", 2).close()
-    open_rocks(tmp_path / "newest", "subfolders", 2).close()
+    open_copies(tmp_path / "copies", app="shop", birth="b").close()
+    open_rocks(tmp_path / "newer", "subfolders", 2).close()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "foreign")
     for name, says in (
         ("foreign", "foreign is not empty and was not made by keylanes"),
         ("topics", "topics holds keylanes topics, not subfolders"),
+        ("copies", "copies holds keylanes state, not subfolders"),
         ("newer", "newer has format 2; this version of keylanes reads format 1"),
-        ("newest", "newest has format 2; this version of keylanes reads format 1"),
         ("file", "file can't be used: "),
         ("link", "link is a symbolic link; name the folder itself"),
     ):
@@ -280,140 +256,6 @@ def test_a_forked_child_does_not_keep_what_its_parent_had(tmp_path: Path) -> Non
         parent.wait()
         assert has(claim(tmp_path, "shop")) == "0"
         parent.communicate()  # which ends the child's wait
-
-
-# The layout of before
-
-
-def test_an_older_layout_is_moved_to_number_0(tmp_path: Path) -> None:
-    """Its copies are whole in there, private, and found by the next starts; an older version refuses the folder."""
-    state = tmp_path / "state"
-    old_layout(state)
-    claimed = claim(state, "shop")
-    assert (claimed.folder, claimed.was_adopted) == (state / "shop" / "0", True)
-    assert kept_in(claimed.folder) == b"kept"
-    assert sorted(os.listdir(state)) == [".lock", "KEYLANES", "shop"]
-    assert claimed.folder.stat().st_mode & 0o777 == 0o700
-    claimed.lock.close()
-    again = claim(state, "shop")
-    assert (again.folder.name, again.was_adopted) == ("0", False)
-    with pytest.raises(RocksError, match="state holds keylanes subfolders, not state"):
-        open_copies(state, app="shop", birth="b")
-    again.lock.close()
-
-
-def test_a_named_process_moves_an_older_layout_too(tmp_path: Path) -> None:
-    """To number 0, as any other does: it is nobody's name."""
-    old_layout(tmp_path / "state")
-    claimed = claim(tmp_path / "state", "shop", "a")
-    assert (has(claimed), claimed.was_adopted) == ("a", True)
-    assert kept_in(tmp_path / "state" / "shop" / "0") == b"kept"
-
-
-def test_an_older_layout_that_is_not_for_us_stays(tmp_path: Path) -> None:
-    """In use, another application's, or damaged: the error of before, and nothing is moved."""
-    state = tmp_path / "state"
-    old_layout(state, "other")
-    with pytest.raises(RocksError, match="holds the state of application 'other', born b; this is application 'shop'"):
-        claim(state, "shop")
-    copies = open_copies(state, app="other", birth="b")
-    with processes(1) as (one,):
-        assert f"{state} is in use by another process (pid {os.getpid()})" in one.claims(state, "other")
-    with pytest.raises(RocksError, match="state is already open in this process"):
-        claim(state, "other")
-    copies.close()
-    (state / "CURRENT").write_text("nothing\n")
-    with pytest.raises(RocksError, match="state is damaged"):
-        claim(state, "other")
-    assert (state / "KEYLANES").read_text() == "keylanes state format 1\n"
-    assert "other" not in os.listdir(state)
-
-
-class Died(BaseException):
-    """In place of the end of the process."""
-
-
-STEPS_MAX = 40
-
-
-def test_a_crash_at_any_step_of_the_move_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each call that changes a folder; the next start goes on, also one of another application beside it."""
-    old_layout(tmp_path / "old")
-    for at in count():
-        state = tmp_path / str(at)
-        shutil.copytree(tmp_path / "old", state)
-        with monkeypatch.context() as patched:
-            died = _dying(patched, at)
-            try:
-                claimed = claim(state, "shop")
-            except Died:
-                pass
-            else:
-                has(claimed)
-        if kind_of(state) == "subfolders":
-            assert has(claim(state, "other")) == "0"
-            with pytest.raises(RocksError):
-                open_copies(state, app="shop", birth="b")
-        claimed = claim(state, "shop")
-        assert claimed.folder == state / "shop" / "0"
-        assert kept_in(claimed.folder) == b"kept"
-        claimed.lock.close()
-        if not died:
-            break
-    assert 15 < at < STEPS_MAX
-
-
-def _dying(patched: pytest.MonkeyPatch, at: int) -> list[str]:
-    """Let this process die, as its caller sees it, before its nth call that changes a folder; which one it was."""
-    calls, died = count(), list[str]()
-    for name in ("mkdir", "rename", "replace"):
-        really = getattr(os, name)
-
-        def call(*arguments: object, name: str = name, really: object = really, **named: object) -> object:
-            if died or next(calls) == at:
-                died.append(name)
-                raise Died
-            assert callable(really)
-            return really(*arguments, **named)
-
-        patched.setattr(os, name, call)
-    return died
-
-
-def kind_of(folder: Path) -> str:
-    """By its marker."""
-    return (folder / "KEYLANES").read_text().split()[1]
-
-
-def test_processes_that_race_for_an_older_layout_move_it_once(tmp_path: Path) -> None:
-    """One has number 0 with the copies, the others have further numbers."""
-    state = tmp_path / "state"
-    old_layout(state)
-    with processes(3) as some:
-        for one in some:
-            one.ask(state, "shop")
-        assert sorted(one.answer() for one in some) == ["shop/0", "shop/1", "shop/2"]
-    assert kept_in(state / "shop" / "0") == b"kept"
-
-
-def test_a_move_that_the_disk_refuses_is_told_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the system names the folder; the next start moves the rest."""
-    state = tmp_path / "state"
-    old_layout(state)
-    really, moved = os.rename, list[str]()
-
-    def rename(source: Path, target: Path) -> None:
-        moved.append(source.name)
-        if len(moved) == 3:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        really(source, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "rename", rename)
-        with pytest.raises(RocksError, match=r"state can't be used: .*Input/output error"):
-            claim(state, "shop")
-    assert has(claim(state, "shop")) == "0"
-    assert kept_in(state / "shop" / "0") == b"kept"
 
 
 # Those who read

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
 
-from msgspec.structs import replace
-
 from keylanes.brokers.protocol import ConsumerRecord
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange, even_bounds
 from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.decide import CommitKey, Turn, WorkerAdvance, decide_commits, decide_grant
-from keylanes.offsets.event_values import NUMBERLESS, Band
+from keylanes.offsets.event_values import Band
 from keylanes.offsets.events import WorkersCut
 from keylanes.offsets.ledger import EpochPart, Ledger, evolve_all
 from keylanes.runtime.partition import generation
@@ -30,7 +28,7 @@ from keylanes.runtime.partition.generation import Generation
 from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, Reshaped, SplitWish, Wish, Wishes
 from keylanes.runtime.partition.worker import Worker
 
-from ...stage.log_events import partition_started, ranges_granted
+from ...stage.log_events import in_turn, partition_started, ranges_granted
 from .dispatch_model import PASSES_MAX, SOURCE, Drive, Parts
 
 BEFORE, WE, ANOTHER = 1, 2, 7
@@ -136,7 +134,8 @@ class WishDrive(Drive):
         bands = tuple(Band(a, b, edges[a]) for a, b in pairwise(bounds))
         cut = [WorkersCut(BEFORE, 1, 1, *SOURCE, 0, bounds)] if rng.random() < 0.5 else []
         started = partition_started(0, *SOURCE, 0, "earliest", 1)
-        before = evolve_all(Ledger(), [started, ranges_granted(0, BEFORE, 1, *SOURCE, bands), *cut])
+        begun = in_turn([started, ranges_granted(0, BEFORE, 1, *SOURCE, bands)])
+        before = evolve_all(Ledger(), [*begun, *cut])
         self.ledger = evolve_all(before, self._granted(before, WE))
         self.cut = even_bounds(rng.choice((1, 2, 3, 4)))
         self.wanted = set(self.cut)
@@ -215,8 +214,8 @@ class WishDrive(Drive):
         return joined
 
     def _granted(self, ledger: Ledger, owner: int, within: KeyRange = WHOLE) -> list[ControlEvent]:
-        """A grant, as one of level 0: nothing here is about turns."""
-        return [replace(grant, number=NUMBERLESS) for grant in decide_grant(ledger, Turn(0), SOURCE, owner, within)]
+        """A grant, by whoever is next in turn: nothing here is about terms."""
+        return [*decide_grant(ledger, Turn(0, ledger.control.number), SOURCE, owner, within)]
 
     def _grant(self, within: KeyRange) -> None:
         if self.rng.random() < 0.5:

@@ -1,13 +1,11 @@
-"""The subfolder of a running application: taken once, held until it is closed, and told about when it was moved."""
+"""The subfolder of a running application: taken once, and held until it is closed."""
 
-import logging
 from pathlib import Path
 
 import pytest
 
 from keylanes import FencedError, Settings
 from keylanes.runtime.stores.keeper import StateFolder, open_state_folder
-from keylanes.state.copies import open_copies
 from keylanes.state.rocks import RocksError
 
 from ...tiers.marks import tier
@@ -65,16 +63,3 @@ def test_who_stops_while_it_looks_takes_nothing(tmp_path: Path) -> None:
         given_up.check()
     other.check()
     other.close()
-
-
-def test_a_move_of_an_older_layout_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In one line at INFO, which names both places."""
-    caplog.set_level(logging.INFO, "keylanes")
-    open_copies(tmp_path, app="shop", birth="b").close()
-    for name in ("a", None):
-        folder = of(tmp_path, name)
-        folder.check()
-        folder("b").close()
-        folder.close()
-    moved_to = tmp_path / "shop" / "0"
-    assert caplog.messages == [f"shop: state that an older version left in {tmp_path} was moved to {moved_to}"]

@@ -15,7 +15,7 @@ from keylanes.errors import StateError
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event
-from keylanes.state.changelog import OLD_BEACON_KEY, beacon_key
+from keylanes.state.changelog import beacon_key
 from keylanes.state.restore import BEACON_NEAR
 
 from ...stage.appending import append
@@ -205,28 +205,6 @@ async def test_aborted_succession_is_made_again(world: Simulated) -> None:
     ((changelog, _),) = await world.transact(second)
     assert [row.key for row in changelog if row.value is None] == [beacon_key(1)]
     assert changed_by((await world.read())[-1]) == (2, (1,))
-
-
-@simulated
-async def test_logs_of_before(world: Simulated) -> None:
-    """The one beacon that there was is that of its writer; the first change deletes it and has its own."""
-    group = world.group
-    first = await group.join(WHOLE)
-    changelog, offsets = group.carry(first)
-    value = (1).to_bytes(8, "big") + (1).to_bytes(8, "big")
-    write = world.begin(first)
-    write([*changelog[:-1], Outgoing(group.changelog, 0, OLD_BEACON_KEY, value)])
-    write(offsets)
-    await world.end(first)
-    group.fence(first)
-    second = await group.join(WHOLE)
-    ((changelog, _),) = await world.transact(second)
-    assert [row.key for row in changelog if row.value is None] == [beacon_key(1), OLD_BEACON_KEY]
-    group.fence(second)
-    third = await group.join(WHOLE)
-    assert group.kept(third) == group.truth
-    ((changelog, _),) = await world.transact(third)
-    assert [row.key for row in changelog if row.value is None] == [beacon_key(2)]
 
 
 @simulated
