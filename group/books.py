@@ -1,4 +1,4 @@
-"""PURE. Who has how much, while it is worked out what shall be: kept in order, so that a step looks at few members."""
+"""PURE. The accounts of the solver: each member's load and pieces, in order, so that a step looks at few members."""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -12,17 +12,20 @@ from ..offsets.ledger import Place
 from .shares import READ_NS, UNIT_US, Share, Taker
 
 MILLI: Final = 1_000
-"""Capacities are whole thousandths here."""
+"""Capacities here are whole thousandths."""
 READERS_LEAST: Final = 2
 IDLE: Final = 8
-"""Points are idle that have at most one such part of what they would have if the load lay evenly. As much may be known
-of them from a time before (reports.py).
+"""Points are idle if their load is at most 1/``IDLE`` of an even part of the owner's load.
+
+An old report may leave as much load on idle points (reports.py).
 """
 
 
 @dataclass(slots=True, eq=False)
 class SharePiece:
-    """A share, or a part of one. ``number``: of the share; ``cells``: as there, with their whole weight."""
+    """A share, or a part of a share. ``number``: the number of the share; ``cells``: the cells of the share in the
+    piece, each with its whole weight.
+    """
 
     number: int
     place: Place
@@ -33,19 +36,20 @@ class SharePiece:
     cells: tuple[tuple[int, int], ...]
     owner: int
     is_owned: bool
-    """Whether somebody owns it rightly before: to move it disturbs who works on it."""
+    """Whether the owner before the plan can handle the points: moving the piece disturbs a working member."""
     gain: float = 0.0
     is_fixed: bool = False
-    """Whether nobody else may have it: it counts for its owner, who does not give it."""
+    """Whether the piece stays with its owner. A fixed piece counts for the owner, and the owner never gives it."""
 
 
 Entry: TypeAlias = tuple[int, int, int, SharePiece]
-"""(weight, number, first, piece): no two are equal in the first three."""
+"""(weight, number, first, piece): the first three differ between any two entries."""
 
 
 def weights_of(shares: Sequence[Share]) -> list[int]:
-    """What each share counts: its points and its measured load. One that was not measured counts like the others of
-    its topic, else like all others, by points.
+    """The weight of each share: a base by points plus the measured load.
+
+    A share without a measured load gets the mean load per point of its topic, else the mean over all topics.
     """
     busy, points = Counter[str](), Counter[str]()
     for share in shares:
@@ -67,7 +71,7 @@ def _base(first: int, end: int) -> int:
 
 
 def pieces_of(shares: Sequence[Share], owned: Collection[int]) -> list[SharePiece]:
-    """A piece for each share, by number. ``owned``: of those that have an owner rightly."""
+    """A piece for each share, by number. ``owned``: the numbers of shares whose owner can handle them."""
     found: list[SharePiece] = []
     for number, (share, weight) in enumerate(zip(shares, weights_of(shares), strict=True)):
         bounds = [*(first for first, _ in share.cells), share.end]
@@ -79,7 +83,7 @@ def pieces_of(shares: Sequence[Share], owned: Collection[int]) -> list[SharePiec
 
 
 class Books:
-    """Who has how much. Fullness is load over capacity, in whole microseconds a second."""
+    """The load and the pieces of each member. Fullness is load over capacity, in whole microseconds a second."""
 
     def __init__(self, takers: Collection[Taker], shares: Sequence[Share]) -> None:
         self.takers = {taker.incarnation: taker for taker in takers}
@@ -91,7 +95,7 @@ class Books:
         self.owned: dict[int, dict[str, list[Entry]]] = {i: {} for i in self.takers}
         self.partable: dict[int, list[Entry]] = {i: [] for i in self.takers}
         self.pieces: dict[Place, list[SharePiece]] = {}
-        """In order of points; those that nobody was given yet are missing."""
+        """The pieces with an owner, in order of points."""
         self._reads: Counter[tuple[int, Place]] = Counter()
         self._charges, self._readers_max = _reading_costs(shares)
         self._classes: dict[frozenset[str], list[tuple[int, int]]] = {}
@@ -99,23 +103,24 @@ class Books:
             self._classes.setdefault(self.takers[incarnation].topics, []).append((0, incarnation))
         self._able = {topic: self._able_lists(topic) for topic in {share.topic for share in shares}}
         self.givers = [(0, incarnation) for incarnation in sorted(self.takers)]
-        """All that were not put aside, the fullest one last."""
+        """Members that may give, the fullest last. Members put aside are missing."""
 
     def _able_lists(self, topic: str) -> list[list[tuple[int, int]]]:
         return [ordered for topics, ordered in self._classes.items() if topic in topics]
 
     def can(self, incarnation: int, topic: str) -> bool:
-        """Whether it is there and can handle the topic."""
+        """Whether a member is there and can handle the topic."""
         taker = self.takers.get(incarnation)
         return taker is not None and topic in taker.topics
 
     def is_able(self, topic: str) -> bool:
-        """Whether anybody can handle it."""
+        """Whether any member can handle the topic."""
         return bool(self._able[topic])
 
     def least_full(self, topic: str, most: int) -> Iterator[int]:
-        """Those that can handle a topic and are least full: of each kind of member the first, and at most so many that
-        are equally full.
+        """Yield the least full members that can handle a topic, from each kind of member.
+
+        A kind has members with equal topics. At most ``most`` equally full members of a kind come.
         """
         for ordered in self._able[topic]:
             for full, incarnation in ordered[:most]:
@@ -124,19 +129,19 @@ class Books:
                 yield incarnation
 
     def least_full_of_all(self) -> list[int]:
-        """The first of each kind of member, the least full one first."""
+        """The least full member of each kind, the least full first."""
         return [incarnation for _, incarnation in sorted(ordered[0] for ordered in self._classes.values())]
 
     # --- giving and taking ------------------------------------------------------------------------------------------
 
     def give(self, piece: SharePiece, incarnation: int) -> None:
-        """It owns this too."""
+        """Give a piece to a member."""
         piece.owner = incarnation
         insort(self.pieces.setdefault(piece.place, []), piece, key=_first)
         self._count(piece, incarnation, 1)
 
     def take(self, piece: SharePiece) -> None:
-        """Its owner owns it no more."""
+        """Take a piece from its owner."""
         over = self.pieces[piece.place]
         del over[bisect_left(over, piece.first, key=_first)]
         self._count(piece, piece.owner, -1)
@@ -149,7 +154,7 @@ class Books:
             if sign > 0:
                 insort(ordered, entry)
             else:
-                del ordered[bisect_left(ordered, entry[:3])]  # shorter, and so less
+                del ordered[bisect_left(ordered, entry[:3])]  # a shorter tuple sorts before the entry
         self.by_topic[incarnation, topic] += sign * piece.weight
         self._points[incarnation] += sign * (piece.end - piece.first)
         reads = self._reads[incarnation, piece.place]
@@ -168,7 +173,7 @@ class Books:
                 insort(ordered, (self.full[incarnation], incarnation))
 
     def cut(self, piece: SharePiece, at: int) -> tuple[SharePiece, SharePiece]:
-        """Two parts of a piece that is nobody's now; the right one from its ``at``-th cell on."""
+        """Cut a piece without an owner into two parts. The right part begins at cell ``at``."""
         point = piece.cells[at][0]
         parts: list[SharePiece] = []
         for first, end, cells in ((piece.first, point, piece.cells[:at]), (point, piece.end, piece.cells[at:])):
@@ -178,37 +183,39 @@ class Books:
             parts.append(SharePiece(*rest, piece.gain))
         return parts[0], parts[1]
 
-    # --- what it would be -------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------------------------
 
     def fullness(self, incarnation: int, more: int = 0) -> int:
-        """How full it would be with so much more."""
+        """The fullness of a member with ``more`` load."""
         return (self.load[incarnation] + more) * MILLI // self.capacity[incarnation]
 
     def takes(self, incarnation: int, place: Place, weight: int) -> int:
-        """By how much its load rises with so much of a partition, which it may have to read then."""
+        """By how much a member's load rises with ``weight`` of a partition. A new reader pays for reading."""
         return weight + (0 if self._reads[incarnation, place] else self._charges[place])
 
     def is_last(self, piece: SharePiece) -> bool:
-        """Whether its owner has nothing else of the partition."""
+        """Whether the owner of a piece has nothing else of the partition."""
         return self._reads[piece.owner, piece.place] == 1
 
     def loses(self, piece: SharePiece) -> int:
-        """By how much the load of its owner falls without it."""
+        """By how much the owner's load falls without a piece."""
         return piece.weight + (self._charges[piece.place] if self.is_last(piece) else 0)
 
     def is_idle(self, piece: SharePiece) -> bool:
-        """Whether it has next to nothing of its owner's load for the points that it has."""
+        """Whether a piece has next to nothing of its owner's load, measured by points."""
         evenly = self.load[piece.owner] * (piece.end - piece.first)
         return piece.weight * self._points[piece.owner] * IDLE < evenly
 
     def readers(self, place: Place) -> list[int]:
-        """Who owns something of a partition, the least full one first."""
+        """The owners of pieces of a partition, the least full first."""
         found = {piece.owner for piece in self.pieces.get(place, ())}
         return sorted(found, key=lambda incarnation: (self.full[incarnation], incarnation))
 
     def may_read(self, incarnation: int, place: Place, instead_of: int) -> bool:
-        """Whether a member may own something of a partition: more readers than ``2 + c / r`` of it gain nothing.
-        ``instead_of``: who stops reading it.
+        """Whether a member may own something of a partition: more than ``2 + c / r`` readers gain nothing, where c is the handlers'
+        time and r the cost of reading.
+
+        ``instead_of``: a member that stops reading the partition.
         """
         most = self._readers_max.get(place)
         if most is None or self._reads[incarnation, place]:
@@ -217,7 +224,7 @@ class Books:
         return len(pieces) < most or len({piece.owner for piece in pieces} - {instead_of}) < most
 
     def neighbours(self, piece: SharePiece) -> tuple[int, int]:
-        """The owners on its left and on its right; 0 where nobody owns what touches it."""
+        """The owners of the pieces that touch a piece on the left and on the right; 0 for no owner."""
         over = self.pieces.get(piece.place, [])
         at = bisect_left(over, piece.first, key=_first)
         right = at + 1 if at < len(over) and over[at] is piece else at
@@ -226,20 +233,20 @@ class Books:
         return left_owner, right_owner
 
     def bands(self, incarnation: int, place: Place) -> int:
-        """How many bands of a partition it has: what touches is one."""
+        """How many bands of a partition a member has. Touching pieces count as a single band."""
         if not self._reads[incarnation, place]:
             return 0
         own = [piece for piece in self.pieces[place] if piece.owner == incarnation]
         return 1 + sum(a.end != b.first for a, b in pairwise(own))
 
-    # --- who was put aside ------------------------------------------------------------------------------------------
+    # --- members put aside ------------------------------------------------------------------------------------------
 
     def put_aside(self) -> None:
-        """The fullest one gives nothing for now."""
+        """Put the fullest member aside: for now the member gives nothing."""
         self.givers.pop()
 
     def put_back(self) -> None:
-        """All may give again."""
+        """Let all members give again."""
         self.givers = sorted((full, incarnation) for incarnation, full in self.full.items())
 
 
@@ -248,7 +255,7 @@ def _first(piece: SharePiece) -> int:
 
 
 def _reading_costs(shares: Sequence[Share]) -> tuple[dict[Place, int], dict[Place, int]]:
-    """What each reader of a partition pays for it, and how many readers gain something where that was measured."""
+    """What each reader of a partition pays for reading, and the most readers that gain something where measured."""
     busy, records = Counter[Place](), Counter[Place]()
     measured: set[Place] = set()
     for share in shares:

@@ -1,10 +1,11 @@
-"""PURE. What was heard in the signals: who lives, who wants to take part, who leaves, what is asked for.
+"""PURE. The fold of the signals: processes alive, processes asking to join, members leaving, open requests.
 
-A fold, like those of the logs: ``hear`` changes it by one record. It is no fact: a process that lost all of it asks
-nobody, it hears the same again within a session.
+``hear`` adds one record to the fold. Nothing here is a fact: a process with an empty fold asks nobody and hears the
+same again within a session.
 
-Partition 0 is the coordinator's, the others are the members'. A process keeps to one of these, by its name if it has
-one: so a process that comes back under its name is heard in the partition in which its predecessor was.
+The coordinator speaks in partition 0, the members in the other partitions. A process speaks in one partition only,
+chosen by the name, or by the birth of a process without a name. So a process with the name of a predecessor is heard in
+the partition of the predecessor.
 """
 
 from bisect import bisect_left
@@ -32,18 +33,18 @@ from .loads import Loads
 from .silence import GAP_INTERVALS, Silence
 
 COORDINATORS: Final = 0
-"""The partition in which the coordinator is heard."""
+"""The partition of the coordinator."""
 MEMBERS: Final = 4
-"""So many partitions are the members'."""
+"""The number of partitions for the members."""
 PARTITIONS: Final = 1 + MEMBERS
 REQUESTS_MAX: Final = 1_000
-"""So many requests wait at most; who asks does so again."""
+"""The most requests that wait; a client whose request found no room asks again."""
 LIVES_INTERVALS: Final = 2
-"""Who was heard in so many lives, as far as anybody can tell."""
+"""A process lives if it was heard within this many intervals, as far as anybody can tell."""
 FORGOTTEN_MAX: Final = 256
-"""So many who are over may still be known: they are forgotten together."""
+"""The most former members that stay known: ``keep`` forgets all of them together."""
 NEWS_MAX: Final = 10_000
-"""Of so many events of the control log it is known when they were written."""
+"""The number of events of the control log with a known time."""
 
 
 def partition_of(instance: str, birth: str) -> int:
@@ -52,67 +53,67 @@ def partition_of(instance: str, birth: str) -> int:
 
 
 class News:
-    """When the events of the control log were written; ``add`` in the order of the log."""
+    """The times at which the events of the control log were written. Call ``add`` in the order of the log."""
 
     def __init__(self) -> None:
         self._positions: deque[int] = deque(maxlen=NEWS_MAX)
         self._times_ms: deque[int] = deque(maxlen=NEWS_MAX)
 
     def add(self, position: int, timestamp_ms: int) -> None:
-        """One more event."""
+        """Add one event."""
         self._positions.append(position)
         self._times_ms.append(timestamp_ms)
 
     def unread_since_ms(self, position: int) -> int | None:
-        """When the first event was written that who stands at this position has not read; None: it has read all."""
+        """The time of the first event that a reader at ``position`` has not read. None: all events are read."""
         at = bisect_left(self._positions, position)
         return self._times_ms[at] if at < len(self._times_ms) else None
 
 
 @dataclass(slots=True)
 class Heard:
-    """The fold. ``session_ms``, ``interval_ms``: of this application. Times are those of the signals."""
+    """The fold. ``session_ms`` and ``interval_ms`` are settings of the application. Times are times of the signals."""
 
     session_ms: int
     interval_ms: int
     news: News = field(default_factory=News)
     silences: list[Silence] = field(default_factory=list)
     asked: dict[str, JoinAsked] = field(default_factory=dict)
-    """Who wants to take part, by birth, in the order in which they asked first."""
+    """Requests to join, by birth, in the order of each process's first request."""
     expected: int = 0
-    """How many were started together, as the last one said who asked to join."""
+    """The number of processes that were started together, by the last request to join."""
     asked_ms: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """When they asked first, by the time of each partition."""
+    """The time of a process's first request to join, by birth: one time for each partition."""
     leaving: dict[int, int] = field(default_factory=dict)
-    """Who leaves, by incarnation, and since when by the time of its partition."""
+    """Leaving members: incarnation to the time of the first request to leave, by the clock of the partition."""
     returns: set[int] = field(default_factory=set)
-    """Who of these has said that its name will be back."""
+    """The leaving members whose names will be back."""
     done: set[int] = field(default_factory=set)
-    """Who of these commits nothing more: what it was granted last and did not take up stays its own."""
+    """Leaving members after the last commit. The member may own a range granted too late to be taken up."""
     moves: dict[str, MoveAsked] = field(default_factory=dict)
     expels: dict[str, ExpelAsked] = field(default_factory=dict)
-    """What was asked for, by request."""
+    """Open requests for moves and for expulsions, by request."""
     released: set[int] = field(default_factory=set)
-    """Source partitions, by number, of which something was released since whoever reads the log last took them."""
+    """Source partitions, by number, with a release. The reader of the offset log empties the set when it reads them."""
     beats: dict[int, Beat] = field(default_factory=dict)
-    """The last one of each incarnation that counts."""
+    """The last beat of each incarnation; beats of a deaf process do not count."""
     copies: dict[int, dict[int, Copy]] = field(default_factory=dict)
-    """How far the copies of each incarnation have come, by move: what it said last."""
+    """The progress of copies: incarnation to move to the member's last word."""
     loads: Loads = field(default_factory=Loads)
     coordinator: CoordinatorBeat | None = None
-    """The last one of the highest term."""
+    """The last beat of the highest term."""
     _copies_in: dict[int, int] = field(default_factory=dict)
-    """In which partition each incarnation told of its copies."""
+    """The partition in which each incarnation told of its copies."""
 
     def __post_init__(self) -> None:
         self.silences = self.silences or [Silence(GAP_INTERVALS * self.interval_ms) for _ in range(PARTITIONS)]
 
     def hear(self, partition: int, append_ms: int, signal: Signal) -> None:
-        """One record of a partition of the signals, with its timestamp."""
+        """Take one record of a partition of the signals, with its timestamp."""
         self.silences[partition].hear(append_ms, *self._voices(partition, append_ms, signal))
         match signal:
             case Beat() if partition != COORDINATORS:
-                self.answered(signal.birth)  # by whoever coordinated then
+                self.answered(signal.birth)  # answered by an earlier coordinator
             case JoinAsked():
                 self.asked[signal.birth] = signal
                 self.expected = signal.expected
@@ -140,8 +141,10 @@ class Heard:
                     self.coordinator = signal
 
     def recall(self, partition: int, append_ms: int, signal: Signal) -> None:
-        """One record of a partition that stood there before it was listened to: it shows who lived then, and no more.
-        What it asks for may have been done. Who has asked to join by now did so behind it.
+        """Take one record written before this process began to listen. The record shows only the lives of that time.
+
+        A request in the record may be answered already. A request to join that this process has heard counts as newer
+        than the record.
         """
         silence = self.silences[partition]
         silence.recall(append_ms, *self._voices(partition, append_ms, signal))
@@ -149,7 +152,7 @@ class Heard:
             self.asked_ms[birth] = (*times[:partition], silence.now_ms, *times[partition + 1 :])
 
     def _voices(self, partition: int, append_ms: int, signal: Signal) -> tuple[str | int, ...]:
-        """Whose life a record shows: in partition 0 a coordinator's, by its term; in the others a process's."""
+        """The voices that a record shows alive: a term in partition 0, the birth of a process elsewhere."""
         match signal:
             case JoinAsked():
                 return (signal.birth,)
@@ -165,7 +168,9 @@ class Heard:
         return ()
 
     def is_deaf(self, beat: Beat, append_ms: int) -> bool:
-        """Whether who beats has not read for a session what stands in the control log: it lives, and hears nobody."""
+        """Whether the sender of a beat has left events of the control log unread for a session. A deaf process lives
+        and hears nobody.
+        """
         since_ms = self.news.unread_since_ms(beat.control_position)
         return since_ms is not None and append_ms - since_ms >= self.session_ms
 
@@ -174,22 +179,24 @@ class Heard:
         return self.silences[partition_of(instance, birth)]
 
     def beats_since(self, instance: str, birth: str, asked: str) -> bool:
-        """Whether a process was heard after another one asked to join: so both are at work."""
+        """Whether a process was heard after the process ``asked`` had asked to join: both are at work then."""
         since_ms = self.asked_ms[asked][partition_of(instance, birth)]
         return self.silence_of(instance, birth).heard_ms(birth) > since_ms
 
     def silent_ms(self, instance: str, birth: str) -> int:
-        """So long nothing was heard of a process."""
+        """The time in ms since a process was heard last."""
         return self.silence_of(instance, birth).silent_ms(birth)
 
     def lives(self, instance: str, birth: str) -> bool:
-        """Whether a process was heard, a moment ago."""
+        """Whether a process was heard within the last ``LIVES_INTERVALS`` intervals."""
         silence = self.silence_of(instance, birth)
         return silence.was_heard(birth) and silence.silent_ms(birth) < LIVES_INTERVALS * self.interval_ms
 
     def begin_anew(self, partition: int) -> None:
-        """It was not listened to for some time: who asked there to join may have joined, and left, meanwhile, and what
-        else was asked for may have been done. Who has died stays so: whoever stands because of that listens anew.
+        """Begin a partition anew after a time without listening. Requests heard before may have been answered since.
+
+        A process that asked there to join may have joined and left. Expulsions of dead processes stay: a candidate that
+        stands because of a death listens anew.
         """
         self.silences[partition].begin_anew()
         for birth in [b for b, asked in self.asked.items() if partition_of(asked.instance, b) == partition]:
@@ -200,7 +207,7 @@ class Heard:
         self.expels = {request: asked for request, asked in self.expels.items() if asked.cause == DIED}
 
     def is_ready(self, incarnation: int, move: int) -> bool:
-        """Whether a member has said that its copy of a move is near enough."""
+        """Whether a member has said that its copy for a move is near enough."""
         copy = self.copies.get(incarnation, {}).get(move)
         return copy is not None and copy.is_ready
 
@@ -209,14 +216,16 @@ class Heard:
         self._copies_in.pop(incarnation, None)
 
     def answered(self, request: str) -> None:
-        """A request was answered: that of a process to join, by its birth, or one for a move or an expulsion."""
+        """Drop an answered request: a request to join, by the birth, or a request for a move or an expulsion."""
         self.asked.pop(request, None)
         self.asked_ms.pop(request, None)
         self.moves.pop(request, None)
         self.expels.pop(request, None)
 
     def keep(self, members: Mapping[int, str]) -> None:
-        """Forget who is over, when many are. ``members``: the births of those that are there, by incarnation."""
+        """Forget members that are gone, once there are many. ``members``: births by incarnation of the members still
+        there.
+        """
         if len(self.beats) + len(self.leaving) > 2 * len(members) + FORGOTTEN_MAX:
             self.beats = {i: beat for i, beat in self.beats.items() if i in members}
             self.leaving = {i: since for i, since in self.leaving.items() if i in members}
