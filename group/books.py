@@ -212,9 +212,9 @@ class Books:
         return sorted(found, key=lambda incarnation: (self.full[incarnation], incarnation))
 
     def may_read(self, incarnation: int, place: Place, instead_of: int) -> bool:
-        """Whether a member may own something of a partition: more than ``2 + c / r`` readers gain nothing, where c is the handlers'
-        time and r the cost of reading.
+        """Whether a member may own something of a partition: more than ``2 + c / r`` readers gain nothing.
 
+        ``c`` is the handlers' time, ``r`` the cost of reading.
         ``instead_of``: a member that stops reading the partition.
         """
         most = self._readers_max.get(place)

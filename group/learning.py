@@ -1,24 +1,24 @@
-"""PURE. The coordinator's rows about copies of state: who is to make one, and which are of no use any more.
+"""PURE. The coordinator's rows about copies of state: which copies begin, and which end.
 
-A range with state moves like this: COPY ASKED, the target says that it is ready, RELEASE ASKED, released, GRANT, and
-who had it keeps a copy until its successor works. Until it is asked to release, the owner works on as ever.
+A move of a range with state has these steps: COPY ASKED, the target's "ready", RELEASE ASKED, RELEASED, GRANT. The old
+owner keeps a copy until its successor works. Until RELEASE ASKED the old owner works on as before.
 
-- A member makes ``copies_max`` *passes* at once. A pass reads the changelog of one source partition for one member: all
-  copies of that partition that the member makes share it. What has no slot waits, in this order: what no budget
-  counts, the rest. What those have who leave waits for none: the time until they go is short, and who is to copy it
-  knows best of what it lacks least.
-- ``moves_per_minute`` counts what a plan wants between members, and what has much state. What has no owner, what a
-  member that leaves has, and what somebody asked for is exempt.
-- **A learner keeps its destination** until it owns the points, or its member is gone or leaves, whatever later plans
-  say: they begin from there. So state moves at most once for a plan. A request for points of which a copy was begun is
-  answered, and comes to nothing for these: who asks may do so again when they have arrived.
-- No member is asked for two copies of one point. What it has a copy of already, as a standby, or because it had the
-  points before, needs no other one to move there.
-- A copy of points on which nobody works is not ended; so the last one that is ready never is.
-- Standbys: at rest each range with state has ``standbys`` copies at other members, on other hosts first, at those who
-  have the fewest. One that is there stays, unless it has come to lie on the owner's own host and another host is free:
-  then one more is made there, and replaces it when it is ready. A copy of several ranges stays as long as one of them
-  needs it.
+- A member makes at most ``copies_max`` *passes* at once. A pass reads the changelog of one source partition for one
+  member: all copies of the partition at the member use the same pass. Other copies wait for a slot. Waiting moves that
+  need no budget come first. Moves away from a leaving member need no slot: the time until the member goes is short, and
+  the target knows best which copy lacks least.
+- ``moves_per_minute`` counts moves that a plan wants between members, with much state. Three kinds are exempt: points
+  without an owner, points of a leaving member, and requests.
+- **A learner keeps its destination** until the learner owns the points, or leaves, or is gone. Later plans begin from
+  there, so state moves at most once for a plan. A request for points with a copy under way is answered and changes
+  nothing for the points. The requester may ask again after their arrival.
+- No member is asked for two copies of a point. A standby, or a former owner with a copy, needs no other copy for a
+  move.
+- A copy of points without a working owner is never ended. So the last ready copy of the points is never ended.
+- Standbys: at rest each range with state has ``standbys`` copies at other members. Other hosts come first, then members
+  with the fewest copies. An existing standby stays, with one exception: the standby shares the owner's host, and
+  another host is free. Then the other host gets a copy, and the ready copy replaces the old standby. A copy of several
+  ranges stays while any of the ranges needs the copy.
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ from .view import DecisionBatch, View
 
 
 class Run(NamedTuple):
-    """Points ``[first, end)`` of a place that one member holds, and that touch."""
+    """Touching points ``[first, end)`` of a place with the same owner."""
 
     place: Place
     first: int
@@ -59,18 +59,18 @@ class Run(NamedTuple):
     owner: int
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------------
+# --- copies to ask for -----------------------------------------------------------------------------------------------
 
 
 def ask_copies(view: View, turn: Turn) -> DecisionBatch:
-    """Copies for moves; when none can be asked for, standbys in slots that no move waits for."""
+    """Copies for moves. If no move needs a copy now, standbys in the slots that no move waits for."""
     slots, budget, lacking = _PassSlots(view), MoveBudget(view), moves_wanting_copies(view)
     decisions: list[Decision] = [
         _ask_copy(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER)
         for move, bands in lacking
         if not _held_up(view, move, slots, budget)
     ]
-    for move, _ in lacking:  # a standby takes no slot of a move that waits for its turn
+    for move, _ in lacking:  # a standby must not take the slot of a waiting move
         slots.take(move.target, (move.topic, move.partition))
     number = view.control.moves.move_max
     for run, incarnation, bands in [] if decisions else _standbys_wanted(view, slots):
@@ -90,7 +90,7 @@ def parked_moves(view: View) -> dict[int, str]:
 
 
 def _held_up(view: View, move: PlannedMove, slots: "_PassSlots", budget: MoveBudget) -> str:
-    """Why no copy is asked for a move that needs one; "": it may be."""
+    """Why a move that needs a copy gets none yet. "": the copy may be asked for."""
     place = move.topic, move.partition
     if not slots.is_free(move.target, place) and move.origin not in view.heard.leaving:
         return SLOT
@@ -111,8 +111,9 @@ def _ask_copy(
 
 
 def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:
-    """The moves whose targets have no copy of some points yet, and were not asked for one; those first that are to have
-    the first slot.
+    """Moves whose targets lack copies of some points and were not asked for a copy, with the missing bands.
+
+    Moves from leaving members come first, then moves that need no budget.
     """
     control, copies, planned = view.control, kept_of(view), moves_pending(view)
     stateful, leaving = view.stateful, view.heard.leaving
@@ -128,7 +129,7 @@ def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:
 
 
 def _points_of(view: View, move: PlannedMove, moves: Sequence[PlannedMove]) -> list[tuple[int, int]]:
-    """What the origin of a move holds of it, where no newer one takes it elsewhere."""
+    """The points of a move that the origin owns, without the points that a newer move takes elsewhere."""
     return [
         (cell.first, cell.end)
         for cell in cut_by(view.cells((move.topic, move.partition)), moves)
@@ -137,21 +138,21 @@ def _points_of(view: View, move: PlannedMove, moves: Sequence[PlannedMove]) -> l
 
 
 class _PassSlots:
-    """How many passes more each member may begin."""
+    """The number of further passes that each member may begin."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self._passes: dict[int, set[Place]] = {}
 
     def is_free(self, incarnation: int, place: Place) -> bool:
-        """Whether it may copy something of a place."""
+        """Whether the member has a slot for a copy of this place."""
         if incarnation not in self._passes:
             self._passes[incarnation] = passes(self.view, incarnation)
         own = self._passes[incarnation]
         return place in own or len(own) < self.view.rules.copies_max
 
     def take(self, incarnation: int, place: Place) -> bool:
-        """The same; if it may, it does from now on."""
+        """Reserve a slot for this place. False: the member has none left."""
         if not self.is_free(incarnation, place):
             return False
         self._passes[incarnation].add(place)
@@ -159,7 +160,7 @@ class _PassSlots:
 
 
 def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list[Span]]]:
-    """Copies that are missing at rest: (range, member, bands of it)."""
+    """Copies missing at rest, as (range, member, bands of the range)."""
     moves, wanted = view.control.moves, view.rules.standbys
     if not wanted or _is_early(view) or moves.asked or view.control.group_epoch != moves.group_epoch:
         return []
@@ -196,9 +197,10 @@ def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list
 
 
 def keepers(view: View, run: Run, own: Sequence[CopyProgress], but: Collection[int]) -> list[int]:
-    """The members that keep a standby of a range, of those who have a copy of some of it: who has all of it, is ready,
-    is on another host, and was asked first; and who will be one of them when it is ready. ``own``: the copies of the
-    place; ``but``: who does not count.
+    """The members that keep a standby of a range, chosen from the members with a copy of some part of the range.
+
+    The best complete, ready copies on other hosts come first, then the copies asked for earliest. The list also has
+    members that will be best when ready. ``own``: the copies of the place; ``but``: members that do not count.
     """
     hosts = {member.incarnation: member.joined.host for member in view.living}
     staying = {member.incarnation for member in view.staying}
@@ -221,7 +223,7 @@ def keepers(view: View, run: Run, own: Sequence[CopyProgress], but: Collection[i
 
 
 def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:
-    """To whom a range, or some of it, is to go. A move away from who had it before is over, or another one's."""
+    """The members to which a range, or part of the range, is to go. Only moves away from the present owner count."""
     cells = cut_by([Cell(run.first, run.end, run.owner, 0, CellState.HELD)], moves)
     over = [move for cell in cells if (move := newest(moves, cell)) is not None]
     return {move.target for move in over if move.origin == run.owner} - {run.owner}
@@ -232,12 +234,12 @@ def _bands_at(own: Sequence[CopyProgress], incarnation: int) -> list[Span]:
 
 
 def _is_early(view: View) -> bool:
-    """Whether it was not heard yet how far copies have come."""
+    """Whether this coordinator began too recently to have heard the progress of copies."""
     return view.now_ms - view.seat.began_ms < view.rules.settle_ms
 
 
 def runs(view: View, *places: Place) -> list[Run]:
-    """The ranges with state that are held, of some places or of all: what touches and has one owner is one."""
+    """Ranges with state that have an owner, of some places or of all. Touching cells with the same owner are joined."""
     stateful = view.stateful
     found: list[Run] = []
     for place in sorted(places or (place for place in view.control.started if place[0] in stateful)):
@@ -251,11 +253,11 @@ def runs(view: View, *places: Place) -> list[Run]:
     return found
 
 
-# --- what is of no use any more --------------------------------------------------------------------------------------
+# --- copies to end ---------------------------------------------------------------------------------------------------
 
 
 def end_copies(view: View, turn: Turn) -> DecisionBatch:
-    """Copies that are of no use any more, each with the reason."""
+    """Copies without a use, each with the reason."""
     found: list[tuple[int, str]] = []
     copies = kept_of(view)
     if not copies:
@@ -268,7 +270,7 @@ def end_copies(view: View, turn: Turn) -> DecisionBatch:
         used: set[int] = set()
         for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
             over = [kept for kept in own if kept.touches(cell.first, cell.end)]
-            if cell.standing is not CellState.HELD:  # nobody works there: one of these may be next
+            if cell.standing is not CellState.HELD:  # nobody works there: a copy holder may be the next owner
                 used |= {k.asked.move for k in over if k.incarnation in staying or k.is_ready}
                 continue
             over = [kept for kept in over if kept.incarnation in staying - {cell.owner}]
@@ -282,8 +284,10 @@ def end_copies(view: View, turn: Turn) -> DecisionBatch:
 def _is_used(
     view: View, place: Place, cell: Cell, move: PlannedMove | None, kept: CopyProgress, keepers: Collection[int]
 ) -> bool:
-    """Whether a copy at a member that stays is of use for a cell that somebody else holds: a move takes it there; or
-    its owner is not at work yet; or it is a standby.
+    """Whether a staying member's copy of a cell that another member owns is of use.
+
+    The copy is of use in three cases: a move takes the cell to the member, the owner is not at work yet, or the copy is
+    a standby.
     """
     if move is not None and move.origin == cell.owner and move.target == kept.incarnation:
         return True
@@ -301,12 +305,14 @@ def _reason(view: View, kept: CopyProgress, *, is_staying: bool) -> str:
     return f"{view.rules.standbys} others have one" if view.rules.standbys else "its range is at work elsewhere"
 
 
-# --- what plans hold to ----------------------------------------------------------------------------------------------
+# --- points fixed for plans ------------------------------------------------------------------------------------------
 
 
 def fixed_points(view: View) -> dict[Place, list[Fixed]]:
-    """What a plan may give to nobody else, by place: points of which a copy is on its way to a member, and points with
-    state on which nobody works, where it is known whose they are to be.
+    """Points that a plan may give to nobody else, by place.
+
+    A point is fixed while a copy is under way to a member. A point with state and without a working owner is fixed
+    while the logs tell the next owner.
     """
     copies, planned, stateful = kept_of(view), moves_pending(view), view.stateful
     places = {place for place in view.control.started if place[0] in stateful}
@@ -322,7 +328,7 @@ def fixed_points(view: View) -> dict[Place, list[Fixed]]:
 
 
 def have_heirs(view: View) -> bool:
-    """Whether something is free, and all of that is for members that are there: for nobody who may come yet."""
+    """Whether some points are free and every free point has an heir among the present members."""
     if not view.standings.free or view.standings.unread:
         return False
     heirs = {
@@ -338,7 +344,7 @@ def have_heirs(view: View) -> bool:
 
 
 def _unheld(view: View) -> set[Place]:
-    """Places where somebody that is gone has something."""
+    """Places with points of a member that is gone."""
     if not any(member.expelled for member in view.control.members.values()):
         return set()
     return view.standings.unheld
@@ -375,7 +381,7 @@ def is_orphan(
     own: Sequence[CopyProgress],
     staying: Collection[int],
 ) -> bool:
-    """Whether a free cell is to go to somebody to whom no move takes it. ``own``: the copies of the place."""
+    """Whether a free cell is to go to a member without a move for the cell. ``own``: the copies of the place."""
     move = newest(moves, cell)
     favoured = move.target if move is not None and move.target in staying else NOBODY
     if favoured and (cell.owner in staying or cell.epoch == 0):

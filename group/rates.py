@@ -1,20 +1,19 @@
-"""PURE. Who may begin how many attempts in a second, where a handler's rate is limited for the whole group.
+"""PURE. How many attempts each member may begin in a second, for handlers with a rate limit for the whole group.
 
-The coordinator parts the rate among the members and tells each its *share* in its beats. A member obeys the newest
-beat that it has heard, by (term, number), and its own beats say which that is and what its shares are. It keeps a share
-until another is told, however long nobody is heard.
+The coordinator parts the rate among the members. A coordinator's beat tells each member its *share*. A member obeys the
+newest beat that it has heard, by (term, number). The member's own beats confirm the number of the beat and repeat the
+shares. A member keeps a share until another is told, however long the silence is.
 
-**Never above the rate.** All shares that may be in use never add up to more than the rate:
+**Never above the rate.** The shares that may be in use never add up to more than the rate:
 
-- What a member may use is the largest of what it says that it has, and of all that it was told since.
-- A share is lowered at once; one is raised only by what is left of the rate besides all that may be in use.
-- A share is free again when its member is FENCED, and not when it is expelled: until then it may not know.
-- A new coordinator does not know what its predecessors told. It raises nothing before each member that could have a
-  share has heard it, or is fenced.
+- The coordinator counts for a member the largest of the confirmed share and all shares told since.
+- A lower share is told at once. A raise takes only the part of the rate that nobody may be using.
+- The share of a member is free again when the member is FENCED. An expelled member may not know of the expulsion yet.
+- A new coordinator does not know the shares told by its predecessors. Before any raise, each member with a possible
+  share must have heard the new coordinator or be fenced.
 
-The parts are by load: by the records that a member's ranges take in a second, and what is left of them, by which a
-backlog is worked off everywhere at the same time. Each member has at least ``LEAST`` of an even part, so that what is
-granted to it can begin.
+Parts go by load: the records that a member's ranges take in a second, plus a part of the backlog, so that all backlogs
+shrink at the same time. Each member has at least ``LEAST`` of an even part, so that new ranges can begin.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,22 +27,22 @@ from .view import View
 
 LEAST: Final = 0.125
 BACKLOG_S: Final = 10
-"""A backlog counts as if it were to be worked off in this time."""
+"""A backlog counts as if the members worked the backlog off in this many seconds."""
 CHANGE: Final = 0.1
-"""Parts that have changed by less than this of an even part stay as they are."""
+"""A part changes only by more than this fraction of an even part."""
 ROUNDING: Final = 1e-9
-"""Sums of shares may be off by this part of a rate: they are floats."""
+"""The sum of shares may differ from the rate by this fraction, because shares are floats."""
 
 
 class Obeyed:
-    """The fold of the coordinators' beats, of one member: its ``shares`` by topic."""
+    """One member's fold of the coordinators' beats: ``shares`` by topic."""
 
     def __init__(self) -> None:
         self.shares: dict[str, float] = {}
         self.term = self.number = 0
 
     def hear(self, beat: CoordinatorBeat, incarnation: int) -> bool:
-        """A beat; whether it says anything else than what this member knows: then its own next beat should not wait."""
+        """Take a beat. True: the beat tells news, so the member's own next beat should not wait."""
         if (beat.term, beat.number) <= (self.term, self.number):
             return False
         own = [one for one in beat.rates if one.incarnation == incarnation]
@@ -54,15 +53,15 @@ class Obeyed:
         return is_news
 
     def beat(self, incarnation: int, birth: str, control_position: int, loop_lag_ms: int) -> Beat:
-        """What this member says of itself."""
+        """The member's next beat."""
         rates = tuple(Rate(topic, share) for topic, share in sorted(self.shares.items()))
         return Beat(incarnation, birth, control_position, loop_lag_ms, self.term, self.number, rates)
 
 
 @dataclass(slots=True)
 class _Known:
-    """What a coordinator knows of a member: the shares that it says it has, as of which beat, and what was told since:
-    (number, shares by topic), in order.
+    """The coordinator's knowledge of a member. ``number``: the confirmed beat; ``shares``: the confirmed shares;
+    ``told``: the shares told later, as (number, shares by topic), in order.
     """
 
     number: int
@@ -70,33 +69,33 @@ class _Known:
     told: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
     def most(self, topic: str) -> float:
-        """What it may be using."""
+        """The largest share of a topic that the member may be using."""
         return max([self.shares.get(topic, 0.0), *(shares.get(topic, 0.0) for _, shares in self.told)])
 
     @property
     def last(self) -> dict[str, float]:
-        """What it has, or was told last."""
+        """The shares told last, else the confirmed shares."""
         return self.told[-1][1] if self.told else self.shares
 
 
 class Shares:
-    """What the coordinator of a term has told the members, and what they have heard of it."""
+    """The shares told by a term's coordinator, and the members' confirmations."""
 
     def __init__(self, term: int) -> None:
         self.term = term
         self._known: dict[int, _Known] = {}
         self._unheard: frozenset[int] = frozenset()
-        """Members that limit a topic and did not hear this coordinator yet, as far as is known."""
+        """Members with a limited topic that, as far as is known, have not heard this coordinator."""
         self._called: frozenset[int] = frozenset()
-        """Those of them for which it has beaten."""
+        """Members without a confirmation at the time of the last beat."""
         self._limits: dict[str, float] = {}
         self._parts: dict[str, dict[int, float]] = {}
         self._parted: tuple[int, int] = (-1, -1)
-        """The number of the last decision, and the version of the loads, by which rates were parted last."""
+        """The decision number and the version of the loads at the last parting of the rates."""
         self._parted_ms = 0
 
     def hear(self, beat: Beat) -> None:
-        """What a member says of itself, in the order of its partition or not."""
+        """Take a member's beat. The order of the beats does not matter."""
         known = self._known.get(beat.incarnation)
         if beat.term != self.term or (known is not None and beat.number < known.number):
             return
@@ -105,7 +104,7 @@ class Shares:
         self._known[beat.incarnation] = _Known(beat.number, shares, told)
 
     def next(self, view: View) -> dict[int, dict[str, float]]:
-        """The shares of all members as the next beat is to tell them; of one that is not named nothing changes."""
+        """All members' shares for the next beat. A member that is not named keeps its shares."""
         self._part(view)
         if not self._limits:
             return {}
@@ -123,18 +122,18 @@ class Shares:
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether more can be told when a member says that it has heard what it was told."""
+        """Whether the coordinator may tell more after further confirmations."""
         return bool(self._unheard) or any(known.told for known in self._known.values())
 
     def is_due(self, shares: Mapping[int, Mapping[str, float]]) -> bool:
-        """Whether a beat should not wait: these are others than those that members have or were told last, or there is
-        a member that has not heard of this coordinator.
+        """Whether a beat should not wait. Either shares differ from the shares told last, or a member has not heard
+        this coordinator.
         """
         lasts = ((self._known[incarnation].last, own) for incarnation, own in shares.items())
         return any(last != {**last, **own} for last, own in lasts) or not self._unheard <= self._called
 
     def tell(self, number: int, shares: Mapping[int, Mapping[str, float]]) -> tuple[MemberRates, ...]:
-        """They are told by the beat of this number."""
+        """Tell the shares in the beat of this number."""
         self._called = self._unheard
         for incarnation, own in shares.items():
             known = self._known[incarnation]
@@ -163,7 +162,7 @@ class Shares:
         return shares | {i: most[i] + part * lack for i, lack in lacks.items()}
 
     def _part(self, view: View) -> None:
-        """Part the rates anew when owners or members have changed, or loads were told since."""
+        """Part the rates anew after a change of owners or members, or when new loads were told."""
         now = view.control.number, view.heard.loads.version
         has_changed = now[0] != self._parted[0]
         is_time = view.now_ms - self._parted_ms >= view.rules.load_interval_ms and now != self._parted
@@ -180,7 +179,7 @@ class Shares:
 
 
 def limits_of(members: Iterable[Member]) -> dict[str, float]:
-    """The limited rates by topic. While members differ, for a while of a rollout, the lowest one counts."""
+    """Limited rates by topic. While members differ, during a rollout, the lowest rate counts."""
     limits: dict[str, float] = {}
     for member in members:
         for source in member.joined.topics:
@@ -190,7 +189,7 @@ def limits_of(members: Iterable[Member]) -> dict[str, float]:
 
 
 def parts_of(view: View, topic: str) -> dict[int, float]:
-    """Which part of the rate of a topic each living member that limits it is to have; together 1.0."""
+    """The part of a topic's rate for each living member with a limit; all parts add up to 1.0."""
     able = [member.incarnation for member in view.living if _limit(member, topic) > 0.0]
     if not able:
         return {}
@@ -202,7 +201,7 @@ def parts_of(view: View, topic: str) -> dict[int, float]:
 
 
 def _weights(view: View, topic: str, able: Iterable[int]) -> dict[int, float]:
-    """The loads of members, in records per second; where some of what they own was never measured, how much that is."""
+    """The loads of the members, in records per second. If a range has no measured load: the shares of points."""
     loads, points = dict.fromkeys(able, 0.0), dict.fromkeys(able, 0.0)
     is_measured = True
     for place, owners in view.control.owners.items():
