@@ -214,8 +214,7 @@ class Books:
     def may_read(self, incarnation: int, place: Place, instead_of: int) -> bool:
         """Whether a member may own something of a partition: more than ``2 + c / r`` readers gain nothing.
 
-        ``c`` is the handlers' time, ``r`` the cost of reading.
-        ``instead_of``: a member that stops reading the partition.
+        ``c``: the handlers' time; ``r``: the cost of reading; ``instead_of``: a member that stops reading the place.
         """
         most = self._readers_max.get(place)
         if most is None or self._reads[incarnation, place]:

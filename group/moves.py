@@ -1,10 +1,11 @@
-"""PURE. The coordinator's rows about what moves: grants, requests to release and their end.
+"""PURE. The coordinator's rows about moves: grants, requests to release, and withdrawals.
 
-Bands of one member that touch become one by a move of each from the member to itself: they are asked for together, and
-granted back at one epoch when all of them are free, or no longer asked for.
+Touching bands of one member are joined by moves from the member to itself. The coordinator asks for all of the bands
+together. When every band is free, or no longer asked for, the coordinator grants the bands back at one epoch.
 
-A move of points with state is asked for when its target has ready copies of them (copies.py). Who had them keeps a copy
-of what is granted to another one, until that works: if it fails, they go back without a restore.
+The coordinator asks to release points with state when the target has ready copies (copies.py). The old owner keeps a
+copy of points granted to another member until the new owner works. If the new owner fails, the points go back without a
+restore.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,11 +26,13 @@ from .view import DecisionBatch, View
 
 
 def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
-    """In each partition what goes to one member: two grants to different members would share an epoch. Who released
-    what has state is asked to keep a copy of it.
+    """Grants of free points, to a single member in each partition. Two grants to different members would share an
+    epoch.
+
+    A member that released points with state is asked to keep a copy.
     """
     free_places = view.standings.free
-    if view.unopened or not free_places:  # a log that is empty, and of which something was granted, is taken for lost
+    if view.unopened or not free_places:  # an empty offset log is taken for lost when ranges were granted before
         return DecisionBatch()
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
@@ -61,13 +64,14 @@ def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
 
 
 def _free_for(move: PlannedMove, moves: Sequence[PlannedMove], cells: Iterable[Cell]) -> list[Cell]:
-    """What a move may have of what is free."""
+    """The free cells that a move may take."""
     return [cell for cell in cells if overlaps(cell, move) and newest(moves, cell) is move]
 
 
 def _waits_for_more(view: View, move: PlannedMove) -> bool:
-    """Whether it makes bands of a member one, and that has to release more of them yet. What other moves release is
-    granted as it gets through.
+    """Whether a move joins bands of a member and the member still has to release more of the bands.
+
+    Points released for other moves are granted at once.
     """
     asked, joins = view.control.moves.asked, view.seat.joins
     return move.move in joins and any(
@@ -78,7 +82,7 @@ def _waits_for_more(view: View, move: PlannedMove) -> bool:
 
 
 def moves_pending(view: View) -> dict[Place, list[PlannedMove]]:
-    """The planned moves that are not done, newest first, by place."""
+    """Planned moves that are not done, newest first, by place."""
     by_place: dict[Place, list[PlannedMove]] = {}
     for _, move in sorted(view.control.moves.planned.items(), reverse=True):
         by_place.setdefault((move.topic, move.partition), []).append(move)
@@ -86,7 +90,7 @@ def moves_pending(view: View) -> dict[Place, list[PlannedMove]]:
 
 
 def on_their_way(view: View) -> dict[Place, list[ReleaseAsked]]:
-    """What members are asked to release, by place."""
+    """Requests to release, by place."""
     ways: dict[Place, list[ReleaseAsked]] = {}
     for asked in view.control.moves.asked.values():
         ways.setdefault((asked.topic, asked.partition), []).append(asked)
@@ -94,7 +98,7 @@ def on_their_way(view: View) -> dict[Place, list[ReleaseAsked]]:
 
 
 def overlaps(cell: Cell, move: PlannedMove | ReleaseAsked) -> bool:
-    """Whether they share a point."""
+    """Whether a cell and a move have a common point."""
     return cell.first < move.end and move.first < cell.end
 
 
@@ -104,7 +108,7 @@ def newest(moves: Sequence[PlannedMove], cell: Cell) -> PlannedMove | None:
 
 
 def _runs(free: Sequence[Cell], move: PlannedMove) -> list[KeyRange]:
-    """What of these cells lies in the move, touching ones as one."""
+    """The parts of the cells that lie in the move. Touching parts are joined."""
     runs: list[KeyRange] = []
     for cell in free:
         part = KeyRange(max(cell.first, move.first), min(cell.end, move.end))
@@ -116,7 +120,7 @@ def _runs(free: Sequence[Cell], move: PlannedMove) -> list[KeyRange]:
 
 
 def cut_by(found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | ReleaseAsked | Span | Fixed]) -> list[Cell]:
-    """The cells, cut where these begin and end."""
+    """The cells, cut at the bounds of all items in ``by``."""
     bounds = sorted({bound for one in by for bound in (one.first, one.end)})
     parts: list[Cell] = []
     for cell in found:
@@ -126,12 +130,12 @@ def cut_by(found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | Release
 
 
 def withdrawn(view: View, turn: Turn) -> DecisionBatch:
-    """Releases that are waited for no longer: what was not released stays where it is."""
+    """Withdrawals of requests to release: the target is gone, or the time is over. The owner keeps unreleased points."""
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
     for number, asked in sorted(view.control.moves.asked.items()):
         move = view.control.moves.planned.get(number)
-        since_ms = view.seat.asked_ms.get(number, view.seat.began_ms)  # by a predecessor: it has its time anew
+        since_ms = view.seat.asked_ms.get(number, view.seat.began_ms)  # a predecessor's request begins anew
         place, within = (asked.topic, asked.partition), KeyRange(asked.first, asked.end)
         over = [cell for cell in view.cells(place) if cell.first < within.end and within.first < cell.end]
         if not any(cell.standing is CellState.HELD and cell.epoch == asked.epoch for cell in over):
@@ -144,8 +148,10 @@ def withdrawn(view: View, turn: Turn) -> DecisionBatch:
 
 
 def ask_releases(view: View, turn: Turn) -> DecisionBatch:
-    """What members are to release, and were not asked for yet, also not by a move that went elsewhere: what has state,
-    when the target has ready copies of it. Who leaves and is dismissed does so unasked.
+    """Requests to release points that nobody was asked for yet, not even for a move that went elsewhere.
+
+    A request for points with state waits until the target has ready copies. A dismissed member releases without a
+    request.
     """
     budget = MoveBudget(view)
     decisions: list[Decision] = []
@@ -157,18 +163,18 @@ def ask_releases(view: View, turn: Turn) -> DecisionBatch:
 
 
 def held_back(view: View) -> list[int]:
-    """The moves that are not asked for as too many with much state have begun lately."""
+    """Moves that wait because too many moves with much state have begun lately."""
     budget = MoveBudget(view)
     return [move.move for move, _ in _askable(view) if not (_needs_no_turn(view, move) or budget.take(move))]
 
 
 def _needs_no_turn(view: View, move: PlannedMove) -> bool:
-    """Whether it has no state to wait for, or had its turn when a copy was asked for it."""
+    """Whether a move has no state to wait for, or took its turn in the budget with the request for a copy."""
     return move.topic not in view.stateful or move.origin == move.target or move.move in view.control.moves.copies
 
 
 def _askable(view: View) -> Iterator[tuple[PlannedMove, tuple[int, int, int, int]]]:
-    """The moves that may be asked for, each with what ``_release`` says of it."""
+    """Moves that may be asked for, each with the answer of ``_release``."""
     ways, planned, copies, stateful = on_their_way(view), moves_pending(view), kept_of(view), view.stateful
     open_moves = {move.move: move for move in moves_to_ask(view)}
     for place in sorted({(move.topic, move.partition) for move in open_moves.values()}):
@@ -185,7 +191,7 @@ def _askable(view: View) -> Iterator[tuple[PlannedMove, tuple[int, int, int, int
 
 
 def moves_to_ask(view: View) -> list[PlannedMove]:
-    """The moves from one living member to another, or to itself, of which nothing was asked yet, in their order."""
+    """Planned moves without a request to release, from a working member to a staying member or to itself, in order."""
     control, staying = view.control, {member.incarnation for member in view.staying}
     works = {member.incarnation for member in view.living} - {*members_dismissed(view)}
     return [
@@ -196,9 +202,7 @@ def moves_to_ask(view: View) -> list[PlannedMove]:
 
 
 def _release(view: View, move: PlannedMove, held: Sequence[Cell]) -> tuple[int, int, int, int] | None:
-    """Epoch, first, end and deadline of what the owner of these cells is to release for a move; the rest comes behind
-    it.
-    """
+    """Epoch, first, end and deadline of the next release by the move's origin. The other points come later."""
     own = [cell for cell in held if cell.owner == move.origin]
     if not own or move.origin == NOBODY:
         return None

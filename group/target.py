@@ -1,26 +1,33 @@
-"""PURE. What shall be: which member owns what. A problem in plain numbers goes in, the shifts that solve it come out.
+"""PURE. The solver: which member shall own which points. A problem in plain numbers goes in, the shifts come out.
 
-Wanted, in this order:
+Aims, in order of precedence:
 
-A. Everything that somebody can handle has an owner who can; what nobody can handle waits.
-B. What need not move stays: who can handle it keeps it, unless that would break C.
-C. Members are level: no step relieves the fullest member by enough. An idle group differs by one partition at most; one
-   with load by a tenth of the mean, or by what can't be parted.
-D. Whole partitions move first. One is parted where its load was measured and that pays; its parts are few and touch.
-E. Of several equal choices the first by number: the same problem in any order has the same solution.
+A. Every share that some member can handle has an able owner. Other shares wait.
+B. A plan moves only the shares that have to move. An able owner keeps a share, unless that would break C.
+C. Members are level: no step relieves the fullest member by enough. Idle members differ by one partition at most.
+   Loaded members differ by a tenth of the mean, or by a share that can't be parted.
+D. Whole partitions move first. A partition is parted only with a measured load, and only where parting pays. The parts
+   are few and touch.
+E. Between equal choices the lowest number wins: the order of a problem does not change the solution.
 
-Phases: (1) what is owned rightly stays; what is *fixed* does so in all phases, as a whole. (2) What has no owner goes
-to the least full member that can handle it, the heaviest first; whoever reads the partition already pays nothing for it
-again, and a neighbour goes before its equals. (3) Step by step the fullest member gives to the least full one that can
-handle it: as much as brings one of them to the mean, and a tenth of the mean more or less where that is worth it. That
-is a whole share that is at least half of it, else cells of the declared cut at an end of a band, beside what the taker
-has of that partition if it can be, without idle ones at that end, else any whole share that fits. Idle points do not
-move for what others cost, unless the taker has nothing at all. Of equals what costs least moves: without state, and
-without a backlog. Who can give nothing is put aside until others have given.
+Phase 1: shares with an able owner stay. A *fixed* share stays in all phases, as a whole.
 
-The least step relieves the pair by half of what moves or by a tenth of the mean; and a pair is left alone whose fuller
-one would be relieved by less than ``SLACK`` of the mean. Each step lowers the fullness of the fuller of the two, so
-there is an end.
+Phase 2: each share without an owner goes to the least full able member, the heaviest share first. A member that reads
+the partition already pays nothing more for reading. A neighbour comes before its equals.
+
+Phase 3: step by step the fullest member gives to the least full able member. The amount brings either member to the
+mean; a tenth of the mean more or less is allowed where worth it. The giver gives, in this order of preference:
+
+- a whole share of at least half of the amount
+- cells of the declared cut at an end of a band, next to the taker's own band if possible, without idle cells at the end
+- any whole share that fits
+
+Idle points do not move to even out the cost of other points, unless the taker has nothing at all. Between equals the
+cheapest moves: without state and without a backlog. A member with nothing to give is put aside until others have given.
+
+A step relieves the pair by at least half of the moved load or by a tenth of the mean. A pair is left alone if the
+fuller member would be relieved by less than 1/``SLACK`` of the mean. Each step lowers the fullness of the fuller
+member, so the steps end.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,25 +40,26 @@ from .books import IDLE, MILLI, Books, Entry, SharePiece, pieces_of
 from .shares import UNIT_US, Share, Shift, Taker
 
 SLACK: Final = 20
-"""A pair is level when its fuller one would be relieved by less than this part of the mean fullness, in whole units."""
+"""A pair is level if the fuller member would be relieved by at most 1/``SLACK`` of the mean, in whole units."""
 GAIN: Final = 10
-"""A plan for load alone relieves somebody by more than this part of the mean; a step by less is worth half of what it
-moves."""
+"""A plan for load alone relieves a member by more than 1/``GAIN`` of the mean. A step that relieves by less must
+relieve by half of the moved load.
+"""
 GAIN_US: Final = 50_000
-"""The same in microseconds a second; a partition is parted for no less."""
+"""The least relief by a plan for load alone, and by parting a partition, in microseconds a second."""
 LEAST_US: Final = UNIT_US // 4
-"""No step is worth less."""
+"""The least relief by any step, in microseconds a second."""
 BANDS_MAX: Final = 3
-"""So many bands of a partition a member may have."""
+"""The most bands of a partition that a member may have."""
 IDLE_LEAST: Final = 4
-"""Of a part that is to go, idle cells at its outer end stay if they are at least one such part of its cells."""
+"""Idle cells at the outer end of a part stay if they are at least 1/``IDLE_LEAST`` of the part's cells."""
 LOOK: Final = 16
-"""Of so many that are nearest to what is wanted the best is taken."""
+"""The number of nearest candidates among which the best is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """When a step is worth it. ``mean``, ``slack``, ``gain``, ``floor``: fullness."""
+    """The limits that make a step worth taking. ``mean``, ``slack``, ``gain``, ``floor``: fullness."""
 
     mean: int
     slack: int
@@ -59,17 +67,17 @@ class _Terms:
     floor: int = 0
 
     def is_level(self, books: Books, giver: int, taker: int) -> bool:
-        """Whether the fuller one would be relieved by too little, however much is given."""
+        """Whether the fuller member would be relieved by too little, however much is given."""
         together = (books.load[giver] + books.load[taker]) * MILLI // (books.capacity[giver] + books.capacity[taker])
         return books.full[giver] - together <= max(self.slack, self.floor)
 
     def pays(self, gain: int, moved: int) -> bool:
-        """Whether a step that moves so much of the giver's fullness is worth it."""
+        """Whether a step pays that relieves by ``gain`` and moves ``moved`` of the giver's fullness."""
         return gain >= LEAST_US and (2 * gain >= moved or gain > self.gain)
 
 
 class _Step(NamedTuple):
-    """A piece goes to a member; or its cells ``[begin, end)`` do."""
+    """A piece goes to a member, or the cells ``[begin, end)`` of the piece go."""
 
     piece: SharePiece
     target: int
@@ -79,8 +87,8 @@ class _Step(NamedTuple):
 
 @dataclass(slots=True)
 class _Pair:
-    """What one member gives to another. ``wanted``: load that would bring one of them to the mean; ``most``: so much is
-    well, too; ``half``: what makes the two equal.
+    """A giver and a taker. ``wanted``: the load that brings either member to the mean; ``most``: the largest load that
+    is still good; ``half``: the load that makes both members equal.
     """
 
     books: Books
@@ -97,21 +105,21 @@ class _Pair:
         self.wanted = min(books.load[giver] - mean * had // MILLI, mean * has // MILLI - books.load[taker])
         self.most = self.wanted + mean * min(had, has) // (MILLI * GAIN)
         self.half = (books.full[giver] - books.full[taker]) * had * has // ((had + has) * MILLI)
-        if self.wanted <= 0:  # the mean is that of others
+        if self.wanted <= 0:  # the mean comes from other members
             self.wanted = self.most = self.half
 
     def gain(self, out: int, more: int) -> int:
-        """By how much the fuller one is relieved."""
+        """By how much the fuller member is relieved."""
         books = self.books
         after = max(books.fullness(self.giver, -out), books.fullness(self.taker, more))
         return books.full[self.giver] - after
 
     def score(self, weight: int, wanted: int) -> int:
-        """How much of what is wanted it is; what is too much counts against it."""
+        """How much of the wanted load a weight provides. Excess counts against the weight."""
         return min(weight, wanted) - max(0, weight - wanted)
 
     def whole(self, *, is_more: bool) -> _Step | None:
-        """The best share that fits; ``is_more``: the least of those that are more than what fits."""
+        """The best whole share that fits. ``is_more``: the lightest of the shares that are too heavy to fit."""
         books, best, best_key = self.books, None, None
         for topic, ordered in sorted(books.owned[self.giver].items()):
             if not books.can(self.taker, topic):
@@ -144,8 +152,9 @@ class _Pair:
         )
 
     def part(self, pieces: Iterable[SharePiece]) -> _Step | None:
-        """The best part of one of these; at an end of a band of the giver, so what is left is one band, or two if that
-        end is idle.
+        """The best part of the pieces. The part lies at an end of the giver's band, so the giver has one band left.
+
+        With an idle end the giver has two bands left.
         """
         books, best, best_key = self.books, None, None
         for piece in pieces:
@@ -169,7 +178,7 @@ class _Pair:
         return best
 
     def _at_an_end(self, piece: SharePiece, *, is_last: bool) -> _Step | None:
-        """As many of its first cells as come nearest to what is wanted, or of its last ones."""
+        """A part at an end of the piece: the first cells, or the last, with a load nearest to the wanted load."""
         cells = piece.cells[::-1] if is_last else piece.cells
         sums = [*accumulate(weight for _, weight in cells)][:-1]
         for wanted in (self.wanted, self.most, self.half):
@@ -184,7 +193,7 @@ class _Pair:
 
 
 def _without_idle_end(step: _Step, *, is_last: bool) -> _Step:
-    """Cells at an end of a piece without those at that end that have next to no load, where these are many of them."""
+    """The step without the nearly idle cells at its outer end, if the idle cells are many."""
     assert step.cells is not None, "a part"
     begin, end = step.cells
     weights = [weight for _, weight in step.piece.cells[begin:end]]
@@ -197,9 +206,11 @@ def _without_idle_end(step: _Step, *, is_last: bool) -> _Step:
 
 
 def solve(takers: Collection[Taker], shares: Sequence[Share], *, levels: bool = True, floor_us: int = 0) -> list[Shift]:
-    """The shifts that bring about what shall be, in order of the shares; those with no owner who can handle them
-    included, and without ``levels`` only those. ``floor_us``: none between members that relieve nobody by a tenth of
-    the mean, and by so much. Raises ValueError for two takers of one incarnation.
+    """The shifts that solve the problem, in order of the shares.
+
+    Shares without an able owner are always given to a member; without ``levels`` only these shift. ``floor_us``: shifts
+    between members are dropped unless a member is relieved by a tenth of the mean and by this many microseconds a
+    second. Raises ValueError for two takers of one incarnation.
     """
     if len({taker.incarnation for taker in takers}) != len(takers):
         raise ValueError(f"each incarnation is there once; seen {sorted(t.incarnation for t in takers)}")
@@ -233,7 +244,7 @@ def _terms(books: Books, more: int, floor_us: int) -> _Terms:
 
 
 def _home(books: Books, piece: SharePiece, slack: int) -> int:
-    """Where what has no owner goes."""
+    """The member that gets a share without an owner."""
     place, around = piece.place, books.neighbours(piece)
     topic = place[0]
     able = {*books.least_full(topic, LOOK), *(i for i in books.readers(place) if books.can(i, topic))}
@@ -250,7 +261,7 @@ def _home(books: Books, piece: SharePiece, slack: int) -> int:
 
 
 def _level(books: Books, terms: _Terms) -> None:
-    """Step after step, until none is worth it."""
+    """Take steps until no step is worth taking."""
     was_aside = False
     books.put_back()
     while True:
@@ -269,7 +280,7 @@ def _level(books: Books, terms: _Terms) -> None:
 
 
 def _step_of(books: Books, terms: _Terms, giver: int) -> _Step | None:
-    """What the fullest member gives, and to whom."""
+    """The piece that the fullest member gives, and the member that gets the piece."""
     pieces = [piece for _, _, _, piece in books.partable[giver][-LOOK:]]
     pairs = [
         _Pair(books, terms, giver, taker)
@@ -278,11 +289,11 @@ def _step_of(books: Books, terms: _Terms, giver: int) -> _Step | None:
     ]
     for pair in pairs:
         step = pair.whole(is_more=False)
-        if step is None or 2 * step.piece.weight < pair.wanted:  # many with little load would move for it
+        if step is None or 2 * step.piece.weight < pair.wanted:  # many light shares would move for the amount
             step = pair.part(pieces) or step
         if step is not None:
             return step
-    for piece in pieces:  # nobody else may read it
+    for piece in pieces:  # no other member may read the partition
         for reader in books.readers(piece.place):
             if reader != giver and not terms.is_level(books, giver, reader):
                 step = _Pair(books, terms, giver, reader).part([piece])
@@ -309,8 +320,8 @@ def _do(books: Books, terms: _Terms, step: _Step) -> None:
 
 
 def _nearest(ordered: list[Entry], most: int) -> Iterator[SharePiece]:
-    """Of pieces in order of weight the heaviest ones up to a limit, of equal ones the first."""
-    end = bisect_right(ordered, (most + 1,))  # shorter, and so less
+    """Yield the heaviest pieces up to a limit, from pieces in order of weight. Equal pieces come in order."""
+    end = bisect_right(ordered, (most + 1,))  # a shorter tuple sorts before the entry
     looked = 0
     while end and looked < LOOK:
         begin = bisect_left(ordered, (ordered[end - 1][0],), hi=end)
@@ -321,13 +332,13 @@ def _nearest(ordered: list[Entry], most: int) -> Iterator[SharePiece]:
 
 
 def _above(ordered: list[Entry], most: int) -> Iterator[SharePiece]:
-    """The lightest ones above a limit."""
-    begin = bisect_right(ordered, (most + 1,))  # shorter, and so less
+    """The lightest pieces above a limit."""
+    begin = bisect_right(ordered, (most + 1,))  # a shorter tuple sorts before the entry
     return (entry[3] for entry in ordered[begin : begin + LOOK])
 
 
 def _shifts(books: Books, shares: Sequence[Share]) -> list[Shift]:
-    """What is somebody else's now; parts of one share that touch and go to one member are one."""
+    """Pieces with a new owner. Touching pieces of a share for the same member are joined."""
     found: list[Shift] = []
     for piece in sorted((p for over in books.pieces.values() for p in over), key=lambda p: (p.number, p.first)):
         share = shares[piece.number]
