@@ -130,7 +130,7 @@ def cut_by(found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | Release
 
 
 def withdrawn(view: View, turn: Turn) -> DecisionBatch:
-    """Withdrawals of requests to release: the target is gone, or the time is over. The owner keeps unreleased points."""
+    """Withdrawals of requests to release: the target is gone, or the time is over. The owner keeps other points."""
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
     for number, asked in sorted(view.control.moves.asked.items()):

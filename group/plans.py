@@ -1,32 +1,31 @@
-"""PURE. The coordinator's row about plans: when one is due, of what it is made, and what it says.
+"""PURE. The coordinator's row about plans: when a plan is due, what goes in, and what comes out.
 
-A plan says all of what shall be, as moves from what is. What is on its way when it is made (asked for and not released,
-free and not granted, or with a copy of its state on the way) belongs to where it goes: so plans that follow each other
-do not send a range here and there. What has a copy on its way is fixed, and so is what has state and no owner, where
-copies or a name say whose it is to be (learning.py); what waits for a name is no part of a plan.
+A plan names the whole assignment, as moves from the present assignment. Points under way belong to their destination:
+points asked for and not released, points free and not granted, and points with a copy under way. So later plans do not
+send a range here and there. Points with a copy under way are fixed. Points with state and without an owner are fixed,
+too, where copies or a name tell the next owner (learning.py). Points that wait for a name are no part of a plan.
 
 | cause | due when | what moves |
 |---|---|---|
-| request | somebody asks for a move | what is asked for; all, when a change is due, too |
-| change | who takes part has changed and loads are told, or there is an orphan | what has no owner, and what levels |
-| leave | a member that leaves works on, and has something that no move takes away | the same |
-| load | all is at rest, and a member would be relieved by enough, by two looks since it is | what makes them level |
-| join bands | all is at rest, and a member has held bands that touch for long enough | these, back to it as one |
+| request | somebody asks for a move | the points asked for; if a change is due, everything |
+| change | the members have changed and loads are known, or an orphan exists | points without an owner; enough to level |
+| leave | a leaving member owns points that no move takes away | the same |
+| load | all is at rest, and two looks since then show a skew that a plan relieves | enough to level the members |
+| join bands | all is at rest, and a member has had touching bands for long enough | the bands, back to the member |
 
-A name that is away for a while, and comes back, is no reason to move state: as long as state waits for it or goes back
-to it, and nobody else is new, state stays where it is, and loads are not looked at. So processes that are restarted
-copy none.
+A short absence of a name is no reason to move state. While state waits for a name or goes back to it, and no other
+member is new, state stays where it is. Loads are not looked at meanwhile. So restarted processes copy no state.
 
-Nothing that is the coordinator's own wish happens in its first two load intervals: it has not heard the loads yet.
+The coordinator makes no plan of its own wish in its first two load intervals: loads are not heard yet.
 
-One plan parts partitions before any load was measured: the first one of members that were started together, when they
-are more than the partitions. So nobody of them stands idle until loads are known. It makes two halves of a partition,
-and no more: two readers are worth it whatever a record costs, and nothing would take a part back from a third one. What
-was granted once keeps its cut: its load is known from then, and its state is where it was.
+Only the first plan parts partitions before loads are measured. The plan must be for members that were started together
+and outnumber the partitions. So no member is idle until loads are known. A partition gets two halves, no more: two
+readers pay off at any cost of a record, and no plan would take a part back from a third reader. Points granted before
+keep their cut: the load will be known, and the state lies there.
 
-What a plan is made of are values (a ``Question``) and the loads, of which a thread may ask. A small one is answered
-where it is asked; a large one is in ``needs``, is answered off the event loop by ``answered``, and counts if nothing
-that it was made of has changed since.
+A plan is made from values (a ``Question``) and from the loads, which another thread may read. A small question is
+answered at once. A large question is in ``needs``, and ``answer_of`` works the answer out in a thread. The answer
+counts if the values are unchanged.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -57,20 +56,20 @@ from .view import JOIN, DecisionBatch, PlanAnswer, View
 CHANGE: Final = "change"
 """The cause of a plan that answers events of the control log."""
 LEAVE: Final = "leave"
-"""Of one that moves what a member has that leaves."""
+"""The cause of a plan that moves the points of a leaving member."""
 REQUEST: Final = "request"
 JOIN_AGAIN: Final = 6
-"""So many times ``join_ms`` after a try there is another one."""
+"""A place is tried again after this many times ``join_ms``."""
 MOVES_MAX: Final = 2_000
-"""In one event of a plan."""
+"""The most moves in one event of a plan."""
 
 
 class Question(NamedTuple):
-    """All that a plan is made of. ``places``: the cells of each; ``pending``, ``ways``: the moves and the releases that
-    are on their way, by place; ``asked``: the moves that stand whatever a plan says; ``fixed``: what goes to nobody
-    else, by place; ``stateful``: topics with stores; ``factors``: into how many parts each topic's partitions may be
-    cut; ``number``: the highest of a move so far; ``halves``: partitions that were never granted may be halved for
-    those who would have nothing; ``state_stays``: of what has an owner, only that moves which has no state.
+    """All input of a plan. ``places``: the cells of each place; ``pending``, ``ways``: moves and requests to release
+    under way, by place; ``asked``: moves that no plan changes; ``fixed``: points for one target only, by place;
+    ``stateful``: topics with stores; ``factors``: the most parts of a partition, by topic; ``number``: the highest
+    number of a move; ``halves``: partitions never granted may be halved for members with nothing; ``state_stays``: of
+    points with an owner, only points without state move.
     """
 
     key: Hashable
@@ -92,12 +91,12 @@ class Question(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Shares times members, about."""
+        """About the number of shares times the number of members."""
         return sum(map(len, self.places.values())) * len(self.takers)
 
 
 def make_plan(view: View, turn: Turn) -> DecisionBatch:
-    """A plan, when there is a cause and somebody to have something."""
+    """A plan, if there is a cause and a member to own something."""
     question = _question_due(view)
     if question is None:
         return DecisionBatch()
@@ -116,7 +115,7 @@ def make_plan(view: View, turn: Turn) -> DecisionBatch:
         seat.is_skewed, seat.answer = bool(moves) and not was_skewed, None
         if not moves or not was_skewed:
             return DecisionBatch()
-    # A plan for load is a cause of its own, which the fold counts when it has taken it.
+    # A plan for load is a cause of its own. The fold counts the cause when it takes the plan.
     answers = control.group_epoch + (cause == LOAD) if question.levels else control.moves.group_epoch
     chunks = [moves[i : i + MOVES_MAX] for i in range(0, len(moves), MOVES_MAX)] or [[]]
     plan = control.moves.plan + 1
@@ -139,7 +138,7 @@ def open_question(view: View) -> Question | None:
 
 
 def answer_of(question: Question) -> PlanAnswer:
-    """All moves that lead from what is to what shall be, but those whose release is asked for already."""
+    """All moves from the present assignment to the planned assignment, without moves that are asked for already."""
     return PlanAnswer(question.key, _moves(question))
 
 
@@ -147,8 +146,8 @@ def answer_of(question: Question) -> PlanAnswer:
 
 
 def _question_due(view: View) -> Question | None:
-    """What is to be worked out; None: nothing."""
-    # Who has not read the offset log yet takes all for free.
+    """The question for the plan that is due now. None: no plan is due."""
+    # A coordinator that has not read the offset log would take every range for free.
     if not view.staying or view.unseen or view.unopened or view.lacks_ends:
         return None
     control, requests = view.control, tuple(view.heard.moves.values())
@@ -167,8 +166,8 @@ def _question_due(view: View) -> Question | None:
 
 
 def _has_orphans(view: View) -> bool:
-    """Whether something is free that no move takes anywhere, although somebody can handle it: such as what was released
-    when that had just been withdrawn.
+    """Whether free points have no move although a member can handle the topic. Points released just after the
+    withdrawal of the request are orphans.
     """
     if not view.standings.free:
         return False
@@ -185,7 +184,7 @@ def _has_orphans(view: View) -> bool:
 
 
 def _has_leavers(view: View) -> bool:
-    """Whether a member that leaves works on, and has something that somebody could have and no move takes there."""
+    """Whether a leaving member still works and owns points without a move that another member could have."""
     staying = {member.incarnation for member in view.staying}
     leaving = {member.incarnation for member in view.living} - staying - {*members_dismissed(view)}
     if not leaving:
@@ -203,9 +202,9 @@ def _has_leavers(view: View) -> bool:
 
 
 def _is_time(view: View) -> bool:
-    """Whether a plan may be made now. Who is alone in sight waits for nobody. The first plan waits for those who are
-    being started together, where that is known, at most for a session; else for a short time for others, unless it is
-    known whose all is that is free.
+    """Whether a plan may be made now. A process alone in sight waits for nobody. The first plan waits for all members
+    started together, if their number is known, for a session at most. Otherwise the plan waits for a short time, unless
+    every free point has an heir.
     """
     seat, rules = view.seat, view.rules
     there = {*view.heard.asked, *(member.birth for member in view.living), seat.birth}
@@ -217,14 +216,14 @@ def _is_time(view: View) -> bool:
 
 
 def _starts_together(view: View) -> bool:
-    """Whether this is the first plan of members that are being started together: nobody has anything yet."""
+    """Whether the next plan is the first for members started together, before any member owns something."""
     is_first = view.seat.planned_ms is None and view.heard.expected > 1
     return is_first and not any(member.incarnation in view.control.held for member in view.living)
 
 
 def _has_heard(view: View) -> bool:
-    """Whether a change may be answered: all loads are known, or were waited for, or there is something to grant. Who
-    works tells its loads as soon as it reads that somebody has joined.
+    """Whether a change may be answered: all loads are known, the time to wait is over, or points are free. Each working
+    member tells its loads after reading of a join.
     """
     seat, epoch, loads = view.seat, view.control.group_epoch, view.heard.loads
     if seat.changed[0] != epoch:
@@ -239,7 +238,7 @@ def _has_heard(view: View) -> bool:
 
 
 def _is_at_rest(view: View) -> bool:
-    """Whether nothing is on its way, and loads were measured since something was."""
+    """Whether nothing is under way, and loads were measured since the last change."""
     seat, settle_ms = view.seat, view.rules.settle_ms
     since_ms = max(ms for ms in (seat.began_ms, seat.planned_ms, seat.moved_ms) if ms is not None)
     if view.control.moves.asked or view.now_ms - since_ms < settle_ms:
@@ -257,7 +256,7 @@ def _is_at_rest(view: View) -> bool:
 
 
 def _waits(view: View) -> bool:
-    """Whether a planned move was not asked for yet: it has no slot or no budget, or its copy is on its way."""
+    """Whether a planned move was not asked for yet: a slot, budget or a finished copy is missing."""
     staying = {member.incarnation for member in view.staying}
     living = {member.incarnation for member in view.living}
     return any(
@@ -269,7 +268,7 @@ def _waits(view: View) -> bool:
 
 
 def _may_weigh(view: View) -> bool:
-    """Whether loads may show something that they did not when they were looked at last."""
+    """Whether a new look at the loads may show something new."""
     seat, loads = view.seat, view.heard.loads
     if len(view.staying) < 2 or (loads.version == seat.weighed and not seat.is_skewed):
         return False
@@ -312,7 +311,7 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
 
 
 def _comes_back(view: View) -> bool:
-    """Whether state waits for names or goes back to them, and everybody else has something."""
+    """Whether state waits for names or goes back to them, and every other member owns something."""
     names = awaited_names(view)
     return bool(names) and all(
         member.incarnation in view.control.held or member.joined.instance in names for member in view.staying
@@ -320,7 +319,7 @@ def _comes_back(view: View) -> bool:
 
 
 def _ask_whole(request: MoveAsked, factors: Mapping[str, int]) -> MoveAsked:
-    """What has one worker by declaration goes as a whole."""
+    """Widen a request to the whole partition if the topic is declared with a single worker."""
     if factors.get(request.topic) != 1:
         return request
     return msgspec.structs.replace(request, first=0, end=SPACE_END)
@@ -332,7 +331,7 @@ def _taker(member: Member) -> Taker:
 
 
 def _moves_to_join(view: View) -> list[PlannedMove]:
-    """Of one place the bands that touch and should be one: from their owner to itself."""
+    """Moves that join the touching bands of one place: from the owner to the owner."""
     rules, seat = view.rules, view.seat
     staying = {member.incarnation for member in view.staying}
     for place, since_ms in sorted(view.standings.touching_ms.items()):
@@ -357,7 +356,7 @@ def _moves_to_join(view: View) -> list[PlannedMove]:
     return []
 
 
-# --- what comes of it ----------------------------------------------------------------------------------------------
+# --- the answer ----------------------------------------------------------------------------------------------------
 
 
 def _moves(question: Question) -> list[PlannedMove]:
@@ -377,7 +376,7 @@ def _moves(question: Question) -> list[PlannedMove]:
     number, moves = question.number, list[PlannedMove]()
     for share, (cell, on_its_way) in sorted(shares.items(), key=lambda item: item[0][:4]):
         asked = None if share.is_fixed else _last_request(share, cell.epoch, question.requests)
-        goes_and_comes = asked is not None and not asked.target  # it is given up where nobody else can have it
+        goes_and_comes = asked is not None and not asked.target  # given up even if nobody else can have them
         if asked is not None:
             target = _target_of(asked, share, question, list(shares))
             parts[share] = [(share.first, share.end, target, 0.0, share.cost_us)]
@@ -394,7 +393,7 @@ def _moves(question: Question) -> list[PlannedMove]:
 
 
 def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
-    """What is to be shared out: each with the cell that it lies in, and the move whose release was asked for."""
+    """The shares to distribute, each with its cell, and with the move whose release was asked for."""
     staying = {taker.incarnation for taker in question.takers}
     shares: dict[Share, tuple[Cell, PlannedMove | None]] = {}
     halved = _places_to_halve(question)
@@ -409,7 +408,7 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
             is_free = cell.standing is CellState.FREE
             is_asked = begun is not None and begun.move in question.asked
             is_to_come = begun is not None and not question.levels and begun.origin == _owner(cell)
-            # What is on its way belongs to where it goes: a plan begins there.
+            # Points under way belong to their destination: a plan begins there.
             owner = begun.target if begun is not None and (is_free or is_asked or is_to_come) else _owner(cell)
             if (fix := next((f for f in fixes if f.first <= cell.first and cell.end <= f.end), None)) is not None:
                 if fix.target is None:
@@ -422,8 +421,8 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
 
 
 def _places_to_halve(question: Question) -> frozenset[Place]:
-    """What the first plan halves: of whole partitions that were never granted as many as there are members who would
-    have nothing, where all members can handle the same.
+    """The places that the first plan halves: whole partitions never granted, as many as there are members with nothing.
+    All members must handle the same topics.
     """
     topics = {taker.topics for taker in question.takers}
     if not question.halves or len(topics) != 1:
@@ -439,13 +438,13 @@ def _places_to_halve(question: Question) -> frozenset[Place]:
 
 
 def _halves(found: Sequence[Cell], factor: int) -> list[Cell]:
-    """A whole partition in two, at the middle of its declared cut."""
+    """Two halves of a whole partition, cut at the middle of the declared cut."""
     (whole,), middle = found, even_bounds(factor)[factor // 2]
     return [whole._replace(end=middle), whole._replace(first=middle)]
 
 
 def _with_costs(share: Share, question: Question) -> Share:
-    """With what it costs, and where it may be parted."""
+    """The share with its cost, and with the cells where the share may be parted."""
     cost = question.loads.cost(share.place, share.first, share.end)
     if cost is None:
         return share
@@ -462,26 +461,26 @@ def _with_costs(share: Share, question: Question) -> Share:
 
 
 def _parts_of(share: Share, factor: int, loads: Loads) -> tuple[tuple[int, int], ...]:
-    """The cells of the declared cut in it, with their load."""
+    """The cells of the declared cut in a share, each with its load."""
     if factor < 2:
         return ()
     inside = [at for at in even_bounds(factor) if share.first < at < share.end]
     parts: list[tuple[int, int]] = []
     for a, b in pairwise([share.first, *inside, share.end]):
         cost = loads.cost(share.place, a, b)
-        if cost is None:  # heard meanwhile
+        if cost is None:  # a report came in meanwhile
             return ()
         parts.append((a, cost.busy_us_per_s))
     return tuple(parts) if len(parts) > 1 else ()
 
 
 def _owner(cell: Cell) -> int:
-    """Who works on the points of a cell."""
+    """The member that works on the points of a cell."""
     return cell.owner if cell.standing is CellState.HELD else NOBODY
 
 
 def _last_request(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> MoveAsked | None:
-    """The last request over a share that is held at an epoch; one that names another one is late."""
+    """The last request over a share at an epoch. A request for another epoch is late."""
     own = [asked for asked in requests if (asked.topic, asked.partition) == share[:2]]
     over = [asked for asked in own if asked.first <= share.first and share.end <= asked.end]
     over = [asked for asked in over if asked.epoch in (0, epoch)]
@@ -489,7 +488,7 @@ def _last_request(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> Mo
 
 
 def _target_of(asked: MoveAsked, share: Share, question: Question, shares: Sequence[Share]) -> int:
-    """Where a request has it go: to whom it names, else to the best of the others, else back to where it is."""
+    """The target of a request for a share: the named member, else the best other member, else the present owner."""
     able = [taker for taker in question.takers if share.topic in taker.topics]
     if asked.target:
         return asked.target if asked.target in {taker.incarnation for taker in able} else NOBODY

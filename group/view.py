@@ -1,4 +1,4 @@
-"""PURE. What a coordinator has in view when it decides: the folds, what it heard, and what only it knows."""
+"""PURE. The input of a coordinator's decisions: the folds, the signals, and the coordinator's own memory."""
 
 from collections import deque
 from collections.abc import Hashable, Sequence
@@ -14,26 +14,26 @@ from .heard import Heard
 from .standings import Standings
 
 JOIN: Final = "join bands"
-"""The cause of a plan that makes bands of one member one."""
+"""The cause of a plan that joins bands of a member."""
 MINUTE_MS: Final = 60_000
 HALVED_MS: Final = 600_000
-"""So long only half as many moves with state may begin, after a plan for load that came soon after another one."""
+"""The time after two plans for load in short order. Meanwhile only half as many moves with state may begin."""
 NEVER: Final = -1
-"""No version of the loads: they are to be looked at whatever it is."""
+"""No version of the loads: the next look happens at any version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Times in ms. ``start_window_ms``: how long the first plan waits for others who start; ``stop_ms``: how long one
-    that leaves may take, ``leave_ms``: how long it waits of that for others to have copies of its state;
-    ``load_interval_ms``: how often members say what their ranges cost.
+    """Times in ms. ``start_window_ms``: how long the first plan waits for other members to start; ``stop_ms``: how long
+    a member may take to leave; ``leave_ms``: how much of ``stop_ms`` a member waits for copies of its state;
+    ``load_interval_ms``: how often members tell the cost of their ranges.
 
-    ``moves_per_minute``: with much state, between members, by plans; ``copies_max``: passes that a member makes at
-    once, no faster than ``copy_bytes_per_s``; ``standbys``: members that keep a copy of each range's state;
-    ``return_ms``: how long ranges with state wait for the name of a member that is gone. ``join_ms``: how long a
-    member holds bands that touch until they become one, ``join_within_ms``: how long that may take. ``inline_max``:
-    shares times members of a plan that is worked out at once. ``measure_ms``: so long a change of the group waits
-    until all loads are told.
+    ``moves_per_minute``: the most moves by plans with much state between members; ``copies_max``: the most passes of a
+    member at once, each at ``copy_bytes_per_s`` at most; ``standbys``: the number of members with a copy of each
+    range's state; ``return_ms``: how long ranges with state wait for the name of a gone member. ``join_ms``: how long a
+    member has touching bands before they are joined; ``join_within_ms``: how long a join may take. ``inline_max``: the
+    most shares times members for a plan made at once. ``measure_ms``: how long a change of the group waits for all
+    loads.
     """
 
     session_ms: int = 10_000
@@ -56,12 +56,12 @@ class Rules:
 
     @property
     def settle_ms(self) -> int:
-        """So long after a change loads are measured anew."""
+        """After a change loads are measured anew for this time."""
         return 2 * self.load_interval_ms
 
 
 class Begun(NamedTuple):
-    """Where a partition is started, what it was told to start from, and how many partitions its topic has."""
+    """The start of a partition: the first offset, the declared start, and the number of partitions of the topic."""
 
     offset: int
     start: str
@@ -69,7 +69,7 @@ class Begun(NamedTuple):
 
 
 class SourceFound(NamedTuple):
-    """What the broker says of a source topic. ``begun``: of its partitions that were not started yet."""
+    """The broker's answer about a source topic. ``begun``: the partitions not started yet."""
 
     identity: str
     partitions: int
@@ -77,7 +77,7 @@ class SourceFound(NamedTuple):
 
 
 class PlanAnswer(NamedTuple):
-    """What came of a plan that was asked for. ``key``: what it was worked out of."""
+    """The answer to a question for a plan. ``key``: names the input of the answer."""
 
     key: Hashable
     moves: list[PlannedMove]
@@ -85,60 +85,60 @@ class PlanAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class CoordinatorMemory:
-    """What a coordinator knows for its term beside folds and signals; it is lost with it, and costs time only."""
+    """A coordinator's memory for its term, beside the folds and the signals. A lost memory costs only time."""
 
     app: str
     birth: str
-    """Of its process."""
+    """The birth of the coordinator's process."""
     began_ms: int
     is_alone: bool = False
-    """The broker proves that there is no other process: everybody else is gone."""
+    """The broker proves that no other process exists: all other members are gone."""
     fenced: set[int] = field(default_factory=set)
-    """Whose fence is through that began after their expulsion was read back."""
+    """Members that are fenced. The fence began after their expulsion was read back."""
     read: set[tuple[Place, int]] = field(default_factory=set)
-    """See cells.py."""
+    """See ``Read`` in cells.py."""
     found: dict[str, SourceFound] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
-    """Topics that the broker was asked for and does not have, or can't tell: nothing waits for these."""
+    """Topics without an answer from the broker: missing, or not readable. No decision waits for lost topics."""
     ends: tuple[PinnedEnd, ...] | None = None
-    """Where the sources end, while somebody runs to the level."""
+    """The ends of the sources, while a member runs until it has caught up."""
     log_partitions: int = 0
-    """How many the offset log has: each begins with an event of its own."""
+    """The number of partitions of the offset log. Each partition begins with an event of its own."""
     planned_ms: int | None = None
     asked_ms: dict[int, int] = field(default_factory=dict)
-    """When each release was seen to be asked for, by move."""
+    """The time when each request to release was first seen, by move."""
     moved_ms: int | None = None
-    """When something was granted last."""
+    """The time of the last grant."""
     gone_ms: dict[int, int] = field(default_factory=dict)
-    """When each member was seen to be expelled."""
+    """The time when each member was seen to be expelled."""
     renamed: set[int] = field(default_factory=set)
-    """Who is gone and won't be back under its name (copies.py)."""
+    """Gone members that won't be back under their names (copies.py)."""
     budgeted_ms: deque[int] = field(default_factory=deque)
-    """When moves with much state that plans want between members began: a copy was asked for, or, where there was one,
-    the release.
+    """The times when moves by plans with much state between members began. A move begins with the request for a copy,
+    or, if there was a copy, with the request to release.
     """
     levelled_ms: int | None = None
-    """When there was a plan for load last."""
+    """The time of the last plan for load."""
     halved_ms: int | None = None
-    """When there was one soon after another."""
+    """The time of the last plan for load that came soon after another plan for load."""
     changed: tuple[int, int] = (0, 0)
-    """The newest group epoch, and when it was seen first."""
+    """The newest group epoch, and the time when it was first seen."""
     weighed_ms: int | None = None
     weighed: int = 0
-    """When loads were looked at last for a plan, and their version."""
+    """The time of the last look at the loads for a plan, and the version of the loads."""
     is_skewed: bool = False
-    """Whether there was a skew then, and nothing has moved since. Members tell their loads one after the other, and who
-    takes over works off what has waited: one look may see what never was.
+    """Whether the last look showed a skew, and nothing has moved since. A single look may show a skew that never was:
+    members tell their loads one after another, and a new owner works off a backlog.
     """
     joins: set[int] = field(default_factory=set)
-    """The moves of the last plan that makes bands one."""
+    """The moves of the last plan that joins bands."""
     joined_ms: dict[Place, int] = field(default_factory=dict)
-    """When bands that touch were last to become one."""
+    """The time of the last plan that joins bands, by place."""
     answer: PlanAnswer | None = None
     standings: Standings = field(default_factory=Standings)
 
     def note(self, batch: "DecisionBatch", now_ms: int) -> None:
-        """A batch is decided and about to be written."""
+        """Note a decided batch before it is written."""
         for decision in batch.decisions:
             match decision:
                 case PlanMade():
@@ -161,16 +161,16 @@ class CoordinatorMemory:
         self.budgeted_ms.extend([now_ms] * len(batch.budgeted))
 
     def _looks_anew(self) -> None:
-        """What was seen of the loads was before something moved."""
+        """Forget the last look at the loads: something has moved since."""
         if self.is_skewed:
             self.is_skewed, self.weighed = False, NEVER
 
     def cools(self, now_ms: int) -> bool:
-        """Whether only half as many moves with much state may begin."""
+        """Whether only half as many moves with much state may begin now."""
         return self.halved_ms is not None and now_ms - self.halved_ms < HALVED_MS
 
     def left_of_budget(self, moves_per_minute: int, now_ms: int) -> int:
-        """How many moves with much state may begin now."""
+        """The number of moves with much state that may begin now."""
         if self.cools(now_ms):
             moves_per_minute = (moves_per_minute + 1) // 2
         while self.budgeted_ms and now_ms - self.budgeted_ms[0] >= MINUTE_MS:
@@ -180,8 +180,8 @@ class CoordinatorMemory:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that a decision is made of, as it stands while that is made. ``position``: up to which the control log was
-    read; ``now_ms``: by any clock that does not go back.
+    """The input of a decision, unchanged while the decision is made. ``position``: the end of the control log that was
+    read; ``now_ms``: by any clock that never goes back.
     """
 
     ledger: Ledger
@@ -199,57 +199,59 @@ class View:
 
     @property
     def living(self) -> list[Member]:
-        """Members that were not expelled, by incarnation."""
+        """Members that are not expelled, by incarnation."""
         return [member for _, member in sorted(self.control.members.items()) if not member.expelled]
 
     @property
     def staying(self) -> list[Member]:
-        """Those of them that do not leave."""
+        """Living members that do not leave."""
         return [member for member in self.living if member.incarnation not in self.heard.leaving]
 
     @property
     def stateful(self) -> frozenset[str]:
-        """The source topics with stores."""
+        """Source topics with stores."""
         return frozenset(store.topic for store in self.control.stores.values())
 
     @property
     def handled(self) -> set[str]:
-        """The source topics that a living member can handle. Of others, which it had, nothing is asked for any more."""
+        """Source topics that a living member can handle. The coordinator looks up no other topics."""
         return {source.topic for member in self.living for source in member.joined.topics}
 
     @property
     def unseen(self) -> list[str]:
-        """The source topics that somebody can handle, and that were not looked at yet."""
+        """Source topics that some member can handle and that the coordinator has not looked up yet."""
         return sorted(self.handled - self.seat.found.keys() - self.seat.lost)
 
     @property
     def lacks_ends(self) -> bool:
-        """Whether somebody runs to the level, and the ends are not pinned: no record is worked for it before."""
+        """Whether a member runs until it has caught up and the ends are not pinned. No record is handled for the member
+        before.
+        """
         return self.control.runs_to_level and self.control.pinned is None
 
     @property
     def unopened(self) -> list[int]:
-        """The partitions of the offset log that have no first event yet."""
+        """Partitions of the offset log without a first event."""
         return sorted(set(range(self.seat.log_partitions)) - self.ledger.opened)
 
     @property
     def standings(self) -> Standings:
-        """How it stands with all places."""
+        """The state of all places."""
         if not self._looked:
             self.seat.standings.refresh(self.ledger, self.seat.read, self.now_ms)
             self._looked.append(True)
         return self.seat.standings
 
     def cells(self, place: Place) -> list[Cell]:
-        """How it stands with a source partition."""
+        """The cells of a source partition."""
         if place in self.control.started:
             return self.standings.cells(place)
         return cells(self.control, self.ledger.partitions, place, self.seat.read)
 
 
 class DecisionBatch(NamedTuple):
-    """Decisions that are written together. ``answered``: the requests that they answer; ``budgeted``: the moves among
-    them that count for a budget.
+    """Decisions that are written together. ``answered``: the requests that the batch answers; ``budgeted``: the batch's
+    moves that count for a budget.
     """
 
     decisions: Sequence[Decision] = ()
