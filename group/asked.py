@@ -1,6 +1,4 @@
-"""PURE. What may be asked of a group from outside, and how far it is, by the control log alone: a move of points, an
-expulsion.
-"""
+"""PURE. Requests from outside a group (a move of points, an expulsion) and their progress by the control log."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,14 +14,14 @@ from .members import OPERATOR
 from .shown import OwnedRange
 
 ANYBODY: Final = "any"
-"""In place of a member: whoever the coordinator finds best."""
+"""The word for a target of the coordinator's choice."""
 NOBODY: Final = 0
 LISTED_MAX: Final = 20
-"""So many of what is allowed are named in an error."""
+"""The most allowed values named in an error."""
 
 
 class Stage(NamedTuple):
-    """How far it is. ``has_begun``: somebody has taken it on, and it need not be asked again."""
+    """The progress of a request. ``has_begun``: a member works on the request, and nobody need ask again."""
 
     words: str
     is_done: bool = False
@@ -31,20 +29,21 @@ class Stage(NamedTuple):
 
 
 class Request(Protocol):
-    """Something that is asked for."""
+    """A request to the group."""
 
     @property
     def signal(self) -> Signal:
-        """What is said; the same each time."""
+        """The signal to send; always the same."""
 
     def stage(self, control: Control) -> Stage:
-        """How far it is. Raises SettingsError when it can't be done any more."""
+        """The progress. Raises SettingsError when the request can't be done any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """Points of a source partition shall go to an incarnation; ``NOBODY``: to the best of the others. ``epoch``: the
-    newest one of these points when it was asked.
+    """A request to move points of a source partition to an incarnation. ``NOBODY``: to the best other member.
+
+    ``epoch``: the newest epoch of the points at the time of the request.
     """
 
     request: str
@@ -56,13 +55,13 @@ class MoveRequest:
 
     @property
     def signal(self) -> MoveAsked:
-        """See ``Request``. Where anybody will do, one that comes late must not move it again: it names the epoch."""
+        """See ``Request``. A request without a named member names the epoch, so a late request moves nothing again."""
         epoch = NOBODY if self.target else self.epoch
         return MoveAsked(self.request, self.by, *self.place, self.within.first, self.within.end, self.target, epoch)
 
     @property
     def label(self) -> str:
-        """What is to move, for people."""
+        """The points to move, for people."""
         return OwnedRange(*self.place, self.within.first, self.within.end, 0).label
 
     def stage(self, control: Control) -> Stage:
@@ -94,7 +93,7 @@ class MoveRequest:
 
 @dataclass(frozen=True, slots=True)
 class Expulsion:
-    """An incarnation shall be expelled, for a cause."""
+    """A request to expel an incarnation, for a cause."""
 
     request: str
     by: str
@@ -124,7 +123,9 @@ def asked_move(
     points: Sequence[str] = (),
     cells: str | None = None,
 ) -> MoveRequest:
-    """A move, if it can be asked for; ``points``, ``cells``: as they were given. Raises SettingsError."""
+    """A move, if the control log allows the request. ``points``, ``cells``: as the user gave them. Raises
+    SettingsError.
+    """
     _check_members(control)
     _check_place(control, place)
     target = None if to == ANYBODY else member_of(control, to)
@@ -145,14 +146,14 @@ def asked_move(
 
 
 def asked_expulsion(control: Control, request: str, by: str, who: str) -> Expulsion:
-    """An expulsion, if it can be asked for. Raises SettingsError."""
+    """An expulsion, if the control log allows the request. Raises SettingsError."""
     _check_members(control)
     member = member_of(control, who)
     return Expulsion(request, by, member.incarnation, _text_of_member(member))
 
 
 def asked_for_the_dead(control: Control, request: str, by: str, birth: str) -> Expulsion:
-    """The expulsion of a process that has died. Raises SettingsError when it is no member, or no more."""
+    """The expulsion of a dead process. Raises SettingsError when the process is no member, or no longer a member."""
     member = control.member_of(birth)
     if member is None or member.expelled:
         raise SettingsError(f"no process of birth {birth} takes part")
@@ -174,7 +175,7 @@ def member_of(control: Control, who: str) -> Member:
 
 
 def _within(factor: int, points: Sequence[str], cells: str | None) -> KeyRange:
-    """The points that are meant. A cell of the declared cut is not parted. Raises SettingsError."""
+    """The meant points. A cell of the declared cut is never parted. Raises SettingsError."""
     bounds = even_bounds(factor)
     if cells is not None:
         if points:
@@ -217,7 +218,7 @@ def _living_members(control: Control) -> list[Member]:
 
 
 def _factor(member: Member, topic: str) -> int:
-    """Into how many cells a member cuts a partition of a topic; 0: it can't handle it."""
+    """The number of cells that a member cuts a partition into; 0: the member can't handle the topic."""
     return next((source.factor for source in member.joined.topics if source.topic == topic), 0)
 
 

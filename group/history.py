@@ -1,20 +1,20 @@
-"""PURE. Who owned what when: the changes of a group, from its two logs alone, also of an application that is down.
+"""PURE. The history of a group: changes of owners and members, from the two logs alone, even of a stopped application.
 
-A *move* is what happened to points when their owner changed. It has four times:
+A *move* is a change of the owner of some points. Each move has four times:
 
-asked      the coordinator asked the owner to release them; or it expelled the owner
-released   the owner released them (the record is in the offset log); or it was fenced
-granted    they were granted to the new owner
-taken up   the new owner cut them into workers (the record is in the offset log)
+    asked      the coordinator asked the owner to release the points, or expelled the owner
+    released   the owner released the points (the record is in the offset log), or was fenced
+    granted    the points were granted to the new owner
+    taken up   the new owner cut the points into workers (the record is in the offset log)
 
-Of a move with state there is a time before these: when its target was asked for a copy.
+A move with state has an earlier time, too: the request to the target for a copy.
 
-*asked* and *granted* stand in the control log, the others in the offset log. The logs have no common order, and it does
-not matter in which order they are heard: what belongs together is found by place, epoch and points. Of the control log
-the events that count are told (offsets/control.py). Of the offset log only releases and cuts are kept, so the fold
-grows with the moves and the members, not with the records.
+*asked* and *granted* come from the control log, the others from the offset log. The logs have no common order, and may
+be heard in any order: matching records are found by place, epoch and points. Of the control log the history has the
+events that count (offsets/control.py). Of the offset log the history has only releases and cuts, so the fold grows with
+moves and members, not with records.
 
-The times are the timestamps of the records. They may be of several clocks, so one that follows may be the lower one.
+Times are timestamps of records. The timestamps may come from several clocks, so a later event may have the lower time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ LEVEL: Final = "level"
 NOT_ASKED: Final = "the coordinator to ask for it"
 
 Hold: TypeAlias = tuple[Place, int, int]
-"""What an incarnation holds of a place at an epoch: (place, epoch, incarnation)."""
+"""An incarnation's ownership of a place at an epoch: (place, epoch, incarnation)."""
 
 
 class _RequestSeen(NamedTuple):
@@ -63,7 +63,9 @@ class _RequestSeen(NamedTuple):
 
 
 class _GrantSeen(NamedTuple):
-    """``before``: who had all of these points, ``asked``: what it was asked for last over them."""
+    """A grant. ``before``: the owner of all of the points before; ``asked``: the last request to the old owner for the
+    points.
+    """
 
     ms: int
     position: int
@@ -79,7 +81,7 @@ class _GrantSeen(NamedTuple):
 
 
 class _Gone(NamedTuple):
-    """An incarnation that was expelled."""
+    """An expelled incarnation."""
 
     expelled: EventTime
     position: int
@@ -95,9 +97,10 @@ class _Withdrawn(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """The fold: ``hear_control`` and ``hear_offsets`` change it, ``entries`` tells it. ``control``: the fold of the
-    control log as far as it was heard; ``begins_ms``: by partition of the offset log, when its first event was written,
-    of those that were trimmed.
+    """The fold: ``hear_control`` and ``hear_offsets`` add to the fold, ``entries`` returns the history.
+
+    ``control``: the fold of the control log as heard so far; ``begins_ms``: the time of the first event in each trimmed
+    partition of the offset log.
     """
 
     control: Control = field(default_factory=Control)
@@ -110,22 +113,22 @@ class History:
     _gone: dict[int, _Gone] = field(default_factory=dict)
     _grants: list[_GrantSeen] = field(default_factory=list)
     _by: dict[tuple[Place, int], int] = field(default_factory=dict)
-    """By place and epoch: the move that it was granted by."""
+    """By place and epoch: the move of the grant."""
     _asks: list[_RequestSeen] = field(default_factory=list)
     _asked: dict[Hold, Steps[_RequestSeen]] = field(default_factory=dict)
     _withdrawn: dict[int, _Withdrawn] = field(default_factory=dict)
     _plans: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """By move: its plan, and why this was made."""
+    """By move: the plan, and the cause of the plan."""
     _targets: dict[int, int] = field(default_factory=dict)
-    """By move: the incarnation to which it was planned."""
+    """By move: the planned target's incarnation."""
     _planned: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By move: the position and the time of its plan."""
+    """By move: the position and the time of the plan."""
     _copies_ms: dict[int, int] = field(default_factory=dict)
-    """By move: when its target was asked for a copy."""
+    """By move: the time when the target was asked for a copy."""
     _causes: list[str] = field(default_factory=list)
-    """That no plan has answered."""
+    """Causes that no plan has answered."""
     _cause: str = CHANGE
-    """Of the newest plan."""
+    """The cause of the newest plan."""
     _released: dict[Hold, Steps[int]] = field(default_factory=dict)
     _cut: dict[Hold, Steps[int]] = field(default_factory=dict)
     _heard: set[int] = field(default_factory=set)
@@ -133,7 +136,7 @@ class History:
     # --- hearing -----------------------------------------------------------------------------------------------------
 
     def hear_control(self, position: int, timestamp_ms: int, event: ControlEvent) -> None:
-        """The next event of the control log."""
+        """Take the next event of the control log."""
         self.first_ms = timestamp_ms if self.first_ms is None else self.first_ms
         if not event_counts(self.control, event):
             return
@@ -162,7 +165,9 @@ class History:
         take(self.control, event)
 
     def hear_offsets(self, log_partition: int, position: int, timestamp_ms: int, event: Event) -> None:
-        """The next event of a partition of the offset log; those of progress may be left out behind the first."""
+        """Take the next event of an offset log partition. After a partition's first event the caller may leave out
+        progress.
+        """
         if log_partition not in self._heard:
             self._heard.add(log_partition)
             if position > 0:
@@ -175,7 +180,7 @@ class History:
                 _note(self._cut, event, event.bounds[0], event.bounds[-1], timestamp_ms)
 
     def _grant(self, position: int, timestamp_ms: int, event: RangesGranted) -> None:
-        """Before the fold of the control log forgets who had the points. A later chunk of a grant joins the first."""
+        """Note a grant before the control fold forgets the old owners. A later chunk joins the first chunk."""
         place = event.topic, event.partition
         what = (position, event.term, event.move, place, event.epoch, event.incarnation)
         self._by[place, event.epoch] = event.move
@@ -195,7 +200,7 @@ class History:
                         self._grants.append(new)
 
     def _asked_of(self, place: Place, owner: Owner | None) -> Steps[_RequestSeen]:
-        """What an owner was asked for last, by point."""
+        """The last request to an owner, by point."""
         return Steps() if owner is None else self._asked.get((place, *owner)) or Steps()
 
     def _plan(self, position: int, ms: int, event: PlanMade) -> None:
@@ -243,7 +248,7 @@ class History:
     # --- telling -----------------------------------------------------------------------------------------------------
 
     def entries(self) -> list[Entry]:
-        """All that happened, in the order of the control log; what is under way at the end."""
+        """All events, in the order of the control log; events under way stand at the end."""
         found: list[Entry] = [self._elected(change) for change in self._changes]
         for granted in self._grants:
             found += self._moves_of(granted)
@@ -256,17 +261,17 @@ class History:
         return sorted(found, key=lambda entry: (entry.is_open, entry.position))
 
     def _elected(self, change: Change) -> Change:
-        """A coordinator is elected before it has joined."""
+        """Name the incarnation of an elected coordinator: a coordinator joins after its election."""
         if change.what != "elected" or change.birth not in self._births:
             return change
         return change._replace(party=self._party(self._births[change.birth]))
 
     def _party(self, incarnation: int) -> Party | None:
-        """None for nobody."""
+        """The party of an incarnation; None for nobody."""
         return self._parties.get(incarnation) or (Party(incarnation, "", "") if incarnation else None)
 
     def _moves_of(self, granted: _GrantSeen) -> Iterator[MoveEntry]:
-        """What was granted at once, parted where it was not released at once, or something else came of it."""
+        """Yield the entries of a grant: parted where the release times differ, or where the outcomes differ."""
         before, place = granted.before, granted.place
         hold = None if before is None else (place, before.epoch, before.incarnation)
         origin = None if before is None else self._party(before.incarnation)
@@ -295,7 +300,7 @@ class History:
                 )
 
     def _why(self, granted: _GrantSeen, asked: EventTime | None) -> tuple[int, str]:
-        """The plan of a grant, or of what was asked for, and its cause."""
+        """The plan of a grant, or of the request before the grant, and the plan's cause."""
         before, (plan, cause) = granted.before, self._plans.get(granted.move, (0, ""))
         if asked is not None and asked.what == "asked" and granted.asked is not None:
             return self._plans.get(granted.asked.event.move, (plan, cause))
@@ -307,7 +312,7 @@ class History:
         return plan, LEFT if gone is None else gone.cause
 
     def _arrived(self, granted: _GrantSeen, first: int, end: int) -> list[tuple[int, int, MoveState, int | None]]:
-        """What has become of points that were granted, and when they were taken up: as one, if they all were."""
+        """The state of granted points and the time when the points were taken up; a single item if all are taken up."""
         taken_up_ms = self._taken_up_ms(granted, first, end)
         if taken_up_ms is not None or self._is_unseen(granted):
             return [(first, end, MoveState.MOVED, taken_up_ms)]
@@ -324,7 +329,7 @@ class History:
         return found
 
     def _let_go(self, granted: _GrantSeen, released_ms: int | None) -> tuple[EventTime | None, EventTime | None]:
-        """When the owner before was asked or expelled, and when it had released the points or was fenced."""
+        """The time when the old owner was asked or expelled, and the time when the points were released or fenced."""
         before, asked = granted.before, granted.asked
         gone = None if before is None else self._gone.get(before.incarnation)
         is_withdrawn = asked is not None and asked.event.move in self._withdrawn
@@ -337,19 +342,19 @@ class History:
         return gone.expelled, EventTime(gone.fenced_ms, "fenced")
 
     def _taken_up_ms(self, granted: _GrantSeen, first: int, end: int) -> int | None:
-        """When the last of these points was cut into workers; None: some were not."""
+        """The time when the last of the points was cut into workers; None: some points were not cut."""
         hold = (granted.place, granted.epoch, granted.incarnation)
         times = [ms for _, _, ms in _pieces(self._cut, hold, first, end)]
         return max((ms for ms in times if ms is not None), default=None) if None not in times else None
 
     def _is_unseen(self, granted: _GrantSeen) -> bool:
-        """Whether the offset log was trimmed, and does not show what was done at the time of a grant."""
+        """Whether trimming removed the events of the offset log from the time of a grant."""
         created = self.control.created
         log_partition = granted.place[1] % created.log_partitions if created is not None else 0
         return granted.ms < self.begins_ms.get(log_partition, 0)
 
     def _stayed(self, asked: _RequestSeen, withdrawn: _Withdrawn) -> Iterator[MoveEntry]:
-        """What was asked for and not released before that was withdrawn."""
+        """Yield the points of a withdrawn request that the owner did not release before the withdrawal."""
         event = asked.event
         hold = ((event.topic, event.partition), event.epoch, event.incarnation)
         plan, cause = self._plans.get(event.move, (0, ""))
@@ -384,7 +389,7 @@ class History:
             yield last
 
     def _waiting(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
-        """What is under way of points that were granted last to this owner."""
+        """Yield the entries under way for points granted last to this owner."""
         gone, hold = self._gone.get(owner.incarnation), (place, owner.epoch, owner.incarnation)
         released: EventTime | None = None
         for a, b, released_ms in _pieces(self._released, hold, first, end):
@@ -401,7 +406,7 @@ class History:
                     was_asked, position = gone.expelled, gone.position
                 elif is_asked:
                     state, released = MoveState.ASKED, None
-                else:  # it is held
+                else:  # the owner still owns the points
                     yield from self._parked(place, c, d, owner)
                     continue
                 move = self._under_way(place, c, d, owner, asked if is_asked else None)
@@ -410,7 +415,7 @@ class History:
                 yield move._replace(state=state, asked=was_asked, released=released, position=position, reason=reason)
 
     def _parked(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
-        """What goes to somebody else by a plan, and its owner was not asked for it yet."""
+        """Yield planned moves of points whose owner was not asked yet."""
         control, done = self.control, self._by.get((place, owner.epoch), NO_MOVE)
         copies = tuple(copies_shown(control, NOTHING_TOLD))
         for number, planned in sorted(control.moves.planned.items()):
@@ -455,7 +460,7 @@ class History:
 
 
 def _note(into: dict[Hold, Steps[int]], event: RangesReleased | WorkersCut, first: int, end: int, ms: int) -> None:
-    """The first time stays: what was cut may be cut anew."""
+    """Note a time for each point. The first time stays: a cut range may be cut anew."""
     if not is_span(first, end):
         return
     steps = into.setdefault(((event.topic, event.partition), event.epoch, event.incarnation), Steps())
@@ -467,19 +472,19 @@ def _note(into: dict[Hold, Steps[int]], event: RangesReleased | WorkersCut, firs
 def _pieces(
     noted: dict[Hold, Steps[int]], hold: Hold | None, first: int, end: int
 ) -> list[tuple[int, int, int | None]]:
-    """What was noted of these points, None where nothing was."""
+    """The times noted for these points; None where no time was noted."""
     steps = None if hold is None else noted.get(hold)
     return [(first, end, None)] if steps is None else steps.all_pieces(first, end)
 
 
 def _goes_on(last: _GrantSeen, new: _GrantSeen) -> bool:
-    """Whether the points of a grant go on those of the one before."""
+    """Whether the points of a grant continue the points of the grant before."""
     same = (last.place, last.epoch, last.incarnation, last.before, last.asked)
     return last.end == new.first and same == (new.place, new.epoch, new.incarnation, new.before, new.asked)
 
 
 def _first_of(causes: Sequence[str]) -> str:
-    """The one of several causes that a move between two members is told by: who joins takes, who goes leaves more."""
+    """The cause among several that explains a move between two members: joins come first, then departures."""
     if JOIN in causes:
         return JOIN
     gone = [cause for cause in causes if cause not in (START, LEVEL)]
