@@ -1,4 +1,4 @@
-"""PURE. When each member was heard last, for people. What it takes to call somebody silent is in silence.py."""
+"""PURE. The time when each member was heard last, for people. The rules for silence are in silence.py."""
 
 from dataclasses import dataclass, field
 
@@ -9,13 +9,13 @@ from .heard import COORDINATORS, partition_of
 
 @dataclass(slots=True)
 class Beats:
-    """The fold of the records of the signals, in any order. ``last_ms``: by birth, of those that were heard."""
+    """The fold of the signals, in any order. ``last_ms``: by birth, of the members heard so far."""
 
     control: Control
     last_ms: dict[str, int] = field(default_factory=dict)
 
     def hear(self, append_ms: int, signal: Signal) -> None:
-        """One record, with its timestamp."""
+        """Take one record, with its timestamp."""
         match signal:
             case Beat(birth=birth) | LeaveAsked(birth=birth):
                 self.last_ms[birth] = max(append_ms, self.last_ms.get(birth, 0))
@@ -24,7 +24,7 @@ class Beats:
                 self.last_ms[birth] = max(append_ms, self.last_ms.get(birth, 0))
 
     def lacking(self) -> set[int]:
-        """The partitions of the signals in which members may be heard that were not heard yet."""
+        """The partitions of the signals with members not heard yet."""
         silent = [member for member in self.control.unfenced() if member.birth not in self.last_ms]
         partitions = {partition_of(member.joined.instance, member.birth) for member in silent}
         return partitions | ({COORDINATORS} if partitions else set())

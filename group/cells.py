@@ -1,12 +1,11 @@
-"""PURE. How it stands with each point of a source partition: who owns it, and whether it may be granted anew.
+"""PURE. The state of each point of a source partition: the owner, and whether the point may be granted anew.
 
-    held      somebody owns it, who may commit
-    leaving   its owner was expelled and is not fenced yet: it may still commit
-    unread    its owner is fenced, and the offset log was not read to its true end since: the edge may be too low
-    free      the edge is known and stays: it was released in what was read, or read after its owner was fenced, or it
-              was never granted
+    held      the owner may commit
+    leaving   the owner was expelled and is not fenced yet: the owner may still commit
+    unread    the owner is fenced, but the offset log was not read to its true end since: the edge may be too low
+    free      the edge is final: the point was released in the log as read, or read after the fence, or never granted
 
-Only what is free may be granted. That a release *began*, or was asked for, or that its deadline is over, frees nothing.
+Only free points may be granted. Neither the beginning of a release, nor a request, nor a passed deadline frees a point.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,7 +20,7 @@ NOTHING = PartitionLedger()
 
 
 class CellState(Enum):
-    """How it stands with points."""
+    """The state of points."""
 
     HELD = "held"
     LEAVING = "leaving"
@@ -30,8 +29,8 @@ class CellState(Enum):
 
 
 class Cell(NamedTuple):
-    """Points ``[first, end)`` of which the same is true. ``owner``: the incarnation that was granted them last, 0 for
-    none; ``epoch``: at which, 0 for none.
+    """Points ``[first, end)`` with equal state. ``owner``: the incarnation of the last grant, 0 for none; ``epoch``:
+    the epoch of the last grant, 0 for none.
     """
 
     first: int
@@ -42,12 +41,13 @@ class Cell(NamedTuple):
 
 
 Read = Collection[tuple[Place, int]]
-"""The (place, epoch) whose log was read to an own append that began after the owner at that epoch was known to be
-fenced."""
+"""Each (place, epoch) with a log read to an own append. The append began after the owner at the epoch was known to be
+fenced.
+"""
 
 
 def cells(control: Control, folds: Mapping[Place, PartitionLedger], place: Place, read: Read) -> list[Cell]:
-    """All points of a source partition that was started, in order."""
+    """The cells of a started source partition, in order of points."""
     fold = folds.get(place, NOTHING)
     found: list[Cell] = []
     for first, end, epoch in fold.newest.all_pieces(0, SPACE_END):
@@ -72,5 +72,5 @@ def _state_of_points(control: Control, owner: int, is_read: bool) -> CellState:
 
 
 def is_taken_up(part: EpochPart, first: int, end: int) -> bool:
-    """Whether the owner at an epoch has cut all of these points into workers."""
+    """Whether the owner at an epoch has cut all of the points into workers."""
     return sum(b - a for a, b, _ in part.workers.pieces(first, end)) == end - first

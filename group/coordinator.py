@@ -1,29 +1,28 @@
-"""PURE. What a coordinator decides next, by what it has read and heard.
+"""PURE. The next decision of a coordinator, from the logs and the signals.
 
-``decide`` goes down the rows below and returns what the first one that has something says: one batch. The host writes
-it, and asks again when it has read it back. So each row sees the effect of those before it, and a decision is made on
-the folds alone, by whoever coordinates: a successor goes on where this one ended, whatever it had begun.
+``decide`` goes down the rows below and returns the batch of the first row with something to write. The host writes the
+batch, reads the batch back, and calls ``decide`` again. So each row sees the effects of the rows above. A decision
+depends on the folds alone: a new coordinator continues the work of its predecessor at any point.
 
-1. *Fenced.* Who was fenced here is said to be fenced.
-2. *Expelled.* Who is silent, has left, is stuck, was superseded, or shall go by request.
-3. *Answers.* Who asks to join does, or is refused.
-4. *Sources.* Topics get their identity, partitions their start; then stores their numbers.
-5. *Ends* of a run to the level are pinned.
-6. *Granted.* What is free goes where the newest plan has it.
-7. *Withdrawn.* A release whose time is over, or whose target is gone.
-8. *Ended.* Copies of state that are of no use any more.
-9. *Copies.* Who is to have a copy of state before it owns it, or to keep one.
-10. *Asked.* What a member is to give up, by the plan: what has state, when its target has a copy that is near.
-11. *Planned.* A cause without an answer, a request, a skew, or bands that should be one lead to a plan: all of what
-   shall be, as moves.
+1. *Fenced.* Tell which members this coordinator has fenced.
+2. *Expelled.* Expel members: silent, left, stuck, superseded, or by request.
+3. *Answers.* Admit or refuse each process asking to join.
+4. *Sources.* Give topics their identity and partitions their start, then stores their numbers.
+5. *Ends.* Pin the ends for members that run until they have caught up.
+6. *Granted.* Grant free points by the newest plan.
+7. *Withdrawn.* Withdraw requests to release whose time is over, or whose target is gone.
+8. *Ended.* End copies of state without a use.
+9. *Copies.* Ask members for copies of state: before they own the state, or as standbys.
+10. *Asked.* Ask owners to release points by the plan. For points with state the target must have a near copy.
+11. *Planned.* Answer a cause, a request, a skew or touching bands with a plan: the whole assignment, as moves.
 
-What has to be done outside of the logs for one of these is in ``needs``: to fence, to read, to look at topics, to work
-out a large plan.
+``needs`` names the work outside of the control log: members to fence, logs to read, topics to look up, a large plan to
+work out.
 
-Safety hangs on few of these lines: nothing is granted that is not free (cells.py); FENCED is written only for a fence
-that began after the expulsion was read back, in this term; what a fenced member had is read up to an own append that
-began behind FENCED, never to an end that some broker tells; numbers (offsets/control.py) keep a late append from
-counting. Everything else could be decided wrongly and would only be slow.
+Few lines carry the safety. Only free points are granted (cells.py). FENCED follows only a fence that began after the
+expulsion was read back, in this term. The log of a fenced member is read up to an own append that began after FENCED,
+never to an end told by a broker. Numbers (offsets/control.py) keep a late append from counting. Any other line could
+decide wrongly, and the group would only be slow.
 """
 
 from collections.abc import Callable
@@ -39,9 +38,10 @@ from .view import DecisionBatch, View
 
 
 class Needs(NamedTuple):
-    """What is to be done outside of the control log: members to fence, (place, epoch) to read to the true end, source
-    topics to look at, partitions of the offset log to open, whether the ends of the sources are wanted. ``solve``: a
-    plan that is to be worked out (plans.py); its answer goes into ``Seat.answer``.
+    """The work outside of the control log: members to fence, (place, epoch) to read to the true end, source topics to
+    look up, partitions of the offset log to open, whether the ends of the sources are wanted.
+
+    ``solve``: the question for a large plan (plans.py). The host puts the answer into ``CoordinatorMemory.answer``.
     """
 
     fence: list[Member]
@@ -56,8 +56,10 @@ Row: TypeAlias = Callable[[View, Turn], DecisionBatch]
 
 
 def decide(view: View, turn: Turn) -> DecisionBatch:
-    """What is to be written next, numbered by ``turn``; nothing: an empty batch. What is known of names stays known to
-    the seat: the state that waits for them is granted in several steps.
+    """The next batch to write, numbered by ``turn``. An empty batch: nothing to write.
+
+    The coordinator's memory keeps the renamed members, because the state of renamed members is granted in several
+    steps.
     """
     view.seat.renamed |= copies.renamed_members(view)
     for row in ROWS:
@@ -68,7 +70,7 @@ def decide(view: View, turn: Turn) -> DecisionBatch:
 
 
 def needs(view: View) -> Needs:
-    """What is to be done outside of the logs before more can be decided."""
+    """The work outside of the logs that must be done before further decisions."""
     control, seat = view.control, view.seat
     fence = [member for member in control.unfenced() if member.expelled and member.incarnation not in seat.fenced]
     unread = sorted(
@@ -101,8 +103,8 @@ def _sources(view: View, turn: Turn) -> DecisionBatch:
 
 
 def _stores(view: View, turn: Turn) -> DecisionBatch:
-    """When all partitions of their topics are started: so whoever finds a store and a partition that was not started
-    knows that the partition is new.
+    """Declare stores once all partitions of their topics are started. A partition not started beside a known store is
+    new.
     """
     wanted: list[StoreSpec] = []
     for birth, asked in view.heard.asked.items():
@@ -135,4 +137,4 @@ ROWS: Final[tuple[Row, ...]] = (
     moves.ask_releases,
     plans.make_plan,
 )
-"""In order of precedence."""
+"""The rows, in order of precedence."""

@@ -1,17 +1,17 @@
-"""PURE. Which copies of state there are, how near they are, and who is to have points that nobody works on.
+"""PURE. Copies of state, the progress of each copy, and the heir of points without a working owner.
 
-A copy is a fact of the control log; how far it has come is heard, and lost with a coordinator: then it counts as not
-ready until its member says so again. An owner counts as ready.
+A copy is a fact of the control log. Its progress is heard, and lost with a coordinator. Then the copy counts as not
+ready until the member reports again. An owner counts as ready.
 
-Points of a topic with stores whose owner is gone, or has released them, go
+Points of a topic with stores whose owner is gone, or has released the points, go
 
-1. to the member that a move takes them to, if its copy is ready; else to another one whose copy is;
-2. to the name of the owner that is gone, as long as its hold is not over: at once when that name is back, and to nobody
-   before. Where all were started again under other names nobody is waited for (``renamed``);
-3. to the most advanced copy that is not ready;
-4. to whom the plan finds best.
+1. to the target of their move, if the target's copy is ready; else to another member with a ready copy
+2. to the name of the gone owner, while the hold lasts: at once when the name is back, and to no other member before. If
+   all members were restarted under other names, nobody is waited for (``renamed_members``)
+3. to the most advanced copy that is not ready
+4. to the plan's best member
 
-Points without state know none of this: a plan says where they go.
+For points without state the plan alone decides.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,11 +26,11 @@ from .shares import NOBODY
 from .view import View
 
 STATE_BYTES: Final = 1 << 20
-"""A move of less state counts for no budget."""
+"""A move with less state counts for no budget."""
 
 
 class CopyProgress(NamedTuple):
-    """A copy that was asked for, and how near it is: ``position`` in the changelog, -1 where that was not heard."""
+    """A copy asked for, and its progress. ``position``: in the changelog, -1 if none was heard."""
 
     asked: CopyAsked
     is_ready: bool
@@ -38,20 +38,20 @@ class CopyProgress(NamedTuple):
 
     @property
     def incarnation(self) -> int:
-        """Whose it is."""
+        """The incarnation with the copy."""
         return self.asked.incarnation
 
     def covers(self, first: int, end: int) -> bool:
-        """Whether it has all of these points."""
+        """Whether the copy has all of the points."""
         return not uncovered_spans([(first, end)], self.asked.bands)
 
     def touches(self, first: int, end: int) -> bool:
-        """Whether it has some of them."""
+        """Whether the copy has some of the points."""
         return any(span.first < end and first < span.end for span in self.asked.bands)
 
 
 class Fixed(NamedTuple):
-    """Points ``[first, end)`` that a plan gives to nobody but the target; None: to nobody at all yet."""
+    """Points ``[first, end)`` that a plan gives only to the target; None: to no member yet."""
 
     first: int
     end: int
@@ -69,12 +69,12 @@ def kept_of(view: View) -> dict[Place, list[CopyProgress]]:
 
 
 def spans_of(copies: Iterable[CopyProgress]) -> list[Span]:
-    """Their bands."""
+    """The bands of the copies."""
     return [span for kept in copies for span in kept.asked.bands]
 
 
 def uncovered_spans(points: Iterable[tuple[int, int]], by: Iterable[Span]) -> list[Span]:
-    """What of these ranges lies in none of these bands, in order; touching points as one."""
+    """The points of the ranges outside all of the bands, in order. Touching points are joined."""
     left = sorted(points)
     for span in by:
         parts = [
@@ -91,13 +91,14 @@ def uncovered_spans(points: Iterable[tuple[int, int]], by: Iterable[Span]) -> li
 
 
 def counts_for_budget(move: PlannedMove) -> bool:
-    """Whether it is a wish of a plan, and has much state."""
+    """Whether a plan wished for the move, and the move has much state."""
     return move.gain > 0 and move.state_bytes >= STATE_BYTES
 
 
 class MoveBudget:
-    """How many moves with much state may begin now. ``taken``: those that were counted. What a leaving member has is
-    exempt, as is what plans do not wish themselves.
+    """The budget for moves with much state. ``taken``: the moves counted.
+
+    Moves away from a leaving member are exempt, and so are moves that no plan wished for.
     """
 
     def __init__(self, view: View) -> None:
@@ -106,7 +107,7 @@ class MoveBudget:
         self.taken: set[int] = set()
 
     def take(self, move: PlannedMove) -> bool:
-        """Whether a move may begin."""
+        """Whether a move may begin. The budget counts the move."""
         if not counts_for_budget(move) or move.origin in self._leaving:
             return True
         if len(self.taken) >= self._left:
@@ -116,7 +117,7 @@ class MoveBudget:
 
 
 def passes(view: View, incarnation: int) -> set[Place]:
-    """The places of which a member is making copies: those that are ready cost it no slot."""
+    """The places of a member's copies that are not ready. Ready copies need no slot."""
     return {
         (asked.topic, asked.partition)
         for number, asked in view.control.moves.copies.items()
@@ -125,26 +126,28 @@ def passes(view: View, incarnation: int) -> set[Place]:
 
 
 def is_near(copies: Sequence[CopyProgress], target: int, points: Iterable[tuple[int, int]]) -> bool:
-    """Whether a member has ready copies of all of these points."""
+    """Whether a member has ready copies of all of the points."""
     return not uncovered_spans(
         points, spans_of(kept for kept in copies if kept.incarnation == target and kept.is_ready)
     )
 
 
 def able(view: View, topic: str) -> list[Member]:
-    """The members that stay and can handle a topic."""
+    """Staying members that can handle a topic."""
     return [m for m in view.staying if any(source.topic == topic for source in m.joined.topics)]
 
 
 def heir(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, favoured: int = NOBODY) -> int | None:
-    """Who is to have points with state on which nobody works; ``NOBODY``: whoever a plan finds best; None: nobody yet.
+    """The next owner of points with state and without a working owner. ``NOBODY``: the plan's best member; None: no
+    member yet.
 
-    ``copies``: of the place, none of which has only a part of these points; ``favoured``: to whom a move takes them.
+    ``copies``: the copies of the place; each has all of the points or none. ``favoured``: the target of the points'
+    move.
     """
     if cell.epoch == 0 or place[0] not in view.stateful:
         return NOBODY
     there = {member.incarnation: member for member in able(view, place[0])}
-    if cell.owner in there:  # it has released them, and has their state
+    if cell.owner in there:  # the owner has released the points, and has the state
         return cell.owner
     over = [kept for kept in copies if kept.incarnation in there and kept.covers(cell.first, cell.end)]
     best = min(
@@ -160,17 +163,17 @@ def heir(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, f
 
 
 def held_for(view: View, incarnation: int) -> str:
-    """The name that points of an owner wait for; "": for none."""
+    """The name that an owner's points wait for; "": no name."""
     return view.control.members[incarnation].joined.instance if left_of_hold_ms(view, incarnation) > 0 else ""
 
 
 def left_of_hold_ms(view: View, incarnation: int) -> int:
-    """So long points of an owner wait for its name; 0 or less: no more."""
+    """How long an owner's points still wait for its name; 0 or less: no longer."""
     member = view.control.members.get(incarnation)
     if member is None or not member.joined.instance or incarnation in view.seat.renamed:
         return 0
     if member.expelled:
-        since_ms = view.seat.gone_ms.get(incarnation, view.seat.began_ms)  # by a predecessor: it has its time anew
+        since_ms = view.seat.gone_ms.get(incarnation, view.seat.began_ms)  # after a predecessor the hold begins anew
         return member.hold_ms - (view.now_ms - since_ms)
     if incarnation not in view.heard.returns:
         return 0
@@ -179,8 +182,10 @@ def left_of_hold_ms(view: View, incarnation: int) -> int:
 
 
 def renamed_members(view: View) -> set[int]:
-    """Who is gone and won't be back under its name: nobody who has state is left, and those who are there are named, as
-    many as names are waited for, and have none of these.
+    """Gone members that won't be back under their names.
+
+    The set is empty unless all owners of state are gone, and at least as many named members are present as names are
+    awaited, and no present name is awaited.
     """
     gone = {i: name for i, m in view.control.members.items() if m.expelled and (name := held_for(view, i))}
     there = {member.joined.instance for member in view.staying} - {""}
@@ -196,9 +201,9 @@ def renamed_members(view: View) -> set[int]:
 
 
 def may_have(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, target: int) -> bool:
-    """Whether free points may be granted to a member that a move takes them to."""
+    """Whether free points may be granted to the target of their move."""
     if cell.standing is not CellState.FREE:
         return False
-    if cell.owner in {member.incarnation for member in view.staying}:  # it released them for that
+    if cell.owner in {member.incarnation for member in view.staying}:  # released for the move
         return True
     return heir(view, copies, place, cell, target) in (NOBODY, target)

@@ -1,4 +1,4 @@
-"""PURE. Members that handle different topics: two programs under one name, or a new version beside the old one."""
+"""PURE. Members that handle different topics: two programs under one name, or a new version beside the old version."""
 
 from itertools import combinations
 from typing import Final, TypeAlias
@@ -7,13 +7,13 @@ from ..offsets.control import Member
 from .view import View
 
 SHOWN: Final = 5
-"""So many topics of a difference are named."""
+"""The most topics named for a difference."""
 
 Topics: TypeAlias = frozenset[str]
 
 
 class Declared:
-    """What was said of it, by a process that coordinates: each pair of declarations once, whatever term it is."""
+    """The differences that a process has told while it coordinated: each pair of declarations once, in any term."""
 
     def __init__(self) -> None:
         self._said: set[frozenset[Topics]] = set()
@@ -22,10 +22,10 @@ class Declared:
         self._position = 0
 
     def differences(self, view: View) -> list[str]:
-        """A sentence for each pair of declarations that two living members have, and that was not said before.
+        """A sentence for each pair of different declarations of living members. No pair is told twice.
 
-        A member lives if it has said so since the last one of them joined: one that is gone, and not expelled yet, may
-        have been replaced by that one.
+        A member lives if it has beaten since the last member joined. A gone member, not expelled yet, may have been
+        replaced by the last member.
         """
         members = frozenset(member.incarnation for member in view.staying)
         if members != self._members:

@@ -1,26 +1,26 @@
-"""PURE. When a process stands for coordinator.
+"""PURE. The time when a process stands for coordinator.
 
-It stands when the coordinator has been silent for long enough; who was expelled does not. How long depends on what is
-known of the coordinator:
+A process stands when the coordinator has been silent for long enough. An expelled process never stands. The wait
+depends on what is known of the coordinator:
 
-    nobody was ever elected                                                    at once: there is nobody to wait for
-    it resigned, or its own member was expelled                                at once
-    whoever started its process says that it has died                          by rank
-    the broker proves that there is no other process (embedded)                at once
+    nobody was ever elected                                                    none
+    the coordinator resigned, or was expelled as a member                      none
+    the starter of the coordinator's process says that the process has died    by rank
+    the broker proves that there is no other process (embedded)                none
     no member is left that could commit (all are fenced)                       two intervals
-    it bore the name that this process bears: the same place, started again    two intervals
-    else                                                                       the session, and a little more by rank
+    the coordinator has the name of this process: the same place, restarted    two intervals
+    otherwise                                                                  the session, and a little more by rank
 
-Two intervals, where nobody else can be hurt: of several that start at once one is elected, and the others hear it
-before they would stand in their turn. The rank, 20 ms each, keeps members from standing all at once: it is their order
-by incarnation, and whoever has not joined comes last.
+Two intervals suffice where no other process can be hurt. Of several processes that start together one is elected, and
+the others hear the coordinator before their own turn. The rank, 20 ms each, keeps members from standing all at once.
+The rank is the order by incarnation; processes that have not joined come last.
 
-Silence is measured in the time of partition 0 of the signals (silence.py), in which whoever has not heard the
-coordinator for two intervals appends probes: so an outage of that partition elects nobody. Who was just elected is
-waited for in full, from when that was read: else all others would stand before its first beat, and so on without end.
+Silence is measured in the time of partition 0 of the signals (silence.py). A process that has not heard the coordinator
+for two intervals appends probes there, so an outage of partition 0 elects nobody. A new coordinator is waited for in
+full, from the reading of the election. Otherwise all other processes would stand before the first beat, without end.
 
-An election that nobody needed does no harm but delay: decisions of the older term count no more, and the new
-coordinator goes on from the same logs.
+A needless election costs only time: decisions of the older term stop counting, and the new coordinator continues from
+the same logs.
 """
 
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ from .silence import Silence
 RANK_MS: Final = 20
 RANK_MS_MAX: Final = 1_000
 SHORT_INTERVALS: Final = 2
-"""So many intervals are waited where nobody else can be hurt."""
+"""The wait where no other process can be hurt, in intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A process that may stand. ``instance``: its name, "" for none; ``incarnation``: of its member, 0 before it has
-    joined; ``is_alone``: the broker proves that there is no other process.
+    """A process that may stand. ``instance``: the name, "" for none; ``incarnation``: of the member, 0 before the join;
+    ``is_alone``: the broker proves that no other process exists.
     """
 
     instance: str
@@ -50,7 +50,7 @@ class Candidate:
 
 
 def wait_ms(control: Control, heard: Heard, candidate: Candidate) -> int:
-    """So long the coordinator must be silent before this process stands."""
+    """How long the coordinator must be silent before this process stands, in ms."""
     short_ms = SHORT_INTERVALS * heard.interval_ms
     if control.coordinator is None or candidate.is_alone or has_resigned(control, heard):
         return 0
@@ -61,47 +61,48 @@ def wait_ms(control: Control, heard: Heard, candidate: Candidate) -> int:
 
 
 def has_died(control: Control, heard: Heard) -> bool:
-    """Whether somebody who knows says that the coordinator's process has died."""
+    """Whether a witness says that the coordinator's process has died."""
     died = {asked.incarnation for asked in heard.expels.values() if asked.cause == DIED}
     return any(member.birth == control.coordinator and i in died for i, member in control.members.items())
 
 
 def has_resigned(control: Control, heard: Heard) -> bool:
-    """Whether the coordinator has said that it stops, or was expelled as a member: nothing more comes of it."""
+    """Whether the coordinator has said that it stops, or was expelled as a member: no further decision comes."""
     beat = heard.coordinator
     return control.is_vacant or (beat is not None and beat.term == control.term and beat.resigns)
 
 
 def rank_of(control: Control, birth: str) -> int:
-    """The place of a process among those that may stand, from 0; who has not joined comes last."""
+    """The place of a process among the processes that may stand, from 0. A process that has not joined comes last."""
     living = [member for _, member in sorted(control.members.items()) if not member.expelled]
     return next((rank for rank, member in enumerate(living) if member.birth == birth), len(living))
 
 
 def is_coordinator(control: Control, birth: str, term: int) -> bool:
-    """Whether this process decides. ``term``: for which it stood last; 0: for none. A term is not resumed by a process
-    that does not know that it stood for it.
+    """Whether this process decides. ``term``: the last term that the process stood for; 0: none.
+
+    A process resumes no term that it does not remember standing for.
     """
     return control.coordinator == birth and control.term == term
 
 
 def stands(control: Control, heard: Heard, candidate: Candidate, term: int) -> bool:
-    """Whether the process is to stand for the next term now. ``term``: for which it stood last."""
+    """Whether the process stands for the next term now. ``term``: the last term that the process stood for."""
     if is_coordinator(control, candidate.birth, term) or _is_out(control, candidate):
         return False
     return _awaited_silence(control, heard).silent_ms(control.term) >= wait_ms(control, heard, candidate)
 
 
 def _is_out(control: Control, candidate: Candidate) -> bool:
-    """Whether the process was expelled: it does not belong to the group, and may hear others no more."""
+    """Whether the process was expelled: outside the group, a process may hear others no more."""
     return candidate.incarnation > 0 and control.is_expelled(candidate.incarnation)
 
 
 def probes(control: Control, heard: Heard, candidate: Candidate, term: int, *, quiet_ms: int) -> bool:
-    """Whether the process is to append to the coordinator's partition, so that its silence can be told.
+    """Whether the process appends to the coordinator's partition, to measure the silence there.
 
-    ``quiet_ms``: so long the process has read no record there, by its own clock: while nobody appends no time passes in
-    a partition, and a coordinator that died would be waited for without end.
+    ``quiet_ms``: how long the process has read no record there, by its own clock. No time passes in a partition without
+    appends, and without probes a dead coordinator would be waited for without end.
     """
     if is_coordinator(control, candidate.birth, term):
         return False
@@ -112,7 +113,9 @@ def probes(control: Control, heard: Heard, candidate: Candidate, term: int, *, q
 
 
 def _awaited_silence(control: Control, heard: Heard) -> Silence:
-    """The coordinator's partition, in which that of the newest term is waited for from the first look at it on."""
+    """The fold of the coordinator's partition. The first call for a term begins to wait for the coordinator of the
+    term.
+    """
     silence = heard.silences[COORDINATORS]
     silence.wait_for(control.term)
     return silence

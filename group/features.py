@@ -1,9 +1,9 @@
-"""PURE. Who may take part: names, levels, stores, and what the handlers of one topic have to agree on.
+"""PURE. The conditions to take part: names, levels, stores, and agreement of the handlers of one topic.
 
-Who asks to join is answered when that is sure. A member that contradicts it and beats after it has asked is a reason to
-refuse it; one that was only heard before may be a process that is gone, so it is waited for: it beats again, or it is
-expelled. Only who bears the same name does not wait for a session: it *is* the same place, started again, and ousts a
-silent predecessor after two intervals.
+A request to join is answered only when the answer is sure. A member that contradicts the request and beats after the
+request is a reason to refuse. A member heard only before the request may be gone. The process waits until the member
+beats again or is expelled. Only a process with the name of a silent member need not wait for a session: the process
+*is* the same place, started again, and ousts the predecessor after two intervals of silence.
 """
 
 from collections.abc import Iterator
@@ -22,27 +22,27 @@ from .heard import Heard
 NAME_IN_USE: Final = "name in use"
 LEVEL_TOO_LOW: Final = "level too low"
 CONTRADICTS: Final = "contradicts"
-"""What a refusal begins with; behind a colon it is said in full."""
+"""The words that begin a refusal. The details follow behind a colon."""
 
 
 class Joins(NamedTuple):
-    """It may join now."""
+    """The process may join now."""
 
 
 class JoinRefused(NamedTuple):
-    """It may not; ``reason`` begins with one of the words above."""
+    """The process may not join; ``reason`` begins with one of the words above."""
 
     reason: str
 
 
 class JoinWaits(NamedTuple):
-    """It is not sure yet: this member may be gone."""
+    """The answer is not sure yet: the member with this incarnation may be gone."""
 
     incarnation: int
 
 
 class Ousts(NamedTuple):
-    """The member bears its name and has fallen silent: it is to be expelled."""
+    """The member with the process's name has fallen silent and is to be expelled."""
 
     incarnation: int
 
@@ -51,12 +51,12 @@ Verdict: TypeAlias = Joins | JoinRefused | JoinWaits | Ousts
 
 
 def kind_of(reason: str) -> str:
-    """The word that a refusal begins with."""
+    """The word that begins a refusal."""
     return reason.partition(":")[0]
 
 
 def judge(control: Control, heard: Heard, asked: JoinAsked) -> Verdict:
-    """What becomes of a process that asks to join."""
+    """The answer to a process that asks to join."""
     if asked.level < control.level:
         return JoinRefused(
             f"{LEVEL_TOO_LOW}: the members write events of level {control.level}, and this process reads up to level "
@@ -75,12 +75,12 @@ def judge(control: Control, heard: Heard, asked: JoinAsked) -> Verdict:
     for member in control.members.values() if asked.until_level and control.pinned is not None else ():
         runs_to_level = member.joined.until_level and not member.expelled and member.birth != asked.birth
         if runs_to_level and not heard.beats_since(member.joined.instance, member.birth, asked.birth):
-            return JoinWaits(member.incarnation)  # who is gone shall not leave behind to which ends this one runs
+            return JoinWaits(member.incarnation)  # a gone member must not decide to which ends the process runs
     return Joins()
 
 
 def _contradiction(control: Control, asked: JoinAsked) -> str | None:
-    """What the logs know otherwise, for good."""
+    """The permanent contradiction between a request and the logs, in words; None: no contradiction."""
     try:
         check_starts(control, {source.topic: source.start for source in asked.topics})
         decide_stores(control, Turn(0), [spec_of(store) for store in asked.stores])
@@ -94,7 +94,7 @@ def _is_namesake(member: Member, asked: JoinAsked) -> bool:
 
 
 def _in_the_way(control: Control, asked: JoinAsked) -> Iterator[tuple[Member, str]]:
-    """Members that it can't be beside, and why. It is not in its own way once it has joined."""
+    """Members that exclude the process, each with the reason. A joined process does not exclude itself."""
     unfenced = [member for member in control.unfenced() if member.birth != asked.birth]
     for member in unfenced:
         if _is_namesake(member, asked):
@@ -107,7 +107,7 @@ def _in_the_way(control: Control, asked: JoinAsked) -> Iterator[tuple[Member, st
 
 
 def _agrees(source: Sourced, other: Sourced) -> bool:
-    """Whether two may be beside each other; of two rates the lower one counts (rates.py)."""
+    """Whether two declarations may exist side by side. Of two rates the lower rate counts (rates.py)."""
     return msgspec.structs.replace(source, rate_per_s=other.rate_per_s) == other
 
 

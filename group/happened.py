@@ -1,4 +1,4 @@
-"""PURE. What happens to a group, as values for people: moves of ranges, changes of who takes part. See history.py."""
+"""PURE. The events of a group, as values for people: moves of ranges, changes of members. See history.py."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -8,7 +8,7 @@ from .shown import OwnedRange
 
 
 class Party(NamedTuple):
-    """A member. ``instance``: the name that it goes by, ``host``: where it ran; "" if it did not say."""
+    """A member. ``instance``: the name, ``host``: the machine; "" if not told."""
 
     incarnation: int
     instance: str
@@ -16,18 +16,18 @@ class Party(NamedTuple):
 
 
 class EventTime(NamedTuple):
-    """A time in ms, and which event's it is: "asked" or "expelled", "released" or "fenced"."""
+    """A time in ms, and the kind of the event: "asked" or "expelled", "released" or "fenced"."""
 
     ms: int
     what: str
 
 
 class MoveState(Enum):
-    """What has become of a move; the values are for people."""
+    """The state of a move; the values are for people."""
 
     MOVED = "moved"
     NOT_TAKEN_UP = "not taken up"
-    """Its new owner went before."""
+    """The new owner was gone before."""
     WITHDRAWN = "withdrawn"
     PLANNED = "planned, not asked for"
     ASKED = "asked, not released"
@@ -38,14 +38,16 @@ class MoveState(Enum):
 
 
 OPEN: Final = frozenset(MoveState) - {MoveState.MOVED, MoveState.NOT_TAKEN_UP, MoveState.WITHDRAWN}
-"""The states of a move that is under way."""
+"""The states of a move under way."""
 
 
 class MoveEntry(NamedTuple):
-    """Points ``[first, end)`` of a source partition on their way from ``origin`` (None: nobody had them) to ``target``
-    (None: it is not known). ``position``: of the event of the control log that it is listed by. A time is None when it
-    has not come, or is not known. ``epoch``: that was granted; 0: none was. ``plan``, ``move``: 0 for none. ``reason``:
-    why it was withdrawn, or what it waits for before it is asked for.
+    """A move of points ``[first, end)`` of a source partition from ``origin`` (None: no owner) to ``target`` (None:
+    unknown).
+
+    ``position``: of the event in the control log that lists the move. A time is None if not reached or not known.
+    ``epoch``: the granted epoch; 0: no grant. ``plan``, ``move``: 0 for none. ``reason``: why the request was
+    withdrawn, or what the move waits for before the request.
     """
 
     position: int
@@ -68,29 +70,29 @@ class MoveEntry(NamedTuple):
     withdrawn_ms: int | None = None
     reason: str = ""
     copy_asked_ms: int | None = None
-    """When its target was asked for a copy; None also where it had one before."""
+    """The time of the request to the target for a copy; None also if the target had a copy before."""
     planned_ms: int | None = None
-    """Of one that is not asked for yet."""
+    """The time of the plan, of a move not asked for yet."""
 
     @property
     def label(self) -> str:
-        """For people; the whole partition without its points."""
+        """The points, for people; a whole partition has no points in the label."""
         return OwnedRange(self.topic, self.partition, self.first, self.end, self.epoch).label
 
     @property
     def is_open(self) -> bool:
-        """Whether it is under way."""
+        """Whether the move is under way."""
         return self.state in OPEN
 
     @property
     def stood_still_ms(self) -> int | None:
-        """So long nobody worked on the points; None: it lasts, or is not known, or nobody had them before."""
+        """How long the points had no worker, in ms. None: no end yet, or unknown, or no owner before."""
         if self.released is None or self.taken_up_ms is None:
             return None
         return self.taken_up_ms - self.released.ms
 
     def times_ms(self) -> list[int]:
-        """Those that are known, in the order in which they should come."""
+        """The known times, in the expected order."""
         asked, released = (None if one is None else one.ms for one in (self.asked, self.released))
         before, after = (self.planned_ms, self.copy_asked_ms), (self.granted_ms, self.taken_up_ms, self.withdrawn_ms)
         times = (*before, asked, released, *after)
@@ -98,8 +100,8 @@ class MoveEntry(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of who takes part. ``what``: elected, joined, left, expelled, fenced, refused. ``party``: None for one
-    who is no member. ``cause``: why it was expelled or refused, "" else.
+    """A change of the members. ``what``: elected, joined, left, expelled, fenced, refused. ``party``: None for a
+    process that is no member. ``cause``: of an expulsion or a refusal, else "".
     """
 
     position: int
@@ -111,12 +113,12 @@ class Change(NamedTuple):
     term: int
 
     def times_ms(self) -> list[int]:
-        """The one."""
+        """The time of the change."""
         return [self.at_ms]
 
     @property
     def is_open(self) -> bool:
-        """It is done."""
+        """A change is never under way."""
         return False
 
 
@@ -130,8 +132,9 @@ def select_entries(
     topic: str | None = None,
     partition: int | None = None,
 ) -> list[Entry]:
-    """Those of which something happened in ``[since_ms, until_ms]``; what is under way has no end. With a topic or a
-    partition: its moves alone.
+    """Entries with an event in ``[since_ms, until_ms]``. An entry under way has no end.
+
+    With a topic or a partition only moves there are returned.
     """
     found: list[Entry] = []
     for entry in entries:

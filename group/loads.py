@@ -1,16 +1,16 @@
-"""PURE. What the ranges of the source partitions cost, as their members say: a fold of the Load signals.
+"""PURE. The cost of the ranges of the source partitions, as told by the members: a fold of the Load signals.
 
-Of each place it is known how the load lies over the points. What was measured stays there when the points move, until
-their new owner has measured it anew.
+For each place the fold knows the load over the points. A measured load stays with moved points until the new owner has
+measured the points anew.
 
-- A report replaces what was known of its points. One of an earlier epoch than what is known there counts for nothing:
-  it is of somebody who owned them before, such as one that was expelled.
-- What nobody confirmed for ``STALE_MS`` gives way to every report.
-- Busy time, records and backlog lie where the report has its points, each of which stands for a cell of the declared
-  cut, at its first point; without points evenly. Bytes of the state lie evenly.
-- Costs of ranges that touch add up to the cost of both together, exactly.
+- A report replaces earlier reports on the same points. A report of an earlier epoch counts for nothing, because the
+  sender is a former owner, perhaps an expelled member.
+- A report without confirmation for ``STALE_MS`` gives way to every report.
+- Busy time, records and backlog lie at the report's points. Each point stands for a cell of the declared cut, by the
+  first point of the cell. Without points the load lies evenly. Bytes of state always lie evenly.
+- The costs of touching ranges add up exactly to the cost of the joined range.
 
-Another thread may ask for costs while it hears: each answer is of before or of after a band's report.
+Another thread may ask for costs during ``hear``. Each answer is the answer before or after a band's report.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,15 +25,15 @@ from ..offsets.ledger import Place
 from ..offsets.signals import BandLoad, Load
 
 PIECES_MAX: Final = 4_096
-"""So many parts of a place are known apart; more are melted into their neighbours."""
+"""The most separate pieces of a place; further pieces are melted into their neighbours."""
 POINTS_MAX: Final = 128
-"""The points of one report are melted down to about twice as many when there are more than four times as many."""
+"""A report with more than four times as many points is melted down to about twice as many."""
 STALE_MS: Final = 300_000
 
 
 class PointsCost(NamedTuple):
-    """What points cost. ``busy_us_per_s``: handlers' time, over 1,000,000 for several at once; ``backlog``: records
-    that are left.
+    """The cost of points. ``busy_us_per_s``: handlers' time, above 1,000,000 for several handlers at once; ``backlog``:
+    records left.
     """
 
     busy_us_per_s: int
@@ -43,7 +43,7 @@ class PointsCost(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """A band as it was reported. ``points``: rising; ``below[i]``: the cost of the points before the i-th."""
+    """A reported band. ``points``: rising; ``below[i]``: the cost of the points before the i-th point."""
 
     first: int
     end: int
@@ -53,7 +53,7 @@ class _Measured(NamedTuple):
     below: tuple[int, ...]
 
     def until(self, point: int) -> PointsCost:
-        """What lies in ``[first, point)``."""
+        """The cost of ``[first, point)``."""
         busy, records, backlog, state_bytes = self.cost
         even, all_even = point - self.first, self.end - self.first
         done, whole = even, all_even
@@ -73,14 +73,14 @@ class _BandPiece(NamedTuple):
     measured: _Measured
 
     def cost(self, first: int, end: int) -> PointsCost:
-        """What lies in ``[first, end)`` of it."""
+        """The cost of the piece inside ``[first, end)``."""
         measured, first, end = self.measured, max(first, self.first), min(end, self.end)
         if (first, end) == measured[:2]:
             return measured.cost
         return _minus(measured.until(end), measured.until(first))
 
     def points(self) -> dict[int, int]:
-        """Its busy time by points; where it lies evenly, at its first point."""
+        """The piece's busy time by points; an even load is given at the first point."""
         measured = self.measured
         inside = measured.points[bisect_left(measured.points, self.first) : bisect_left(measured.points, self.end)]
         bounds = [self.first, *inside[1:], self.end]
@@ -90,13 +90,13 @@ class _BandPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _BandPieces:
-    """The pieces of a place, in order; ``firsts`` are their first points. They do not overlap, and may have gaps."""
+    """The pieces of a place, in order, without overlap, perhaps with gaps. ``firsts``: their first points."""
 
     firsts: list[int] = field(default_factory=list)
     pieces: list[_BandPiece] = field(default_factory=list)
 
     def over(self, first: int, end: int) -> slice:
-        """Which pieces share a point with ``[first, end)``."""
+        """The pieces that overlap ``[first, end)``, as a slice."""
         begin = bisect_right(self.firsts, first)
         if begin and self.pieces[begin - 1].end > first:
             begin -= 1
@@ -104,20 +104,20 @@ class _BandPieces:
 
 
 class Loads:
-    """The fold. ``version`` rises when something has changed."""
+    """The fold. ``version`` rises with each change."""
 
     def __init__(self) -> None:
         self.version = 0
         self._places: dict[Place, _BandPieces] = {}
 
     def hear(self, load: Load, now_ms: int) -> None:
-        """One report, at this time by the clock of the signals; bands that can't be are left out."""
+        """Take a report, at this time by the clock of the signals. Impossible bands are left out."""
         for band in load.bands:
             if 0 <= band.first < band.end <= SPACE_END:
                 self._hear((band.topic, band.partition), _measure_of_band(band, max(1, load.interval_ms)), now_ms)
 
     def cost(self, place: Place, first: int, end: int) -> PointsCost | None:
-        """What points ``[first, end)`` of a place cost; None: not all of them were measured."""
+        """The cost of the points ``[first, end)`` of a place; None: some points were never measured."""
         steps = self._places.get(place)
         if steps is None:
             return None
@@ -130,7 +130,7 @@ class Loads:
         return costs if reached >= end else None
 
     def keep(self, places: Container[Place]) -> None:
-        """Forget all others."""
+        """Forget all other places."""
         if gone := [place for place in self._places if place not in places]:
             self.version += 1
             for place in gone:
@@ -175,7 +175,10 @@ def _of(first: int, end: int, epoch: int, cost: PointsCost, points: dict[int, in
 
 
 def _fewer(pieces: list[_BandPiece]) -> list[_BandPiece]:
-    """About half as many: of touching ones two become one; where most do not touch, those that were heard last."""
+    """Return about half as many pieces: touching pieces are joined in pairs.
+
+    If most pieces do not touch, only the pieces heard last stay.
+    """
     left: list[_BandPiece] = []
     is_pair = False
     for piece in pieces:
@@ -191,7 +194,7 @@ def _fewer(pieces: list[_BandPiece]) -> list[_BandPiece]:
 
 def _join_pieces(a: _BandPiece, b: _BandPiece) -> _BandPiece:
     cost = _plus(a.cost(a.first, a.end), b.cost(b.first, b.end))
-    epoch = min(a.measured.epoch, b.measured.epoch)  # so a report of either counts again
+    epoch = min(a.measured.epoch, b.measured.epoch)  # with the lower epoch a report of either owner counts again
     measured = _of(a.first, b.end, epoch, cost, {**a.points(), **b.points()})
     return _BandPiece(a.first, b.end, max(a.heard_ms, b.heard_ms), measured)
 
