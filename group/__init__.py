@@ -1,1 +1,1 @@
-"""PURE. Who takes part, who shall own what, and what is to be done next. See the README in this room."""
+"""PURE. Membership, assignment, and the next decision of the coordinator. See the README in this room."""

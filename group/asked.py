@@ -42,7 +42,6 @@ class Request(Protocol):
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
     """A request to move points of a source partition to an incarnation. ``NOBODY``: to the best other member.
-
     ``epoch``: the newest epoch of the points at the time of the request.
     """
 

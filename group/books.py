@@ -15,9 +15,8 @@ MILLI: Final = 1_000
 """Capacities here are whole thousandths."""
 READERS_LEAST: Final = 2
 IDLE: Final = 8
-"""Points are idle if their load is at most 1/``IDLE`` of an even part of the owner's load.
-
-An old report may leave as much load on idle points (reports.py).
+"""Points are idle if their load is at most 1/``IDLE`` of an even part of the owner's load. An old report may leave as
+much load on idle points (reports.py).
 """
 
 
@@ -47,9 +46,8 @@ Entry: TypeAlias = tuple[int, int, int, SharePiece]
 
 
 def weights_of(shares: Sequence[Share]) -> list[int]:
-    """The weight of each share: a base by points plus the measured load.
-
-    A share without a measured load gets the mean load per point of its topic, else the mean over all topics.
+    """The weight of each share: a base by points plus the measured load. A share without a measured load gets the mean
+    load per point of its topic, else the mean over all topics.
     """
     busy, points = Counter[str](), Counter[str]()
     for share in shares:
@@ -118,9 +116,8 @@ class Books:
         return bool(self._able[topic])
 
     def least_full(self, topic: str, most: int) -> Iterator[int]:
-        """Yield the least full members that can handle a topic, from each kind of member.
-
-        A kind has members with equal topics. At most ``most`` equally full members of a kind come.
+        """Yield the least full members that can handle a topic, from each kind of member. A kind has members with equal
+        topics. At most ``most`` equally full members of a kind come.
         """
         for ordered in self._able[topic]:
             for full, incarnation in ordered[:most]:
@@ -212,9 +209,8 @@ class Books:
         return sorted(found, key=lambda incarnation: (self.full[incarnation], incarnation))
 
     def may_read(self, incarnation: int, place: Place, instead_of: int) -> bool:
-        """Whether a member may own something of a partition: more than ``2 + c / r`` readers gain nothing.
-
-        ``c``: the handlers' time; ``r``: the cost of reading; ``instead_of``: a member that stops reading the place.
+        """Whether a member may own something of a partition: more than ``2 + c / r`` readers gain nothing. ``c``: the
+        handlers' time; ``r``: the cost of reading; ``instead_of``: a member that stops reading the place.
         """
         most = self._readers_max.get(place)
         if most is None or self._reads[incarnation, place]:

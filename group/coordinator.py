@@ -56,10 +56,8 @@ Row: TypeAlias = Callable[[View, Turn], DecisionBatch]
 
 
 def decide(view: View, turn: Turn) -> DecisionBatch:
-    """The next batch to write, numbered by ``turn``. An empty batch: nothing to write.
-
-    The coordinator's memory keeps the renamed members, because the state of renamed members is granted in several
-    steps.
+    """The next batch to write, numbered by ``turn``. An empty batch: nothing to write. The coordinator's memory keeps
+    the renamed members, because the state of renamed members is granted in several steps.
     """
     view.seat.renamed |= copies.renamed_members(view)
     for row in ROWS:

@@ -96,9 +96,8 @@ def counts_for_budget(move: PlannedMove) -> bool:
 
 
 class MoveBudget:
-    """The budget for moves with much state. ``taken``: the moves counted.
-
-    Moves away from a leaving member are exempt, and so are moves that no plan wished for.
+    """The budget for moves with much state. ``taken``: the moves counted. Moves away from a leaving member are exempt,
+    and so are moves that no plan wished for.
     """
 
     def __init__(self, view: View) -> None:
@@ -182,10 +181,8 @@ def left_of_hold_ms(view: View, incarnation: int) -> int:
 
 
 def renamed_members(view: View) -> set[int]:
-    """Gone members that won't be back under their names.
-
-    The set is empty unless all owners of state are gone, and at least as many named members are present as names are
-    awaited, and no present name is awaited.
+    """Gone members that won't be back under their names. The set is empty unless all owners of state are gone, and at
+    least as many named members are present as names are awaited, and no present name is awaited.
     """
     gone = {i: name for i, m in view.control.members.items() if m.expelled and (name := held_for(view, i))}
     there = {member.joined.instance for member in view.staying} - {""}

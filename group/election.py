@@ -79,9 +79,8 @@ def rank_of(control: Control, birth: str) -> int:
 
 
 def is_coordinator(control: Control, birth: str, term: int) -> bool:
-    """Whether this process decides. ``term``: the last term that the process stood for; 0: none.
-
-    A process resumes no term that it does not remember standing for.
+    """Whether this process decides. ``term``: the last term that the process stood for; 0: none. A process resumes no
+    term that it does not remember standing for.
     """
     return control.coordinator == birth and control.term == term
 

@@ -132,9 +132,8 @@ def select_entries(
     topic: str | None = None,
     partition: int | None = None,
 ) -> list[Entry]:
-    """Entries with an event in ``[since_ms, until_ms]``. An entry under way has no end.
-
-    With a topic or a partition only moves there are returned.
+    """Entries with an event in ``[since_ms, until_ms]``. An entry under way has no end. With a topic or a partition
+    only moves there are returned.
     """
     found: list[Entry] = []
     for entry in entries:

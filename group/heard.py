@@ -141,9 +141,8 @@ class Heard:
                     self.coordinator = signal
 
     def recall(self, partition: int, append_ms: int, signal: Signal) -> None:
-        """Take one record written before this process began to listen. The record shows only the lives of that time.
-
-        A request in the record may be answered already. A request to join that this process has heard counts as newer
+        """Take one record written before this process began to listen. The record shows only the lives of that time. A
+        request in the record may be answered already. A request to join that this process has heard counts as newer
         than the record.
         """
         silence = self.silences[partition]
@@ -193,9 +192,8 @@ class Heard:
         return silence.was_heard(birth) and silence.silent_ms(birth) < LIVES_INTERVALS * self.interval_ms
 
     def begin_anew(self, partition: int) -> None:
-        """Begin a partition anew after a time without listening. Requests heard before may have been answered since.
-
-        A process that asked there to join may have joined and left. Expulsions of dead processes stay: a candidate that
+        """Begin a partition anew after a time without listening. Requests heard before may have been answered since. A
+        process that asked there to join may have joined and left. Expulsions of dead processes stay: a candidate that
         stands because of a death listens anew.
         """
         self.silences[partition].begin_anew()

@@ -97,10 +97,9 @@ class _Withdrawn(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """The fold: ``hear_control`` and ``hear_offsets`` add to the fold, ``entries`` returns the history.
-
-    ``control``: the fold of the control log as heard so far; ``begins_ms``: the time of the first event in each trimmed
-    partition of the offset log.
+    """The fold: ``hear_control`` and ``hear_offsets`` add to the fold, ``entries`` returns the history. ``control``:
+    the fold of the control log as heard so far; ``begins_ms``: the time of the first event in each trimmed partition of
+    the offset log.
     """
 
     control: Control = field(default_factory=Control)

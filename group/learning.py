@@ -111,9 +111,8 @@ def _ask_copy(
 
 
 def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:
-    """Moves whose targets lack copies of some points and were not asked for a copy, with the missing bands.
-
-    Moves from leaving members come first, then moves that need no budget.
+    """Moves whose targets lack copies of some points and were not asked for a copy, with the missing bands. Moves from
+    leaving members come first, then moves that need no budget.
     """
     control, copies, planned = view.control, kept_of(view), moves_pending(view)
     stateful, leaving = view.stateful, view.heard.leaving
@@ -197,10 +196,9 @@ def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list
 
 
 def keepers(view: View, run: Run, own: Sequence[CopyProgress], but: Collection[int]) -> list[int]:
-    """The members that keep a standby of a range, chosen from the members with a copy of some part of the range.
-
-    The best complete, ready copies on other hosts come first, then the copies asked for earliest. The list also has
-    members that will be best when ready. ``own``: the copies of the place; ``but``: members that do not count.
+    """The members that keep a standby of a range, chosen from the members with a copy of some part of the range. The
+    best complete, ready copies on other hosts come first, then the copies asked for earliest. The list also has members
+    that will be best when ready. ``own``: the copies of the place; ``but``: members that do not count.
     """
     hosts = {member.incarnation: member.joined.host for member in view.living}
     staying = {member.incarnation for member in view.staying}
@@ -284,10 +282,8 @@ def end_copies(view: View, turn: Turn) -> DecisionBatch:
 def _is_used(
     view: View, place: Place, cell: Cell, move: PlannedMove | None, kept: CopyProgress, keepers: Collection[int]
 ) -> bool:
-    """Whether a staying member's copy of a cell that another member owns is of use.
-
-    The copy is of use in three cases: a move takes the cell to the member, the owner is not at work yet, or the copy is
-    a standby.
+    """Whether a staying member's copy of a cell that another member owns is of use. The copy is of use in three cases:
+    a move takes the cell to the member, the owner is not at work yet, or the copy is a standby.
     """
     if move is not None and move.origin == cell.owner and move.target == kept.incarnation:
         return True
@@ -309,10 +305,8 @@ def _reason(view: View, kept: CopyProgress, *, is_staying: bool) -> str:
 
 
 def fixed_points(view: View) -> dict[Place, list[Fixed]]:
-    """Points that a plan may give to nobody else, by place.
-
-    A point is fixed while a copy is under way to a member. A point with state and without a working owner is fixed
-    while the logs tell the next owner.
+    """Points that a plan may give to nobody else, by place. A point is fixed while a copy is under way to a member. A
+    point with state and without a working owner is fixed while the logs tell the next owner.
     """
     copies, planned, stateful = kept_of(view), moves_pending(view), view.stateful
     places = {place for place in view.control.started if place[0] in stateful}

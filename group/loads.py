@@ -175,9 +175,8 @@ def _of(first: int, end: int, epoch: int, cost: PointsCost, points: dict[int, in
 
 
 def _fewer(pieces: list[_BandPiece]) -> list[_BandPiece]:
-    """Return about half as many pieces: touching pieces are joined in pairs.
-
-    If most pieces do not touch, only the pieces heard last stay.
+    """Return about half as many pieces: touching pieces are joined in pairs. If most pieces do not touch, only the
+    pieces heard last stay.
     """
     left: list[_BandPiece] = []
     is_pair = False

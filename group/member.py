@@ -1,7 +1,7 @@
-"""PURE. The next step of one member, by what it has read of the control log.
+"""PURE. The next step of one member, from the control log as read so far.
 
-What is asked and granted stands in the log; a member compares that with what it has taken up and given up, and does
-what is missing. It acts on nothing else: a grant that does not count in its own fold is none, whoever said it.
+Requests and grants are events of the log. A member compares the log with the ranges taken up and given up, and does the
+missing steps. Nothing else counts: without effect in the member's own fold a grant is no grant.
 """
 
 from collections.abc import Collection
@@ -14,25 +14,24 @@ from ..offsets.ledger import Place
 
 
 class NotJoined(NamedTuple):
-    """It has not joined: it asks, and waits for an answer."""
+    """The process has not joined: it asks, and waits for an answer."""
 
 
 class Rejected(NamedTuple):
-    """It was refused; see features.py."""
+    """The process was refused; see features.py."""
 
     reason: str
 
 
 class Out(NamedTuple):
-    """It was expelled: it stops at once, and commits no more. ``cause``: "" where that is forgotten already."""
+    """The process was expelled: it stops at once, and commits no more. ``cause``: "" if the cause is forgotten."""
 
     cause: str
 
 
 class Works(NamedTuple):
-    """It takes part. ``take_up``: epochs that were granted to it and that it has not taken up, ``wind_up``: what it is
-    to release, ``go_on``: moves whose release was withdrawn. ``copies``: of whose state it shall have a copy, all that
-    stand in the log.
+    """The process is a member. ``take_up``: epochs granted and not taken up; ``wind_up``: requests to release;
+    ``go_on``: moves whose request was withdrawn. ``copies``: all copies in the log that the member shall have.
     """
 
     incarnation: int
@@ -52,17 +51,17 @@ def state_of(
     taken: Collection[tuple[Place, int]] = (),
     winding: Collection[int] = (),
 ) -> State:
-    """How it stands with the process born as ``birth``.
+    """The state of the process born as ``birth``.
 
-    ``incarnation``: under which it has joined, as far as it knows: a member that is over is forgotten in the log;
-    ``taken``: the epochs that it has taken up, by place; ``winding``: the moves that it is winding up, or has released
-    what they ask for: they stand in the log until that is granted again.
+    ``incarnation``: the process's own knowledge of its incarnation, because the log forgets former members; ``taken``:
+    the (place, epoch) pairs taken up; ``winding``: the moves under release, or released. A released move stays in the
+    log until the next grant of the points.
     """
     member = control.member_of(birth)
     if member is None and incarnation is None:
         return Rejected(control.refused[birth]) if birth in control.refused else NotJoined()
     if member is None or (incarnation is not None and member.incarnation != incarnation):
-        return Out("")  # forgotten, and perhaps taken in once more by a request of its own that came late
+        return Out("")  # forgotten, and perhaps admitted again by a late copy of the own request
     if member.expelled:
         return Out(member.cause)
     own = member.incarnation
@@ -87,5 +86,5 @@ def _place(asked: ReleaseAsked) -> Place:
 
 
 def range_of(asked: ReleaseAsked) -> KeyRange:
-    """The points that are asked for."""
+    """The points asked for."""
     return KeyRange(asked.first, asked.end)

@@ -1,6 +1,6 @@
-"""PURE. The coordinator's rows about members: who is fenced, who is expelled and why, who joins; who need not wait.
+"""PURE. The coordinator's rows about members: fenced, expelled and joining members, and members free to go.
 
-Who leaves and has state works on until others have copies of it. It is *dismissed* when there is nothing to wait for.
+A leaving member with state works on until other members have copies. A *dismissed* member has nothing to wait for.
 """
 
 from itertools import takewhile
@@ -16,30 +16,30 @@ from .features import JoinRefused, Joins, Ousts, judge
 from .view import DecisionBatch, View
 
 ASKS_INTERVALS: Final = 3
-"""Who asks to join does so in each interval; one that has not for so many is gone."""
+"""A process asks to join in each interval. After this many intervals without a request the process counts as gone."""
 SILENT: Final = "silent"
 LEFT: Final = "left"
 STUCK: Final = "stuck"
 SUPERSEDED: Final = "superseded"
 OPERATOR: Final = "operator"
-"""Why a member is expelled."""
+"""The causes of an expulsion."""
 
 
 def comes_back(cause: str) -> bool:
-    """Whether a process that was expelled may ask to take part again, by a new birth: unless it left, or another one
-    has its place. Where the cause is forgotten ("") the answer to its request says that.
+    """Whether an expelled process may ask to join again, by a new birth. A process that left may not, nor a superseded
+    one. With a forgotten cause ("") the answer to the new request decides.
     """
     return cause not in (LEFT, SUPERSEDED)
 
 
 def tell_fenced(view: View, turn: Turn) -> DecisionBatch:
-    """Who was fenced here."""
+    """Tell which members this coordinator has fenced."""
     done = [m for m in view.control.unfenced() if m.expelled and m.incarnation in view.seat.fenced]
     return DecisionBatch([MemberFenced(*turn.next(), member.incarnation) for member in done])
 
 
 def expel_members(view: View, turn: Turn) -> DecisionBatch:
-    """Who is to go."""
+    """Expel members with a cause."""
     causes: dict[int, str] = {}
     answered = tuple(view.heard.expels)
     for asked in view.heard.expels.values():
@@ -56,7 +56,7 @@ def expel_members(view: View, turn: Turn) -> DecisionBatch:
 
 
 def _hold_ms(view: View, member: Member, cause: str) -> int:
-    """So long its ranges with state wait for its name: as long as that may be back."""
+    """How long a member's ranges with state wait for its name, in ms: as long as the name may come back."""
     is_away = member.incarnation in view.heard.leaving and member.incarnation not in view.heard.returns
     if not member.joined.instance or cause == OPERATOR or is_away or view.seat.is_alone:
         return 0
@@ -64,8 +64,8 @@ def _hold_ms(view: View, member: Member, cause: str) -> int:
 
 
 def members_dismissed(view: View) -> tuple[int, ...]:
-    """Who leaves and need not wait until others have copies of its state: it has none, or nobody else can handle it, or
-    its name will be back, or its time is over.
+    """Leaving members that need not wait for copies of their state. A member is dismissed for any of four reasons: it
+    has no state, no other member can handle the state, its name will be back, or its time is over.
     """
     leavers = [member for member in view.living if member.incarnation in view.heard.leaving]
     if not leavers:
@@ -87,7 +87,7 @@ def members_dismissed(view: View) -> tuple[int, ...]:
 
 
 def left_ms(view: View, member: Member) -> int:
-    """So long ago a member has asked to leave, by the time of its partition of the signals."""
+    """The time in ms since a member asked to leave, by the clock of the member's partition of the signals."""
     now_ms = view.heard.silence_of(member.joined.instance, member.birth).now_ms
     return now_ms - view.heard.leaving[member.incarnation]
 
@@ -108,7 +108,7 @@ def _why_it_goes(view: View, member: Member) -> str | None:
 
 
 def _holds_nothing(view: View, incarnation: int) -> bool:
-    """Whether a member has released all that it was granted, as far as the offset log was read."""
+    """Whether a member has released all granted points, by the offset log as read so far."""
     if incarnation not in view.control.held:
         return True
     return not view.unopened and not any(
@@ -119,8 +119,8 @@ def _holds_nothing(view: View, incarnation: int) -> bool:
 
 
 def answers(view: View, turn: Turn) -> DecisionBatch:
-    """Each who asks is judged with those before it in the group already. Who asked and was silent for a session since
-    is gone: it would only hold what others could have.
+    """Answers to processes that ask to join. Each process is judged as if earlier processes had joined. A process
+    silent for a session since its request is gone. As a member it would only withhold points from others.
     """
     control, decisions, answered = view.control.copy(), list[Decision](), list[str]()
     for birth, asked in view.heard.asked.items():
@@ -131,8 +131,8 @@ def answers(view: View, turn: Turn) -> DecisionBatch:
             answered += [birth] if all(store.name in control.stores for store in asked.stores) else []
             continue
         if view.heard.silent_ms(asked.instance, birth) >= ASKS_INTERVALS * view.rules.interval_ms:
-            continue  # it asks no more
-        if _contradicts_before(view, birth):  # judged when theirs have their numbers
+            continue  # the process asks no more
+        if _contradicts_before(view, birth):  # judged once the earlier stores have their numbers
             continue
         verdict = judge(control, view.heard, asked)
         new: list[Decision] = []
@@ -149,7 +149,7 @@ def answers(view: View, turn: Turn) -> DecisionBatch:
 
 
 def _contradicts_before(view: View, birth: str) -> bool:
-    """Whether who asks wants a store otherwise than somebody who asked before it, and who is not through."""
+    """Whether a process declares a store differently from an earlier process whose stores have no numbers yet."""
     wanted = {store.name: store for store in view.heard.asked[birth].stores}
     before = takewhile(lambda other: other != birth, view.heard.asked)
     return any(
@@ -178,5 +178,5 @@ def _member_joined(app: str, turn: Turn, incarnation: int, asked: JoinAsked) -> 
 
 
 def transactional_id(app: str, incarnation: int, birth: str, number: int = 0) -> str:
-    """An id that nobody else ever had, for one producer of a member."""
+    """A unique transactional id for one producer of a member."""
     return f"{app}.{incarnation}.{birth}" + (f".{number}" if number else "")

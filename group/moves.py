@@ -27,9 +27,7 @@ from .view import DecisionBatch, View
 
 def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
     """Grants of free points, to a single member in each partition. Two grants to different members would share an
-    epoch.
-
-    A member that released points with state is asked to keep a copy.
+    epoch. A member that released points with state is asked to keep a copy.
     """
     free_places = view.standings.free
     if view.unopened or not free_places:  # an empty offset log is taken for lost when ranges were granted before
@@ -69,9 +67,8 @@ def _free_for(move: PlannedMove, moves: Sequence[PlannedMove], cells: Iterable[C
 
 
 def _waits_for_more(view: View, move: PlannedMove) -> bool:
-    """Whether a move joins bands of a member and the member still has to release more of the bands.
-
-    Points released for other moves are granted at once.
+    """Whether a move joins bands of a member and the member still has to release more of the bands. Points released for
+    other moves are granted at once.
     """
     asked, joins = view.control.moves.asked, view.seat.joins
     return move.move in joins and any(
@@ -148,10 +145,8 @@ def withdrawn(view: View, turn: Turn) -> DecisionBatch:
 
 
 def ask_releases(view: View, turn: Turn) -> DecisionBatch:
-    """Requests to release points that nobody was asked for yet, not even for a move that went elsewhere.
-
-    A request for points with state waits until the target has ready copies. A dismissed member releases without a
-    request.
+    """Requests to release points that nobody was asked for yet, not even for a move that went elsewhere. A request for
+    points with state waits until the target has ready copies. A dismissed member releases without a request.
     """
     budget = MoveBudget(view)
     decisions: list[Decision] = []

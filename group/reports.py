@@ -1,10 +1,10 @@
-"""PURE. Which bands a member tells the load of, and in how many points.
+"""PURE. The bands whose load a member tells now, and the number of points.
 
-- Told is what changed by more than a tenth since it was told: busy time, records, backlog, bytes of the state; or where
-  the time lies: more than a twentieth of it is on another side of some point. What is next to nothing stays so.
-- All is told when somebody hears who did not before, and in the next interval again: it may have begun to listen a
-  moment later. And every ``ALL_EVERY`` times: what was lost is known again then.
-- The points of all bands together are few: light neighbours are melted into the heaviest (keyrange/melting.py).
+- A member tells changes of more than a tenth since the last report: busy time, records, backlog, bytes of state. A
+  member also tells a band with more than a twentieth of the time moved across some point. Small values count as equal.
+- A member tells all bands when a new listener appears, and again in the next interval, because the listener may have
+  begun a moment later. Every ``ALL_EVERY`` intervals all bands are told, to replace lost reports.
+- All bands together have few points: light neighbours are melted into the heaviest (keyrange/melting.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,15 +18,15 @@ from ..offsets.signals import BandLoad, Load
 
 ALL_EVERY: Final = 15
 POINTS_MAX: Final = 256
-"""A point of all bands with more than this part of their time is told by itself."""
+"""A point with more than 1/``POINTS_MAX`` of the time of all bands is told separately."""
 BANDS_MAX: Final = 500
-"""In one signal."""
+"""The most bands in one signal."""
 LITTLE: Final = (10_000, 20, 100, 1 << 20)
-"""Changes up to so many are none: busy µs and records of an interval, backlog, bytes of the state."""
+"""Smaller changes count as none: busy µs and records of an interval, backlog, bytes of state."""
 
 
 class Reports:
-    """Of one member: what it has told."""
+    """The reports that one member has sent."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, int, int, int, int], BandLoad] = {}
@@ -34,7 +34,7 @@ class Reports:
         self._is_told_again = False
 
     def due(self, bands: Iterable[BandLoad], *, is_new: bool) -> list[BandLoad]:
-        """Those of all its bands that are told now. ``is_new``: somebody hears who did not before."""
+        """The bands to tell now. ``is_new``: a new listener has appeared."""
         self._count = 0 if is_new or self._is_told_again else (self._count + 1) % ALL_EVERY
         self._is_told_again = is_new
         now = {_key(band): band for band in fewer_points(list(bands))}
@@ -48,13 +48,13 @@ class Reports:
 
 
 def loads_of(incarnation: int, interval_ms: int, bands: Sequence[BandLoad]) -> list[Load]:
-    """The signals that tell of these bands."""
+    """The signals with the loads of the bands."""
     parts = [tuple(bands[i : i + BANDS_MAX]) for i in range(0, len(bands), BANDS_MAX)]
     return [Load(incarnation, interval_ms, part) for part in parts]
 
 
 def has_changed(before: BandLoad, now: BandLoad) -> bool:
-    """Whether a band's load has, since it was told."""
+    """Whether the load of a band has changed since the last report."""
     values = zip(_values(before), _values(now), LITTLE, strict=True)
     if any(10 * abs(a - b) > max(a, b) and abs(a - b) > little for a, b, little in values):
         return True
@@ -66,7 +66,7 @@ def has_changed(before: BandLoad, now: BandLoad) -> bool:
 
 
 def fewer_points(bands: Sequence[BandLoad]) -> list[BandLoad]:
-    """The bands, with the points of all melted down to few."""
+    """The bands, with the points of all bands melted down to few."""
     total = sum(band.busy_us for band in bands)
     return [
         msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""PURE. The problem of who shall own what, in plain values: members, points with their load, and what of them moves.
+"""PURE. The problem of the solver in plain values: members, points with their load, and the shifts of points.
 
 Loads are microseconds of processor time a second; *fullness* is load over capacity.
 """
@@ -10,19 +10,24 @@ from ..offsets.ledger import Place
 
 NOBODY: Final = 0
 UNIT_US: Final = 20_000
-"""What a whole partition counts beside its measured load: so an idle group is shared out by counts, and the noise of
-small loads moves nothing."""
+"""The weight of a whole partition beside its measured load. With the weight an idle group is balanced by counts, and
+the noise of small loads moves nothing.
+"""
 READ_NS: Final = 1_800
-"""What a member pays for each record of a partition of which it owns something, also for those of others."""
+"""The cost of reading a record of a partition. A member with points of the partition pays for every record, also for
+records of other members' points.
+"""
 MOVE_US: Final = 1_000
 STATE_US: Final = 1_000
-"""Of processor time that a move takes where it goes, and so much more with state of any size."""
+"""Processor time of a move at the target, and the further time of a move with state of any size."""
 STATE_BYTES_A_US: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Taker:
-    """A member that may own something. ``capacity``: relative to 1.0; ``topics``: that it can handle."""
+    """A member that may own something. ``capacity``: relative to 1.0; ``topics``: the topics that the member can
+    handle.
+    """
 
     incarnation: int
     capacity: float
@@ -30,11 +35,11 @@ class Taker:
 
 
 class Share(NamedTuple):
-    """Points of a source partition that have one owner (``NOBODY``: none).
+    """Points of a source partition with the same owner (``NOBODY``: none).
 
-    ``busy_us_per_s``: None where it was not measured; ``records_per_s`` go there, ``backlog`` of them wait. ``cells``:
-    where it may be parted, as (first point, busy_us_per_s) of each cell of the declared cut; () where it may not.
-    ``is_fixed``: it stays with its owner, as a whole.
+    ``busy_us_per_s``: None if not measured; ``records_per_s``: the rate of records; ``backlog``: waiting records.
+    ``cells``: the cells of the declared cut, where the share may be parted, as (first point, busy_us_per_s); () if the
+    share may not be parted. ``is_fixed``: the share stays with its owner, as a whole.
     """
 
     topic: str
@@ -52,24 +57,24 @@ class Share(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Its source partition."""
+        """The source partition of the share."""
         return self.topic, self.partition
 
     @property
     def points(self) -> int:
-        """How many there are."""
+        """The number of points."""
         return self.end - self.first
 
     @property
     def cost_us(self) -> int:
-        """Of processor time where it goes: to copy its state, and to read what waits."""
+        """The processor time of a move at the target: copying the state and reading the backlog."""
         state_us = STATE_US + self.state_bytes // STATE_BYTES_A_US if self.has_state else 0
         return MOVE_US + state_us + self.backlog * READ_NS // 1_000
 
 
 class Shift(NamedTuple):
-    """Points ``[first, end)`` of a share are to go to a member. ``gain``: by how much that relieves the fuller one, as
-    a part of the mean fullness; 0.0 where nobody had them.
+    """A move of points ``[first, end)`` of a share to a member. ``gain``: the relief of the fuller member as a fraction
+    of the mean fullness; 0.0 for points without an owner.
     """
 
     share: Share

@@ -1,9 +1,9 @@
-"""PURE. How a group stands, for people: from its logs alone, also of an application that is down.
+"""PURE. The state of a group, for people, from the logs alone, also of a stopped application.
 
 EMPTY          no member
 IN_REBALANCE   points are asked for, or have no owner that may commit
-SYNC           points were granted, and their owner has not cut them into workers yet
-RUNNING        else
+SYNC           points were granted, but not all are cut into workers yet
+RUNNING        otherwise
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ ITS_TURN: Final = {
 
 
 class GroupState(Enum):
-    """See the module."""
+    """The state of a group; see the module."""
 
     EMPTY = "EMPTY"
     IN_REBALANCE = "IN_REBALANCE"
@@ -47,17 +47,17 @@ class OwnedRange(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For people; the whole partition without its points."""
+        """The points, for people; a whole partition has no points in the label."""
         return f"{self.topic}[{self.partition}]{'' if self.is_whole else f' {self.points}'}"
 
     @property
     def place(self) -> Place:
-        """Its source partition."""
+        """The source partition of the points."""
         return self.topic, self.partition
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all points of the partition."""
+        """Whether the range has all points of the partition."""
         return self.end - self.first == SPACE_END
 
     @property
@@ -67,7 +67,7 @@ class OwnedRange(NamedTuple):
 
 
 class WaitShown(NamedTuple):
-    """Points that nobody works on, or that are to be released. ``why``: what is said of them."""
+    """Points without a working owner, or points to be released. ``why``: the reason, in words."""
 
     held: OwnedRange
     why: str
@@ -78,8 +78,8 @@ class WaitShown(NamedTuple):
 
 
 class MoveShown(NamedTuple):
-    """A move that is under way: points ``[first, end)`` go from one incarnation (0: nobody) to another. ``waits_for``:
-    in words.
+    """A move under way: points ``[first, end)`` go from one incarnation (0: nobody) to another. ``waits_for``: in
+    words.
     """
 
     move: int
@@ -93,20 +93,20 @@ class MoveShown(NamedTuple):
 
     @property
     def held(self) -> OwnedRange:
-        """What moves."""
+        """The points that move."""
         return OwnedRange(*self[1:5], 0)
 
     @property
     def way(self) -> str:
-        """From whom to whom, for people."""
+        """The origin and the target, for people."""
         if self.origin == self.target:
             return f"of {self.target} (joins its own ranges)"
         return f"from {self.origin or 'nobody'} to {self.target}"
 
 
 class CopyShown(NamedTuple):
-    """A copy of the state of points that an incarnation has, or makes. ``position``, ``high``: how far it has read the
-    changelog, -1 where that is not known, as ``is_ready`` is not then.
+    """A copy of the state of points at an incarnation. ``position``, ``high``: the progress in the changelog, -1 if
+    unknown. While the progress is unknown ``is_ready`` is False.
     """
 
     move: int
@@ -119,19 +119,19 @@ class CopyShown(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For people: what of, and how far."""
+        """The points and the progress, for people."""
         return f"{', '.join(held.label for held in self.held)} ({self.role}, {self.progress})"
 
     @property
     def progress(self) -> str:
-        """How far it has come."""
+        """The progress, for people."""
         if self.is_ready:
             return "ready"
         return f"{self.position} of {self.high} of the changelog" if self.position >= 0 else "begun"
 
 
 class MemberShown(NamedTuple):
-    """One that is not fenced. ``standing``: "member", or "expelled: CAUSE"; ``share``: of all points."""
+    """A member that is not fenced. ``standing``: "member", or "expelled: CAUSE"; ``share``: of all points."""
 
     incarnation: int
     instance: str
@@ -146,8 +146,8 @@ class MemberShown(NamedTuple):
 
 
 class GroupShown(NamedTuple):
-    """A group. ``group_epoch``: causes so far; ``assignment_epoch``: that the newest plan answers; ``waits``: what
-    waits for what; ``moves``: those under way; ``copies``: those that were asked for.
+    """A group. ``group_epoch``: the number of causes so far; ``assignment_epoch``: the group epoch of the newest plan;
+    ``waits``: waiting points and their reasons; ``moves``: the moves under way; ``copies``: the copies asked for.
     """
 
     state: GroupState
@@ -168,8 +168,8 @@ def show_group(
     told: Mapping[int, Mapping[int, Copy]] = NOTHING_TOLD,
     parked: Mapping[int, str] = NO_REASONS,
 ) -> GroupShown:
-    """A group, by the folds of its logs. ``told``: how far copies have come, by incarnation and move; ``parked``: why
-    moves have not begun (signals.py); where that was heard.
+    """A group, by the folds of its logs. ``told``: the progress of copies, by incarnation and move; ``parked``: why
+    moves have not begun (signals.py). Both may be empty if nothing was heard.
     """
     copies = tuple(copies_shown(control, told))
     held: dict[int, list[OwnedRange]] = {}
@@ -213,7 +213,7 @@ def show_group(
 
 
 def copies_shown(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> Iterator[CopyShown]:
-    """All that were asked for. ``told``: see ``shown``."""
+    """All copies asked for. ``told``: see ``show_group``."""
     for number, asked in sorted(control.moves.copies.items()):
         held = tuple(OwnedRange(asked.topic, asked.partition, band.first, band.end, 0) for band in asked.bands)
         copy = told.get(asked.incarnation, {}).get(number)
@@ -227,17 +227,17 @@ def _moves(
     copies: Sequence[CopyShown],
     parked: Mapping[int, str],
 ) -> Iterator[MoveShown]:
-    """Those whose points are not all with their target yet, or not taken up there."""
+    """Yield the moves whose points are not all taken up by the target yet."""
     for number, move in sorted(control.moves.planned.items()):
         if control.is_expelled(move.target):
-            continue  # the next plan gives its points to somebody who is there
+            continue  # the next plan gives the points to a present member
         place = move.topic, move.partition
         parts = folds.get(place, NOTHING).parts
         for cell in cells(control, folds, place, ()):
             if not (cell.first < move.end and move.first < cell.end):
                 continue
             if cell.standing is CellState.HELD and cell.owner not in (move.origin, move.target):
-                continue  # its owner died before it began, and a plan gave it to somebody else
+                continue  # the owner died before the move began, and a plan gave the points away
             is_asked = number in control.moves.asked
             is_cut = cell.owner != 0 and is_taken_up(parts[cell.epoch], cell.first, cell.end)
             waits_for = _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut)
@@ -251,7 +251,7 @@ def _moves(
 
 
 def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
-    """What the move of a cell to its target waits for; "": it is there, and at work."""
+    """The next step of the move of a cell to its target, in words; "": the target is at work."""
     if cell.standing is CellState.FREE:
         return "the coordinator to grant it"
     if cell.standing is not CellState.HELD:
@@ -265,8 +265,8 @@ def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
 def waits_for_copy(
     control: Control, move: PlannedMove, copies: Sequence[CopyShown], parked: Mapping[int, str] = NO_REASONS
 ) -> str:
-    """What a move with state waits for before its owner is asked; "": for nothing but that. ``parked``: see ``shown``;
-    where it is not known why a copy was not asked for, what that may wait for.
+    """The obstacle between a move with state and the request to its owner, in words; "": none. ``parked``: see
+    ``show_group``; without a known reason the answer names the possible reasons.
     """
     if move.topic not in {store.topic for store in control.stores.values()}:
         return ""
@@ -290,7 +290,7 @@ def waits_for_copy(
 
 
 def name_of_hold(control: Control, place: Place, owner: int) -> str:
-    """For whom points with state are held, and how long at most; "": for nobody."""
+    """The name awaited by points with state, and the longest wait, in words; "": no name."""
     member = control.members.get(owner)
     is_stateful = place[0] in {store.topic for store in control.stores.values()}
     if member is None or not member.hold_ms or not is_stateful:
@@ -299,7 +299,7 @@ def name_of_hold(control: Control, place: Place, owner: int) -> str:
 
 
 def as_few(held: Iterable[OwnedRange]) -> list[OwnedRange]:
-    """The same points in order, touching ranges of a partition as one, at the epoch of the first of them."""
+    """The points in order. Touching ranges of a partition are joined, at the epoch of the first range."""
     found: list[OwnedRange] = []
     for one in sorted(held):
         if found and found[-1][:2] == one[:2] and found[-1].end == one.first:
@@ -310,7 +310,7 @@ def as_few(held: Iterable[OwnedRange]) -> list[OwnedRange]:
 
 
 def _waits_shown(waits: Iterable[tuple[str, OwnedRange]]) -> list[WaitShown]:
-    """In order of their points; touching ranges that wait for the same as one."""
+    """The waits, in order of points. Touching ranges with the same reason are joined."""
     by_reason: dict[str, list[OwnedRange]] = {}
     for why, points in waits:
         by_reason.setdefault(why, []).append(points)

@@ -1,8 +1,8 @@
-"""PURE. How it stands with all source partitions, worked out anew only where something has changed.
+"""PURE. The cells of all source partitions, computed again only after a change.
 
-Everything that ``cells`` looks at is looked at here: the fold of the partition (by itself and by its version), whether
-its owners are expelled and fenced, and what was read. Where one of these is another than when the cells were worked out
-they are worked out again; where it can't be told they are, too. The test holds this against ``cells``.
+The cache checks every input of ``cells``: the partition's fold (by identity and version), the expelled and fenced
+owners, and the epochs read. After a change of an input, or without proof of none, the cells are computed again. A test
+compares the cache with ``cells``.
 """
 
 from collections.abc import Set as AbstractSet
@@ -16,7 +16,7 @@ from .cells import NOTHING, Cell, CellState, cells
 
 @dataclass(frozen=True, slots=True)
 class _CachedCells:
-    """The cells of a place, and of what they were made."""
+    """The cells of a place, and the input of the cells."""
 
     fold: PartitionLedger
     version: int
@@ -25,8 +25,8 @@ class _CachedCells:
 
 
 class Standings:
-    """Of one coordinator. ``free``: places where something may be granted; ``unread``: where something is unread;
-    ``unheld``: where something has no owner that may commit.
+    """The cells of all places, for one coordinator. ``free``: places with free points; ``unread``: places with unread
+    points; ``unheld``: places with points whose owner may not commit, or without an owner.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Standings:
         self.unread: set[Place] = set()
         self.unheld: set[Place] = set()
         self.touching_ms: dict[Place, int] = {}
-        """Since when a member holds bands that touch, of different epochs: by a look at them, at the last change."""
+        """By place: the time of the last change, for places with touching bands of one member at different epochs."""
         self._entries: dict[Place, _CachedCells] = {}
         self._control: Control | None = None
         self._members: dict[int, tuple[bool, bool]] = {}
@@ -43,7 +43,7 @@ class Standings:
         self._reads = 0
 
     def refresh(self, ledger: Ledger, read: AbstractSet[tuple[Place, int]], now_ms: int) -> None:
-        """Work out anew what changed."""
+        """Compute the changed cells again."""
         control, folds = ledger.control, ledger.partitions
         self._forget(control, read)
         entries = self._entries
@@ -53,11 +53,11 @@ class Standings:
                 self._enter(place, fold, cells(control, folds, place, read), now_ms)
 
     def cells(self, place: Place) -> list[Cell]:
-        """Of a place that was started; nobody changes it."""
+        """The cells of a started place; the caller must not change the list."""
         return self._entries[place].cells
 
     def _forget(self, control: Control, read: AbstractSet[tuple[Place, int]]) -> None:
-        """What may be otherwise by who is expelled or fenced, and by what was read."""
+        """Drop cells that may differ after an expulsion, a fence or a read."""
         if control is not self._control or read is not self._read or len(read) < self._reads:
             self._entries.clear()
             self.free.clear()
@@ -95,6 +95,6 @@ class Standings:
 
 
 def touch(left: Cell, right: Cell) -> bool:
-    """Whether one member holds both, at different epochs, and they could be one."""
+    """Whether one member owns both cells at different epochs, and the cells could be joined."""
     both = left.standing is CellState.HELD and right.standing is CellState.HELD
     return both and left.end == right.first and left.owner == right.owner and left.epoch != right.epoch

@@ -153,7 +153,6 @@ class _Pair:
 
     def part(self, pieces: Iterable[SharePiece]) -> _Step | None:
         """The best part of the pieces. The part lies at an end of the giver's band, so the giver has one band left.
-
         With an idle end the giver has two bands left.
         """
         books, best, best_key = self.books, None, None
@@ -206,11 +205,10 @@ def _without_idle_end(step: _Step, *, is_last: bool) -> _Step:
 
 
 def solve(takers: Collection[Taker], shares: Sequence[Share], *, levels: bool = True, floor_us: int = 0) -> list[Shift]:
-    """The shifts that solve the problem, in order of the shares.
-
-    Shares without an able owner are always given to a member; without ``levels`` only these shift. ``floor_us``: shifts
-    between members are dropped unless a member is relieved by a tenth of the mean and by this many microseconds a
-    second. Raises ValueError for two takers of one incarnation.
+    """The shifts that solve the problem, in order of the shares. Shares without an able owner are always given to a
+    member; without ``levels`` only these shift. ``floor_us``: shifts between members are dropped unless a member is
+    relieved by a tenth of the mean and by this many microseconds a second. Raises ValueError for two takers of one
+    incarnation.
     """
     if len({taker.incarnation for taker in takers}) != len(takers):
         raise ValueError(f"each incarnation is there once; seen {sorted(t.incarnation for t in takers)}")

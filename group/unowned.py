@@ -1,7 +1,7 @@
-"""PURE. What nobody owns, and for whom it waits: what a coordinator tells of it.
+"""PURE. Points without an owner, and the names awaited for such points, as the coordinator tells.
 
-Points of a partition have no owner from their release to their grant, which takes a moment; as long as nobody can
-handle their topic; and, with state, as long as they wait for the name of a member that is gone (copies.py).
+Points of a partition lack an owner in three cases: between release and grant, for a moment; while no member can handle
+the topic; and, with state, while the points wait for the name of a gone member (copies.py).
 """
 
 from collections import defaultdict
@@ -15,11 +15,13 @@ from .moves import cut_by
 from .view import View
 
 SHOWN_MAX: Final = 8
-"""Of so many partitions that wait for a name a line tells."""
+"""The most partitions named in a line."""
 
 
 class Unowned(NamedTuple):
-    """Points of a place without an owner. ``share``: of all its points, above 0; ``edge``: the least of theirs."""
+    """Points of a place without an owner. ``share``: the fraction of the place's points, above 0; ``edge``: the least
+    edge.
+    """
 
     place: Place
     share: float
@@ -27,14 +29,14 @@ class Unowned(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What waits for a name, for ``left_ms`` more at most: the share of each place."""
+    """Points that wait for a name, for ``left_ms`` more at most. ``shares``: the waiting fraction of each place."""
 
     name: str
     left_ms: int
     shares: dict[Place, float]
 
     def line(self) -> str:
-        """The same, for people."""
+        """A line about the wait, for people."""
         shown = [f"{share:.0%} of {topic}[{p}]" for (topic, p), share in sorted(self.shares.items())[:SHOWN_MAX]]
         more = f" and some of {len(self.shares) - SHOWN_MAX} more" if len(self.shares) > SHOWN_MAX else ""
         until = f"wait up to {self.left_ms / 1000:.0f} s for {self.name!r}, which keeps their state"
@@ -43,7 +45,7 @@ class Waiting(NamedTuple):
 
 
 def points_unowned(view: View) -> list[Unowned]:
-    """All that no member owns of what a living one can handle."""
+    """All points without an owner, in topics that a living member can handle."""
     found: list[Unowned] = []
     handled = view.handled
     for place in sorted(place for place in view.standings.unheld if place[0] in handled):
@@ -55,7 +57,7 @@ def points_unowned(view: View) -> list[Unowned]:
 
 
 def waits_for_names(view: View) -> dict[int, Waiting]:
-    """What waits for names to come back, by the incarnation that had it."""
+    """Points that wait for names, by the incarnation of the last owner."""
     shares: dict[int, dict[Place, float]] = defaultdict(lambda: defaultdict(float))
     copies = kept_of(view)
     for place in sorted(view.standings.unheld):
