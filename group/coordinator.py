@@ -2,7 +2,7 @@
 
 ``decide`` goes down the rows below and returns the batch of the first row with something to write. The host writes the
 batch, reads the batch back, and calls ``decide`` again. So each row sees the effects of the rows above. A decision
-depends on the folds alone: a new coordinator continues the work of its predecessor at any point.
+depends on the folds alone: a new coordinator continues the work of its predecessor.
 
 1. *Fenced.* Tell which members this coordinator has fenced.
 2. *Expelled.* Expel members: silent, left, stuck, superseded, or by request.

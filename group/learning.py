@@ -283,7 +283,7 @@ def _is_used(
     view: View, place: Place, cell: Cell, move: PlannedMove | None, kept: CopyProgress, keepers: Collection[int]
 ) -> bool:
     """Whether a staying member's copy of a cell that another member owns is of use. The copy is of use in three cases:
-    a move takes the cell to the member, the owner is not at work yet, or the copy is a standby.
+    a move takes the cell to the member, the owner is not at work yet, or the member keeps a standby.
     """
     if move is not None and move.origin == cell.owner and move.target == kept.incarnation:
         return True
@@ -306,7 +306,7 @@ def _reason(view: View, kept: CopyProgress, *, is_staying: bool) -> str:
 
 def fixed_points(view: View) -> dict[Place, list[Fixed]]:
     """Points that a plan may give to nobody else, by place. A point is fixed while a copy is under way to a member. A
-    point with state and without a working owner is fixed while the logs tell the next owner.
+    point with state and without a working owner is fixed if the next owner is known or awaited.
     """
     copies, planned, stateful = kept_of(view), moves_pending(view), view.stateful
     places = {place for place in view.control.started if place[0] in stateful}

@@ -8,9 +8,9 @@ too, where copies or a name tell the next owner (learning.py). Points that wait 
 | cause | due when | what moves |
 |---|---|---|
 | request | somebody asks for a move | the points asked for; if a change is due, everything |
-| change | the members have changed and loads are known; an orphan exists | points without an owner; enough to level |
+| change | the members have changed and loads are known; an orphan exists | points without an owner; more for balance |
 | leave | a leaving member owns points that no move takes away | the same |
-| load | all is at rest, and two looks since then show a skew that a plan relieves | enough to level the members |
+| load | all is at rest, and two looks since then show a skew that a plan relieves | enough to balance the members |
 | join bands | all is at rest, and a member has had touching bands for long enough | the bands, back to the member |
 
 A short absence of a name is no reason to move state. While state waits for a name or goes back to it, and no other

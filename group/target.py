@@ -4,7 +4,7 @@ Aims, in order of precedence:
 
 A. Every share that some member can handle has an able owner. Other shares wait.
 B. A plan moves only the shares that have to move. An able owner keeps a share, unless that would break C.
-C. Members are level: no step relieves the fullest member by enough. Idle members differ by one partition at most.
+C. Members are balanced: no step relieves the fullest member by enough. Idle members differ by one partition at most.
    Loaded members differ by a tenth of the mean, or by a share that can't be parted.
 D. Whole partitions move first. A partition is parted only with a measured load, and only where parting pays. The parts
    are few and touch.
@@ -40,7 +40,7 @@ from .books import IDLE, MILLI, Books, Entry, SharePiece, pieces_of
 from .shares import UNIT_US, Share, Shift, Taker
 
 SLACK: Final = 20
-"""A pair is level if the fuller member would be relieved by at most 1/``SLACK`` of the mean, in whole units."""
+"""A pair is balanced if the fuller member would be relieved by at most 1/``SLACK`` of the mean, in whole units."""
 GAIN: Final = 10
 """A plan for load alone relieves a member by more than 1/``GAIN`` of the mean. A step that relieves by less must
 relieve by half of the moved load.

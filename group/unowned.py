@@ -1,4 +1,4 @@
-"""PURE. Points without an owner, and the names awaited for such points, as the coordinator tells.
+"""PURE. Points without an owner, and the names that the points wait for, as the coordinator tells.
 
 Points of a partition lack an owner in three cases: between release and grant, for a moment; while no member can handle
 the topic; and, with state, while the points wait for the name of a gone member (copies.py).
