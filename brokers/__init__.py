@@ -1,1 +1,1 @@
-"""Everything about a broker: one protocol, its three adapters, and how to wait for one."""
+"""The room of brokers: one protocol, three adapters, and ways to wait for a broker."""

@@ -1,6 +1,4 @@
-"""One question to a broker: until when it is asked again, how long one attempt may take, and what is known when no
-answer came.
-"""
+"""One question to a broker: the time for repeating, the limit of one attempt, the meaning of a missing answer."""
 
 import asyncio
 import math
@@ -17,13 +15,13 @@ class NotSent(BrokerTimeout):
 
 
 class ReplyLost(BrokerTimeout):
-    """The request may have been carried out, or may still be; no answer came."""
+    """No answer came: the request may have been carried out, or may still be."""
 
 
 class Deadline:
-    """A point in the loop's time up to which something is tried again. ``pauses``: seconds before each next try.
+    """The point in the loop's time up to which a question is repeated. ``pauses``: seconds before each next try.
 
-    ``attempt_ms``: so long one attempt may take, so that one that gets no answer leaves time for others.
+    ``attempt_ms``: the limit of one attempt, so an attempt without an answer leaves time for more attempts.
     """
 
     def __init__(self, timeout_ms: float, what: str, pauses: Iterator[float], attempt_ms: float = math.inf) -> None:
@@ -34,26 +32,26 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds; never below 1 ms, so that it can bound a request."""
+        """Seconds that are left; never below 1 ms, as a bound for a request."""
         return max(self._at - self._loop.time(), 0.001)
 
     @property
     def attempt(self) -> float:
-        """Seconds for one attempt now."""
+        """Seconds that an attempt may take if begun now."""
         return min(self.left, self._attempt_s)
 
     def extend(self, seconds: float) -> None:
-        """For so long nothing could be asked: a broker throttles."""
+        """Move the deadline back by the time for which a broker throttled and no request could leave."""
         self._at += seconds
 
     async def pause(self, problem: object) -> None:
-        """Wait before the next try; raises BrokerTimeout, which names the problem, when there is no time for one."""
+        """Wait before the next try; raises BrokerTimeout with the problem when no time is left for a try."""
         pause = next(self._pauses)
         self.check(problem, pause)
         await asyncio.sleep(pause)
 
     def check(self, problem: object, needed_s: float = 0.0) -> None:
-        """Raises BrokerTimeout, which names the problem, when less than that is left."""
+        """Raises BrokerTimeout with the problem when less than ``needed_s`` is left."""
         if self._loop.time() + needed_s >= self._at:
             said = str(problem) or repr(problem)
             raise BrokerTimeout(f"{self._what}: not done within {self._timeout_ms:.0f} ms ({said})")
@@ -65,11 +63,11 @@ async def first_of(
     is_retried: Callable[[BaseException], bool],
     discard: Callable[[T], None],
 ) -> T:
-    """What the attempt returned that was done first; the others are cancelled.
+    """The result of the first attempt that succeeds; the other attempts are cancelled.
 
-    They run side by side: each begins ``stagger_s`` after the one before, or as soon as one has failed (RFC 8305,
-    "Happy Eyeballs"). An error that is not retried ends all and is raised; when all failed, the last error is.
-    ``discard``: gets what another one returned at the same moment.
+    Attempts run side by side: each begins ``stagger_s`` after the last, or as soon as an attempt has failed (RFC 8305,
+    "Happy Eyeballs"). An error that ``is_retried`` refuses ends all attempts and is raised. When all attempts fail, the
+    last error is raised. ``discard`` gets the result of another attempt that succeeds at the same moment.
     """
     waiting = list(attempts)
     running: set[asyncio.Task[T]] = set()

@@ -1,6 +1,6 @@
-"""The files that TLS needs, read and tried: whom a client trusts, who it is, and the key of that.
+"""The files for TLS, read and tried: the trusted certificates, the client's own certificate, and the key.
 
-Each is looked at by itself, so that what is said of it names the setting and the file; never a passphrase.
+Each file is tried by itself, so an error names the setting and the file. No error shows a passphrase.
 """
 
 import os
@@ -10,13 +10,13 @@ from typing import Final
 from ..errors import SettingsError
 
 NO_PASSWORD: Final = ""
-"""For a key that needs none. With None OpenSSL would ask the terminal."""
+"""The passphrase for a key without encryption. With None OpenSSL would ask the terminal."""
 
 
 def tls_context(cafile: str | None, certfile: str | None, keyfile: str | None, password: str | None) -> ssl.SSLContext:
-    """What encrypts connections and checks certificates and host names; raises SettingsError.
+    """A context that encrypts connections and checks certificates and host names; raises SettingsError.
 
-    ``cafile`` None: what the system trusts. ``keyfile`` None: the key is in ``certfile``.
+    ``cafile`` None: the context trusts the certificates of the system. ``keyfile`` None: the key is in ``certfile``.
     """
     files = {"ssl_cafile": cafile, "ssl_certfile": certfile, "ssl_keyfile": keyfile}
     for name, path in files.items():
@@ -39,7 +39,7 @@ def _context_for(cafile: str | None) -> ssl.SSLContext:
 
 
 def _show(context: ssl.SSLContext, certfile: str, keyfile: str | None, password: str | None) -> None:
-    """Have a context show a certificate to brokers that ask for one."""
+    """Load a certificate into a context, for brokers that ask clients for a certificate."""
     was_asked = False
 
     def passphrase() -> str:

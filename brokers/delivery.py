@@ -1,6 +1,6 @@
-"""Records on their way to the log: cut into batches with sequence numbers, sent until each of them is taken.
+"""Records on the way to the log: cut into batches with sequence numbers, and sent until the broker takes each batch.
 
-The decisions are made here, once for every adapter: an adapter sends the requests and says what each answer means
+The decisions are made here, once for every adapter. An adapter sends the requests and names the meaning of each answer
 (``Verdict``).
 """
 
@@ -30,37 +30,36 @@ BATCH_BYTES_MAX: Final = 1_000_000
 REQUEST_BYTES_MAX: Final = 8_000_000
 SEQUENCES: Final = 1 << 31
 BATCH_SHARE: Final = 0.25
-"""Of the bytes of a request: a batch may take so much, also where less is left of them."""
+"""A batch may take this share of the bytes of a request, also where less of the request is left."""
 REST_FACTOR: Final = 2
-"""Of a transaction that meets a quota, half of what may go at once may be left: it goes in one request behind the
-throttling, and is throttled in its turn.
+"""Half of the bytes that may go at once may be left of a transaction that meets a quota: the rest goes in one request
+behind the throttling, and is throttled in turn.
 """
-LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
+LIMITS_SECONDS_MAX: Final = 60.0  # a known setting of a topic counts for so long
 
 
 class Verdict(Enum):
-    """What became of one request."""
+    """The outcome of one request."""
 
     DONE = auto()
-    NOT_SENT = auto()  # it did not leave
-    AGAIN = auto()  # it was not carried out; the same request may be later
-    DOUBTFUL = auto()  # the same request may be taken later; it may have been carried out all the same
-    LOST = auto()  # no answer came: it may have been carried out, and may still be
+    NOT_SENT = auto()  # the request did not leave
+    AGAIN = auto()  # not carried out; the same request may be carried out later
+    DOUBTFUL = auto()  # may have been carried out; the same request may be taken later
+    LOST = auto()  # no answer came: the request may have been carried out, or may still be
     FENCED = auto()  # the producer's epoch is over
-    FORGOTTEN = auto()  # the producer is not known: its id has expired, or another producer has got it
-    REFUSED = auto()  # for good, because of what is in it
-    FAILED = auto()  # it was answered with any other error
+    FORGOTTEN = auto()  # the producer is not known: the id has expired, or another producer has the id
+    REFUSED = auto()  # refused for good, because of the content
+    FAILED = auto()  # answered with any other error
 
 
 SENT_AGAIN: Final = frozenset({Verdict.NOT_SENT, Verdict.AGAIN, Verdict.DOUBTFUL})
-"""After these the same request is sent again, within its deadline."""
+"""After these verdicts the same request is sent again, within the deadline."""
 
 
 class AppendAnswer(NamedTuple):
-    """A verdict, what was said, and of a batch the offset behind its last record (below 0: the broker does not say).
+    """A verdict with the broker's words and, for a batch, the offset behind the last record (below 0: not told).
 
-    ``refusal``: the right that is missing, where that is what was said. ``is_untimely``: a refusal for the times of
-    records.
+    ``refusal``: the missing right, if any. ``is_untimely``: the broker refuses the times of records.
     """
 
     verdict: Verdict
@@ -70,17 +69,17 @@ class AppendAnswer(NamedTuple):
     is_untimely: bool = False
 
     def refused_by(self, refusal: NotAuthorized) -> "AppendAnswer":
-        """The same, with the right that is missing."""
+        """A copy of the answer, with the missing right."""
         return self._replace(refusal=refusal)
 
     def error(self, what: str) -> BrokerError:
-        """What it is to whoever asked for ``what``."""
+        """The answer as an error: the missing right, or a message that begins with ``what``."""
         return self.refusal or BrokerError(f"{what}: {self.problem}")
 
 
 class ProduceBatch(NamedTuple, Generic[T]):
-    """Records of one partition as they are sent: how many they are, in what form, and how many bytes they take.
-    ``unpacked``: how many before compression.
+    """A batch of one partition, ready to be sent: the number of records, the payload, the size in bytes. ``unpacked``:
+    the size before compression, in bytes.
     """
 
     records: int
@@ -90,14 +89,14 @@ class ProduceBatch(NamedTuple, Generic[T]):
 
 
 class TopicNumbers:
-    """A setting of topics that is a number, as ``ask`` tells it; asked for again from time to time."""
+    """A number in the settings of topics, as ``ask`` tells; asked for again from time to time."""
 
     def __init__(self, ask: Callable[[Collection[str]], Awaitable[Mapping[str, int]]]) -> None:
         self._ask = ask
         self._known: dict[str, tuple[int, float]] = {}
 
     async def of(self, topics: Collection[str]) -> dict[str, int]:
-        """Those of the topics that exist."""
+        """The number of each topic that exists."""
         now = asyncio.get_running_loop().time()
         stale = [name for name in topics if self._known.get(name, (0, 0.0))[1] <= now]
         if stale:
@@ -106,16 +105,16 @@ class TopicNumbers:
         return {name: self._known[name][0] for name in topics if name in self._known}
 
     def forget(self) -> None:
-        """A batch was refused: what is known may be old."""
+        """Forget all numbers: after a refused batch a known number may be old."""
         self._known.clear()
 
 
 class BatchRequests(Protocol[T]):
-    """The requests of one producer id at one epoch, over connections of its own.
+    """The requests of one producer id at one epoch, over connections of the producer's own.
 
-    Each is sent once, so that an answer is one to *this* request. What may be asked twice is asked again within the
-    deadline; what raises BrokerError was not sent. ``allowance``: of all that this process writes; ``produce`` counts
-    what it sends.
+    A request is sent once, so an answer belongs to *this* request. A request that may be carried out twice is sent
+    again within the deadline. After BrokerError nothing was sent. ``allowance``: for all writes of this process;
+    ``produce`` counts the bytes sent.
     """
 
     @property
@@ -125,20 +124,20 @@ class BatchRequests(Protocol[T]):
     def allowance(self) -> Allowance: ...
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
-        """From now; without ``timeout_ms``, so long as a client waits for an answer."""
+        """A deadline from now; without ``timeout_ms``, after as long as a client waits for an answer."""
 
     async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Sequence[TopicPartition]:
-        """Those that do not exist. Where the others are led is known afterwards."""
+        """The partitions that do not exist. Afterwards the leaders of the other partitions are known."""
 
     def encode(
         self, records: Sequence[Outgoing], indexes: Sequence[int], first: int, sequence: int, limit: int
     ) -> ProduceBatch[T]:
-        """As many of the indexed records from ``first`` on as fit into ``limit`` bytes, at least one."""
+        """Encode indexed records from ``first`` on, as many as fit into ``limit`` bytes, at least one."""
 
     async def produce(
         self, batches: Mapping[TopicPartition, ProduceBatch[T]], deadline: Deadline
     ) -> Mapping[TopicPartition, AppendAnswer]:
-        """Send each batch to its partition's leader."""
+        """Send each batch to the leader of the partition."""
 
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""
@@ -152,19 +151,19 @@ class RecordsRefused(Exception):
         self.culprits, self.is_untimely = sorted(culprits), is_untimely
 
     def as_refusal(self) -> TransactionRefused:
-        """What whoever sent them gets to know."""
+        """The error for the sender of the records."""
         return TransactionRefused(str(self), self.culprits, is_untimely=self.is_untimely)
 
 
 class FencedAnswer(Exception):
-    """The broker says that this producer's epoch is over."""
+    """The broker says that the epoch of this producer is over."""
 
 
 @dataclass
 class _Queue(Generic[T]):
-    """What is still to be sent to one partition: record indexes from ``next`` on.
+    """The records still to be sent to one partition: record indexes from ``next`` on.
 
-    ``batch`` is under way, with the indexes of its records; it is sent again if need be.
+    ``batch`` is under way, with the indexes of the batch's records in ``sent``. The same batch may be sent again.
     """
 
     indexes: Sequence[int]
@@ -174,14 +173,14 @@ class _Queue(Generic[T]):
 
 
 class Session(Generic[T]):
-    """A producer at an epoch: the sequence numbers that it has come to, by partition."""
+    """A producer at an epoch, with the next sequence number of each partition."""
 
     def __init__(self, requests: BatchRequests[T], *, in_transactions: bool) -> None:
         self.requests, self._in_transactions = requests, in_transactions
         self.sequences: dict[TopicPartition, int] = {}
 
     async def plan(self, records: Sequence[Outgoing], deadline: Deadline) -> dict[TopicPartition, list[int]]:
-        """Record indexes by partition; raises Refused for partitions that do not exist."""
+        """Group record indexes by partition; raises RecordsRefused for partitions that do not exist."""
         groups = by_partition(records)
         missing = await self.requests.missing(groups, deadline)
         if missing:
@@ -200,8 +199,8 @@ class Session(Generic[T]):
         *,
         in_parts: bool = False,
     ) -> dict[TopicPartition, int]:
-        """Write all; one batch of a partition is under way at a time. Raises Refused, FencedAnswer, BrokerError; and
-        TransactionThrottled where they may be sent ``in_parts``.
+        """Write all records; one batch of a partition is under way at a time. Raises RecordsRefused, FencedAnswer,
+        BrokerError; with ``in_parts`` also TransactionThrottled.
 
         Returns by partition the offset behind the last record, as far as the broker says.
         """
@@ -246,7 +245,7 @@ class Session(Generic[T]):
         return ends
 
     def _checked_rest(self, records: Sequence[Outgoing], queues: Iterable[_Queue[T]]) -> int:
-        """How many bytes are left; raises TransactionThrottled where they would keep the transaction open for long."""
+        """The bytes left to send; raises TransactionThrottled when these would keep the transaction open for long."""
         left = (records[index] for queue in queues for index in queue.indexes[queue.next :])
         rest = sum(len(record.key or b"") + len(record.value or b"") for record in left)
         if self.requests.allowance.is_too_much(rest * REST_FACTOR):
@@ -254,7 +253,7 @@ class Session(Generic[T]):
         return rest
 
     def _encode(self, records: Sequence[Outgoing], partition: TopicPartition, queue: _Queue[T], limit: int) -> None:
-        """The next batch: as many records as fit."""
+        """Encode the next batch: as many records as fit."""
         sequence, first = self.sequences.get(partition, 0), queue.next
         batch = self.requests.encode(records, queue.indexes, first, sequence, min(limit, BATCH_BYTES_MAX))
         self.sequences[partition] = (sequence + batch.records) % SEQUENCES
@@ -264,7 +263,7 @@ class Session(Generic[T]):
     def _judge(
         self, answers: Mapping[TopicPartition, AppendAnswer], queues: Mapping[TopicPartition, _Queue[T]]
     ) -> dict[TopicPartition, str]:
-        """Which partitions' batches are to be sent again, and why; raises what ends the delivery."""
+        """The partitions with a batch to be sent again, and why; raises errors that end the delivery."""
         again: dict[TopicPartition, str] = {}
         refused: dict[TopicPartition, AppendAnswer] = {}
         for partition, answer in answers.items():
@@ -296,14 +295,14 @@ class Session(Generic[T]):
 
 
 class PartitionTurns:
-    """Who writes to a partition now: one at a time, the others in the order of their calls."""
+    """The turns of writers to a partition: one writer at a time, the others in the order of the calls."""
 
     def __init__(self) -> None:
         self._locks: dict[TopicPartition, asyncio.Lock] = {}
 
     @asynccontextmanager
     async def at(self, partitions: Iterable[TopicPartition]) -> AsyncIterator[None]:
-        """Wait for the turn at each of the partitions, and keep it until the end of the block."""
+        """Wait for the turn at each of the partitions, and hold the turns until the end of the block."""
         async with AsyncExitStack() as held:
             for partition in sorted(partitions):  # all in one order, so nobody waits in a circle
                 await held.enter_async_context(self._locks.setdefault(partition, asyncio.Lock()))
@@ -311,8 +310,8 @@ class PartitionTurns:
 
 
 class Appends(Generic[T]):
-    """An ``Appender``. Its calls share a session, which is made when there is none; a call that fails ends it for those
-    behind it, and those beside it go on in it. ``connect``: to write to these topics.
+    """An ``Appender``. The calls share a session, made when there is none. A failed call ends the session for later
+    calls; calls under way go on in the old session. ``connect``: opens requests for writing to topics.
     """
 
     def __init__(
@@ -325,7 +324,7 @@ class Appends(Generic[T]):
         self._opening = asyncio.Lock()
         self._session: Session[T] | None = None
         self._calls: dict[Session[T], int] = {}
-        """How many calls are under way in each session that is open."""
+        """The number of calls under way in each open session."""
         self.closed = False
 
     async def append(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
@@ -341,7 +340,7 @@ class Appends(Generic[T]):
                 groups = await session.plan(records, deadline)
                 return await session.deliver(records, groups, deadline)
             except BaseException as error:
-                # What became of a batch is not known, so the sequence numbers can't go on from it.
+                # The outcome of a batch is not known, so the sequence numbers can't go on from there.
                 if self._session is session:
                     self._session = None
                 if isinstance(error, RecordsRefused):

@@ -1,13 +1,13 @@
 """A broker in a folder: topics in RocksDB, for one process at a time, with atomic and durable transactions.
 
-A transaction is held by its caller and written at once: it is one write of the store, guarded by the producer's epoch,
-so nothing is ever open, aborted or half visible, and offsets have no holes but trimmed ones. What was acknowledged
-survives kill -9; it survives the death of the machine as far as the operating system had written it. Retention and
-compaction are not carried out; topics are never created by a write. A topic created with ``TABLE_CONFIG`` is kept by
-key, in the same write as the rest of a transaction.
+The caller holds the records of a transaction. The transaction is one write of the store, guarded by the producer's
+epoch, so no transaction is ever open, aborted or half visible, and offsets have no holes but trimmed ones. Acknowledged
+records survive kill -9. Acknowledged records survive the death of the machine as far as the operating system had
+written them. Retention and compaction are not carried out; a write never creates a topic. A topic created with
+``TABLE_CONFIG`` is kept by key, in the same write as the rest of a transaction.
 
-All ``EmbeddedBroker`` objects of a process that name the same folder share one store, in any thread and on any loop;
-the last to close lets go of it. Small steps of the store are done on the loop, large ones in a thread.
+All ``EmbeddedBroker`` objects of a process for the same folder share one store, in any thread and on any loop; the last
+object to close lets go of the store. Small steps of the store are done on the loop, large steps in a thread.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ THREADS: Final = 4  # of each broker, made when there is work; the store takes o
 
 
 class _Shared:
-    """The store of one folder in this process, and who waits for records in it."""
+    """The store of one folder in this process, and the readers that wait for records."""
 
     def __init__(self, folder: Path) -> None:
         self.store = TopicStore.open(folder)
@@ -64,19 +64,19 @@ class _Shared:
         self._waiting: dict[asyncio.Future[None], frozenset[TopicPartition]] = {}
 
     def wait_for(self, sources: frozenset[TopicPartition]) -> "asyncio.Future[None]":
-        """A future of the running loop that is done at the next change of one of these partitions."""
+        """A future of the running loop, done at the next change of one of the partitions."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._waiting[news] = sources
         return news
 
     def forget(self, news: "asyncio.Future[None]") -> None:
-        """Nobody waits for it any more."""
+        """Forget a future: nobody waits any more."""
         with self._lock:
             self._waiting.pop(news, None)
 
     def wake(self, sources: Collection[TopicPartition] | None = None) -> None:
-        """Tell those who wait for these partitions (None: all); from any thread."""
+        """Tell the readers that wait for the partitions (None: all readers); from any thread."""
         with self._lock:
             woken = [
                 news for news, watched in self._waiting.items() if sources is None or not watched.isdisjoint(sources)
@@ -135,14 +135,14 @@ class EmbeddedBroker:
         self._threads = _threads()
 
     async def open(self) -> None:
-        """Open the folder, make it if there is none. Raises StoreError; EmbeddedInUse when another process has it."""
+        """Open the folder, or make a new one. Raises StoreError; EmbeddedInUse when another process uses the folder."""
         if self._held is not None:
             return
         opening = asyncio.ensure_future(self._in_thread(functools.partial(_acquire, self.folder)))
         try:
             self._held = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # The thread goes on; what it will have opened is nobody's.
+            # The thread goes on, and nobody will use the opened store: release the store.
             opening.add_done_callback(functools.partial(_release_unwanted, self.folder))
             raise
         finally:
@@ -150,7 +150,7 @@ class EmbeddedBroker:
                 self._end_threads()
 
     async def close(self) -> None:
-        """Let go; a second call does nothing. Whoever waits in a fetch of this folder looks again."""
+        """Let go; a second call does nothing. Readers that wait in a fetch of this folder look again."""
         shared, self._held = self._held, None
         if shared is not None:
             shared.wake()
@@ -160,7 +160,7 @@ class EmbeddedBroker:
                 self._end_threads()
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """The topics among these that exist."""
+        """The topics among the given names that exist."""
         known = self._store.topics()
         return {name: TopicDescription(*known[name]) for name in topics if name in known}
 
@@ -169,11 +169,11 @@ class EmbeddedBroker:
         return {name: topic.partitions for name, topic in (await self.describe(topics)).items()}
 
     async def lacking(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
-        """None."""
+        """No right is lacking."""
         return Lacking()
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
-        """Create topics; existing ones stay as they are."""
+        """Create topics; existing topics stay unchanged."""
         store = self._store
         for spec in [complete_spec(spec) for spec in specs]:
             await self._write(functools.partial(store.create, spec.name, spec.partitions, spec.config), large=True)
@@ -187,14 +187,14 @@ class EmbeddedBroker:
         }
 
     async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """See the protocol; there is no index, so the records are looked at, in a thread."""
+        """See the protocol. There is no index: a thread looks at the records."""
         store, found = self._store, {}
         for source, timestamp in times.items():
             found[source] = await self._in_thread(functools.partial(store.offset_at, *source, timestamp))
         return found
 
     async def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:  # noqa: ARG002  # there is none
-        """There are no consumer groups."""
+        """A group that does not exist: the broker has no consumer groups."""
         return GroupOffsets("Dead", is_live=False, offsets={})
 
     async def reader(self, positions: Mapping[TopicPartition, int]) -> "EmbeddedReader":
@@ -204,12 +204,12 @@ class EmbeddedBroker:
         return reader
 
     async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> "EmbeddedProducer":  # noqa: ARG002  # no transaction is ever open
-        """A new producer; fences all older ones, after the write that one of them is at."""
+        """A new producer; fences all older producers, after a write that is under way."""
         epoch = await self._write(functools.partial(self._store.bump_epoch, transactional_id))
         return EmbeddedProducer(self, Guard(transactional_id, epoch))
 
     def table(self, topic: str, partition: int) -> "EmbeddedTable | None":
-        """A partition of a topic that is kept by key; None for a log. Raises UnknownTopic."""
+        """A partition of a topic, kept by key; None for a log. Raises UnknownTopic."""
         found = _translate_errors(functools.partial(self._store.table, topic, partition))
         return None if found is None else EmbeddedTable(found)
 
@@ -241,7 +241,7 @@ class EmbeddedBroker:
         return await self._write(step, large=large)
 
     async def _write(self, step: Callable[[], T], *, large: bool = False) -> T:
-        """Do a step of the store; in a thread when it is large or would wait for one that is."""
+        """Do a step of the store; in a thread when the step is large or when a thread is writing."""
         if large or self._store.writing:
             return await self._in_thread(step)
         return _translate_errors(step)
@@ -250,13 +250,13 @@ class EmbeddedBroker:
         return await asyncio.get_running_loop().run_in_executor(self._threads, _translate_errors, step)
 
     def _end_threads(self) -> None:
-        """They end when they are through; the broker may be opened again."""
+        """Let the threads end after the last job; the broker may be opened again."""
         threads, self._threads = self._threads, _threads()
         threads.shutdown(wait=False)
 
 
 class EmbeddedReader:
-    """A ``Reader`` of an embedded broker. What it knows is its positions."""
+    """A ``Reader`` of an embedded broker. A reader knows positions, and nothing else."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
@@ -265,7 +265,7 @@ class EmbeddedReader:
         self._turn = 0
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read from these places, and no others."""
+        """Read from these positions, and no others."""
         self._positions = {TopicPartition(*source): offset for source, offset in positions.items()}
 
     def position(self, source: TopicPartition) -> int:
@@ -282,11 +282,11 @@ class EmbeddedReader:
             if self._closed:
                 raise BrokerError("the reader was closed")
             shared = self._broker._shared
-            # Registered before it looks: an append between the look and the wait is not missed.
+            # Registered before the look: an append between the look and the wait is not missed.
             news = shared.wait_for(frozenset(asked))
             try:
                 found = await self._look(shared.store, asked, records_max)
-                # An ``assign`` meanwhile makes a batch of a place that is not read any more worthless.
+                # After an ``assign`` meanwhile, a batch of a partition that is no longer read is worthless.
                 fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
                 for batch in fresh:
                     self._positions[batch.source] = batch.offset_next
@@ -300,13 +300,13 @@ class EmbeddedReader:
                 shared.forget(news)
 
     async def close(self) -> None:
-        """Let go; a fetch that waits ends with an error."""
+        """Let go; a waiting fetch ends with an error."""
         self._closed = True
         if self._broker._held is not None:
             self._broker._held.wake(self._positions)
 
     async def _look(self, store: TopicStore, asked: Mapping[TopicPartition, int], records_max: int) -> list[Batch]:
-        """What is there now, in bites that leave the loop its turns; each time another partition comes first."""
+        """Read present records in bites, with turns of the loop between; each call begins with another partition."""
         order = list(asked)
         self._turn = (self._turn + 1) % max(1, len(order))
         room = records_max
@@ -334,7 +334,7 @@ class EmbeddedReader:
 
 
 class EmbeddedProducer:
-    """A ``Producer`` at one epoch of its transactional id."""
+    """A ``BrokerProducer`` at one epoch of a transactional id."""
 
     def __init__(self, broker: EmbeddedBroker, guard: Guard) -> None:
         self._broker = broker
@@ -342,7 +342,7 @@ class EmbeddedProducer:
         self._usable = True
 
     async def transact(self, records: Sequence[Outgoing], *, in_parts: bool = False) -> dict[TopicPartition, int]:  # noqa: ARG002  # nothing throttles
-        """See the protocol; it is decided by one write, so it never ends as aborted or unknown but by cancellation."""
+        """See the protocol. One write decides: nothing is aborted, and only a cancelled call has an unknown outcome."""
         if not self._usable:
             raise BrokerError("this producer is in use, was closed or has failed: make a new one")
         self._usable = False
@@ -370,7 +370,7 @@ class EmbeddedAppender:
                 raise BrokerError("the appender was closed")
             try:
                 return await self._broker._append(records, None)
-            except TransactionRefused as error:  # nothing was written, so none stands in front of the culprits
+            except TransactionRefused as error:  # nothing was written, so every record is a culprit
                 raise TransactionRefused(str(error), range(len(records))) from error
 
     async def close(self) -> None:
@@ -379,7 +379,8 @@ class EmbeddedAppender:
 
 
 class EmbeddedTable:
-    """A ``Table`` of what is committed. A large transaction that is being written in a thread is not seen, or whole.
+    """A ``Table`` of committed values. While a thread writes a large transaction, a call sees none or all of the
+    values.
 
     Raises StoreError, also when the last broker of the folder was closed.
     """
@@ -419,7 +420,7 @@ def _value_bytes(records: Sequence[Outgoing]) -> int:
 
 
 def _translate_errors(step: Callable[[], T]) -> T:
-    """Do a step; what the store raises leaves as the protocol's errors."""
+    """Do a step; errors of the store leave as errors of the protocol."""
     try:
         return step()
     except TopicMissing as error:

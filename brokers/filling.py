@@ -1,4 +1,4 @@
-"""PURE. Records to be written, sorted by partition and put into a batch: what is done for each of them."""
+"""PURE. Records to be written, sorted by partition and put into a batch: the work for each record."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ def by_partition(records: Sequence[Outgoing]) -> dict[TopicPartition, list[int]]
     partition = -1
     found: list[int] = []
     for index, record in enumerate(records):
-        if record.partition != partition or record.topic != topic:  # often they are those of the record before
+        if record.partition != partition or record.topic != topic:  # often the same as of the record before
             topic, partition = record.topic, record.partition
             found = places.setdefault((topic, partition), [])
         found.append(index)
@@ -22,10 +22,10 @@ def by_partition(records: Sequence[Outgoing]) -> dict[TopicPartition, list[int]]
 
 
 def fill(append: Callable[..., Any], records: Sequence[Outgoing], indexes: Sequence[int], first: int) -> int:
-    """Give a batch's ``append`` as many of the indexed records from ``first`` on as it takes: how many these are.
+    """Give ``append`` of a batch the indexed records from ``first`` on, as many as fit. Returns the number of records.
 
-    It is called with the record's number in the batch, timestamp, key, value and headers as a list, and returns None
-    for one that has no place any more.
+    ``append`` takes the record's number in the batch, timestamp, key, value and headers as a list, and returns None for
+    a record that has no place any more.
     """
     count = 0
     for at in range(first, len(indexes)):

@@ -1,6 +1,6 @@
-"""PURE. Structures that users fill in: each field is checked by name, type and bounds when one is made.
+"""PURE. Structures that users fill in. A new structure checks each field by name, type and bounds.
 
-A wrong one is refused as SettingsError in one sentence: what is wrong, what was seen, what is allowed, what to do.
+SettingsError refuses a wrong field in one sentence: the mistake, the value seen, the values allowed, the remedy.
 """
 
 import collections.abc
@@ -21,16 +21,16 @@ WORDS: Final = {
 """How truth is written in text, in any case of letters."""
 
 LISTED_MAX: Final = 12
-"""A structure with more fields does not name them all in an error."""
+"""An error lists the fields of a structure only when the structure has no more fields."""
 
 
 class _ByName(msgspec.StructMeta):
-    """Refuses what is no field as SettingsError, with the name that was probably meant."""
+    """Refuses an unknown field as SettingsError, with the name that was probably meant."""
 
     if not TYPE_CHECKING:  # checkers go by the fields
 
         def __call__(cls, *values: Any, **named: Any) -> Any:  # noqa: N805  # of a metaclass
-            """Make one."""
+            """Make a structure."""
             for name in named:
                 if name not in cls.__struct_fields__:
                     raise SettingsError(unknown_field(cls, name))
@@ -42,7 +42,7 @@ class _ByName(msgspec.StructMeta):
 
 
 class Options(msgspec.Struct, frozen=True, metaclass=_ByName):
-    """The base of such structures."""
+    """The base of structures that users fill in."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(type(self)):
@@ -50,11 +50,11 @@ class Options(msgspec.Struct, frozen=True, metaclass=_ByName):
 
 
 def check(field: msgspec.structs.FieldInfo, value: Any, where: str) -> None:
-    """Raises SettingsError for a value that a field does not take; ``where``: how it was given."""
+    """Raises SettingsError for a value that a field does not take; ``where``: how the value was given."""
     try:
         msgspec.convert(value, field.type)
     except TypeError:
-        return  # a type that is no data, as a function: whoever uses it judges
+        return  # a type of no data, like a function: the user of the value judges
     except msgspec.ValidationError:
         is_shown = isinstance(value, str | int | float | None) and not (is_sensitive(field) or _is_structure(field))
         seen = repr(value) if is_shown else f"a {type(value).__name__}"
@@ -65,7 +65,7 @@ def check(field: msgspec.structs.FieldInfo, value: Any, where: str) -> None:
 
 
 def from_text(field: msgspec.structs.FieldInfo, text: str) -> Any:
-    """What a text stands for in a field; the text itself where it stands for nothing, which ``check`` refuses."""
+    """Read the value of a field from text. Text without a meaning is returned unchanged: ``check`` refuses the text."""
     kinds = _members(field.type)
     if types.NoneType in kinds and (text == "" or (text.lower() == "none" and not is_sensitive(field))):
         return None
@@ -81,24 +81,24 @@ def from_text(field: msgspec.structs.FieldInfo, text: str) -> Any:
 
 
 def is_sensitive(field: msgspec.structs.FieldInfo) -> bool:
-    """Whether its value is never shown."""
+    """Whether errors hide the value of a field."""
     return "password" in field.name
 
 
 def _is_structure(field: msgspec.structs.FieldInfo) -> bool:
-    """Whether its value has fields: what is given in its place may be meant for a sensitive one."""
+    """Whether a field takes a structure. A value in place of the structure may be meant for a sensitive field."""
     return any(isinstance(kind, type) and issubclass(kind, msgspec.Struct) for kind in _members(field.type))
 
 
 def near(name: str, known: Collection[str]) -> str | None:
-    """The known name that was probably meant: one that is spelt alike, or the only one that goes on from it."""
+    """The known name that was probably meant: of similar spelling, or the only known name that continues ``name``."""
     alike = difflib.get_close_matches(name, known, 1, 0.75)
     longer = [one for one in known if one.startswith(f"{name}_")]
     return alike[0] if alike else longer[0] if len(longer) == 1 else None
 
 
 def unknown_field(kind: type[msgspec.Struct], name: str) -> str:
-    """What is said of a field that is none."""
+    """The text of an error about an unknown field."""
     known = kind.__struct_fields__
     meant = near(name, known)
     fields = ", ".join(known) if len(known) <= LISTED_MAX else "listed in docs/settings.md"
@@ -108,7 +108,7 @@ def unknown_field(kind: type[msgspec.Struct], name: str) -> str:
 
 
 def words_of(kind: Any) -> str:
-    """What a type allows, in words."""
+    """The values that a type allows, in words."""
     if typing.get_origin(kind) is typing.Annotated:
         bare, *notes = typing.get_args(kind)
         note = next((note for note in notes if isinstance(note, msgspec.Meta)), msgspec.Meta())

@@ -1,5 +1,5 @@
-"""PURE. Which partition of a topic a key goes to, as other Kafka clients choose it: so a key lies in one partition
-whoever writes it. See docs/partitioners.md.
+"""PURE. The partition of a topic for a key, as other Kafka clients choose the partition. So a key lies in one
+partition, whichever client writes the key. See docs/partitioners.md.
 
 Sources: murmur2 as in Kafka's ``org.apache.kafka.common.utils.Utils`` (32 bits, seed 0x9747b28c); librdkafka's
 ``rd_kafka_msg_partitioner_consistent`` (CRC-32 of the key, unsigned).
@@ -27,7 +27,7 @@ _MASK = 0xFFFFFFFF
 
 @lru_cache(maxsize=65_536)
 def murmur2(data: bytes) -> int:
-    """The hash, as an unsigned 32-bit integer."""
+    """The hash of the data, as an unsigned 32-bit integer."""
     length = len(data)
     h = (0x9747B28C ^ length) & _MASK
     whole = length & ~3
@@ -54,26 +54,27 @@ def partition_of_key(key: bytes, partitions: int) -> int:
 def partition_by_crc32(key: bytes, partitions: int) -> int:
     """The partition in ``[0, partitions)`` of a key, by CRC-32.
 
-    An empty key goes to partition 0 (librdkafka's ``consistent``), so that its records keep their order. Clients with
-    librdkafka's default, ``consistent_random``, send it anywhere: for them an empty key is no key.
+    An empty key goes to partition 0 (librdkafka's ``consistent``), so the records keep their order. Clients with
+    librdkafka's default, ``consistent_random``, take an empty key for no key and send the record anywhere.
     """
     return zlib.crc32(key) % partitions
 
 
 MURMUR2: Final = "murmur2"
 BY_NAME: Final[Mapping[str, PartitionOfKey]] = {MURMUR2: partition_of_key, "crc32": partition_by_crc32}
-"""The partitioners that have a name. The first one is that of a topic of which nothing is said."""
+"""The partitioners with a name. The first partitioner is the default of a topic."""
 
 
 def name_of(partitioner: Partitioner) -> str:
-    """What a partitioner is called, for people."""
+    """The name of a partitioner, for people."""
     return partitioner if isinstance(partitioner, str) else getattr(partitioner, "__qualname__", repr(partitioner))
 
 
 def check_partitioner(partitioner: Partitioner, topic: str) -> PartitionOfKey:
-    """The function of a topic's partitioner; one of the user's own raises OutputRefused for what is no partition.
+    """The function of a topic's partitioner. A user's function then raises OutputRefused for a result that is no
+    partition.
 
-    Raises SettingsError for what is no partitioner.
+    Raises SettingsError for a value that is no partitioner.
     """
     if isinstance(partitioner, str) and partitioner in BY_NAME:
         return BY_NAME[partitioner]

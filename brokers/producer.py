@@ -1,21 +1,23 @@
-"""The transactional producer: transactions whose outcome is always known or named unknown. Every adapter's is this one.
+"""The transactional producer of every adapter: the outcome of each transaction is known, or named unknown.
 
-How each step may end, and what is done then:
+The possible ends of each step, and the reaction:
 
-- AddPartitions, Produce: what may be taken later is asked again; a refusal for good names its batch's records; a lost
-  answer ends the transaction. Whatever happens here, no commit was asked for: nothing of it becomes visible.
-- EndTxn(commit) is sent once. No sure answer means that the outcome is unknown. It is not sent again on a new
-  connection: a commit that is still under way could then end the *next* transaction of the same epoch.
-- "Fenced" is also what Kafka says when a transaction ran into its time limit; the coordinator is asked which it was.
+- AddPartitions, Produce: a request that may be taken later is sent again. A refusal for good names the records of the
+  batch. A lost answer ends the transaction. No commit was asked for, so nothing of the transaction becomes visible.
+- EndTxn(commit) is sent again only after an answer that nothing was carried out. Without a sure answer the outcome is
+  unknown. A second commit on a new connection would be wrong: a commit still under way could end the *next* transaction
+  of the same epoch.
+- Kafka also says "fenced" when a transaction ran into the time limit. The coordinator tells the two cases apart.
 
-The producer is spent after any of these; the next one has a new epoch, which late requests of this one do not have.
+The producer is spent after each of these failures. The next producer has a new epoch; late requests of the spent
+producer have the old epoch.
 
-A transaction that failed is left open: the next producer of the id aborts it, under its own epoch. To abort it here
-would be wrong where a batch is still under way and the broker does not verify batches (Kafka before 3.6): the batch
-would arrive behind the marker of the abort, and the next transaction of this epoch would commit it.
+A transaction that failed is left open: the next producer of the id aborts the transaction, under a new epoch. An abort
+here would be wrong where a batch is still under way and the broker does not verify batches (Kafka before 3.6): the
+batch would arrive behind the marker of the abort, and the next transaction of this epoch would commit the batch.
 
-All of an epoch is asked of the node that gave it: what a transaction coordinator answers counts from no other one. When
-that node does not answer, or coordinates no more, the producer is spent.
+All requests of an epoch go to the node that gave the epoch: the answer of any other transaction coordinator does not
+count. When the node does not answer, or coordinates no more, the producer is spent.
 """
 
 import asyncio
@@ -42,7 +44,7 @@ ABORTED: Final = frozenset({"PrepareEpochFence", "PrepareAbort", "CompleteAbort"
 
 
 class IdState(NamedTuple):
-    """What a coordinator knows of a transactional id, seen from one of its producers; ``state`` as Kafka names it."""
+    """A coordinator's knowledge of a transactional id, relative to a producer; ``state`` has Kafka's names."""
 
     is_same_producer_id: bool
     epochs_later: int
@@ -50,7 +52,7 @@ class IdState(NamedTuple):
 
 
 class TransactionRequests(BatchRequests[T], Protocol[T]):
-    """The requests of a producer id under a transactional id, which go to its coordinator."""
+    """The requests of a producer id under a transactional id, for the coordinator of the id."""
 
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> AppendAnswer:
         """AddPartitionsToTxn: begins the transaction."""
@@ -59,11 +61,11 @@ class TransactionRequests(BatchRequests[T], Protocol[T]):
         """EndTxn: commits the transaction."""
 
     async def describe(self, deadline: Deadline) -> tuple[AppendAnswer, IdState | None]:
-        """DescribeTransactions (KIP-664). DONE and None: the id was forgotten because it was idle for days."""
+        """DescribeTransactions (KIP-664). DONE and None: the id was idle for days, and Kafka forgot the id."""
 
 
 class TransactionalProducer(Generic[T]):
-    """One transactional id at one epoch: a ``Producer``."""
+    """A ``BrokerProducer``: one transactional id at one epoch."""
 
     def __init__(self, requests: TransactionRequests[T], transactional_id: str, transaction_timeout_ms: int) -> None:
         self.requests = requests
@@ -87,12 +89,12 @@ class TransactionalProducer(Generic[T]):
         return ends
 
     async def close(self) -> None:
-        """Let go of the connections; a transaction that is open is aborted by its time limit or the next producer."""
+        """Close the connections. The time limit, or the next producer, aborts a transaction that is still open."""
         self._usable, self.closed = False, True
         await self.requests.close()
 
     async def _write(self, records: Sequence[Outgoing], *, in_parts: bool) -> dict[TopicPartition, int]:
-        """Begin a transaction, and write into it. Returns what ``Session.deliver`` does."""
+        """Begin a transaction and write records. Returns the offset behind each partition's last record."""
         started = asyncio.get_running_loop().time()
         deadline = self.requests.deadline(f"the transaction of {self._id!r}", self._timeout_ms)
         self._opened = None
@@ -136,18 +138,18 @@ class TransactionalProducer(Generic[T]):
         raise TransactionUnknown(f"no sure answer to the commit of {self._id!r}: {answer.problem}")
 
     async def _fenced(self) -> BrokerError:
-        """What "fenced" means: a newer producer, or a transaction that Kafka aborted because it took too long."""
+        """The meaning of "fenced": a newer producer, or a transaction that Kafka aborted at the time limit."""
         open_ms = 0.0 if self._opened is None else (asyncio.get_running_loop().time() - self._opened) * 1000
-        # Kafka ends no transaction before its time limit, and ours is counted from before Kafka's began.
+        # Kafka ends no transaction before the time limit, and the time here counts from before Kafka's began.
         if open_ms < self._timeout_ms or await self._was_replaced():
             return ProducerFenced(f"a newer producer of the transactional id {self._id!r} exists")
         return TransactionAborted(f"aborted by the broker: it took longer than {self._timeout_ms} ms")
 
     async def _was_replaced(self) -> bool:
-        """Whether a newer producer exists. This one had a transaction open when it was told of a newer epoch.
+        """Whether a newer producer exists. This producer had a transaction open when Kafka named a newer epoch.
 
-        A transaction that takes too long is aborted under the next epoch. A newer producer aborts an open one in the
-        same way and then takes one more epoch for itself.
+        Kafka aborts a transaction at the time limit under the next epoch. A newer producer aborts an open transaction
+        in the same way and then takes one more epoch.
         """
         deadline = self.requests.deadline("asking for the state of a transactional id")
         with contextlib.suppress(BrokerError):
@@ -160,4 +162,4 @@ class TransactionalProducer(Generic[T]):
                 if answer.verdict not in SENT_AGAIN and answer.verdict is not Verdict.LOST:
                     break
                 await deadline.pause(answer.problem)
-        return True  # not to know is no reason to fence whoever it may be
+        return True  # not known: going on might fence a rightful producer

@@ -1,25 +1,26 @@
-"""What the runtime asks of a broker. Three adapters keep it; one conformance suite checks all three.
+"""The broker as the runtime sees it. Three adapters implement the protocol; one conformance suite checks all three.
 
-Left out on purpose: joining consumer groups (ranges belong to members by our own events), compression, partitioners
-(the runtime names the partition of everything it sends).
+Left out on purpose: joining consumer groups (our own events give ranges to members), compression, partitioners (the
+runtime names the partition of every record).
 
-Semantics that every adapter owes:
+Every adapter owes the same semantics:
 
 - A reader sees committed records only, in offset order, and never past an open transaction. Offsets have holes;
   ``position`` is the place to read next and passes holes, also at the end of a partition.
-- ``producer`` fences: every older producer of the id gets ``ProducerFenced`` from then on, its open transaction
-  is aborted, and its last decided one is visible to ``watermarks``-bounded reads before ``producer`` returns.
-- ``transact`` makes all its records visible together or none.
-- What is written outside of transactions goes through an ``Appender``, in order per partition. No appender waits for
-  another one: each has a session of its own.
-- A topic created with ``state.tables.TABLE_CONFIG`` is kept by key by a broker that can, and is a log like any other at
-  one that can't: ``table`` tells which. What is kept by key can't be read by a reader.
-- ``watermarks().high`` is the high watermark (not the last stable offset). Everything that was acknowledged before the
-  call lies below it: a leader that was deposed and still answers is told from the true one.
-- The offset of an own append is the surest end of a log: only its true leader can acknowledge the append, and all that
-  was acknowledged before lies below it. ``append`` returns it. What decides who may commit, and from where,
+- ``producer`` fences: every older producer of the id gets ``ProducerFenced`` from then on, and an open transaction of
+  the id is aborted. The last decided transaction is visible to ``watermarks``-bounded reads before ``producer``
+  returns.
+- ``transact`` makes all records visible together, or none.
+- Writes outside of transactions go through an ``Appender``, in order per partition. Each appender has a session of its
+  own, so no appender waits for another.
+- A topic created with ``state.tables.TABLE_CONFIG`` is kept by key by some brokers, and is a log like any other for the
+  rest: ``table`` tells the two apart. A reader can't read a topic that is kept by key.
+- ``watermarks().high`` is the high watermark (not the last stable offset). Every record acknowledged before the call
+  lies below: the adapter tells a deposed leader that still answers from the true leader.
+- The offset of an own append is the surest end of a log, and ``append`` returns the offset. Only the true leader can
+  acknowledge an append, and every record acknowledged before lies below. The decision who may commit, and from where,
   rests on these offsets alone.
-- Every call is bounded in time by the adapter's own settings and raises ``BrokerTimeout`` when that runs out.
+- The adapter's own settings bound every call in time. A call raises ``BrokerTimeout`` when the time is over.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +51,7 @@ class Watermarks(NamedTuple):
 
 
 class ConsumerRecord(Protocol):
-    """A record as read. Attribute names are those of the Kafka clients, so that theirs can be handed through."""
+    """A record as read. Attributes have the names of the Kafka clients, so the clients' records fit."""
 
     @property
     def offset(self) -> int: ...
@@ -65,9 +66,9 @@ class ConsumerRecord(Protocol):
 
 
 class Batch(NamedTuple):
-    """Records of one partition in offset order, and the reader's position behind them (which passes holes).
+    """Records of one partition in offset order, and the reader's position behind the records and any holes.
 
-    May be empty of records: then only the position moved.
+    ``records`` may be empty: then only the position moved.
     """
 
     source: TopicPartition
@@ -76,11 +77,11 @@ class Batch(NamedTuple):
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A record to be written. ``timestamp`` is in ms since the epoch; None lets the broker adapter stamp it.
+    """A record to be written. ``timestamp`` is in ms since the epoch; None lets the broker adapter stamp the record.
 
-    ``origin``: the value of its provenance header, which comes behind the ``given_headers``; empty: it has none.
+    ``origin``: the value of the provenance header, which comes behind the ``given_headers``; empty: no header.
 
-    It is in no circle, so that the garbage collection need not look at it, nor at what is in it: there are many.
+    A record is in no reference cycle: the garbage collection may skip the many records and their parts.
     """
 
     topic: str
@@ -93,12 +94,12 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def headers(self) -> Headers:
-        """All of them, as they are written."""
+        """All headers, as written."""
         return (*self.given_headers, (HEADER, self.origin)) if self.origin else self.given_headers
 
 
 class Replication(NamedTuple):
-    """How many brokers keep each partition of a topic, at least, and how many brokers there are."""
+    """The least number of brokers that keep a partition of a topic, and the number of brokers."""
 
     replicas: int
     brokers: int
@@ -107,8 +108,8 @@ class Replication(NamedTuple):
 class TopicDescription(NamedTuple):
     """A topic that exists. ``config`` holds at least cleanup.policy, retention.ms and max.message.bytes, as text.
 
-    ``identity``: no other topic ever has it, the next one of the same name neither; "": the broker does not tell.
-    ``replication``: None where there is none.
+    ``identity``: no other topic ever has the same, not even the next topic of the name; "": the broker does not tell.
+    ``replication``: None where a broker does not replicate.
     """
 
     name: str
@@ -119,8 +120,8 @@ class TopicDescription(NamedTuple):
 
 
 class GroupOffsets(NamedTuple):
-    """What a consumer group has committed. ``state``: what the broker calls its state; ``is_live``: it has members, or
-    may have. ``offsets``: of each partition that was asked for and has one, the offset to be read next.
+    """The committed offsets of a consumer group. ``state``: in the broker's words; ``is_live``: the group has members,
+    or may have. ``offsets``: the next offset to read of each wanted partition that has a commit.
     """
 
     state: str
@@ -129,7 +130,7 @@ class GroupOffsets(NamedTuple):
 
 
 class TopicSpec(NamedTuple):
-    """A topic to be created. ``replicas``: as many brokers keep each partition; None: the broker's default."""
+    """A topic to be created. ``replicas``: the number of brokers that keep a partition; None: the broker's default."""
 
     name: str
     partitions: int
@@ -138,20 +139,20 @@ class TopicSpec(NamedTuple):
 
 
 class BrokerError(Exception):
-    """The family of what an adapter raises. Nothing of a client library leaves an adapter."""
+    """The family of errors that an adapter raises. No error of a client library leaves an adapter."""
 
 
 class AuthenticationRefused(BrokerError):
-    """The cluster, or this client, refuses the other: a log-in or a certificate. Asking again would be refused again.
+    """The cluster or the client refuses the other: a log-in or a certificate. Another try would be refused again.
 
-    The message names the address, what was refused and why, never a secret.
+    The message names the address, the refused thing and the reason, never a secret.
     """
 
 
 class NotAuthorized(BrokerError):
-    """ACLs do not allow something. Nothing was changed by what was asked; it works once the rights are there.
+    """ACLs do not allow a request. The request changed nothing; the same request succeeds once the rights are there.
 
-    ``rights``: what is missing, at least one; ``principal``: who lacks it, None where the client can't know.
+    ``rights``: the missing rights, at least one; ``principal``: the client without them; None: not known.
     """
 
     def __init__(self, rights: Sequence[Right], principal: str | None) -> None:
@@ -160,7 +161,7 @@ class NotAuthorized(BrokerError):
 
 
 class BrokerTimeout(BrokerError):
-    """No answer in time, or no connection. What was asked for may or may not have happened."""
+    """No answer in time, or no connection. The request may have been carried out or not."""
 
 
 class ProducerFenced(BrokerError):
@@ -168,8 +169,8 @@ class ProducerFenced(BrokerError):
 
 
 class ProducerForgotten(ProducerFenced):
-    """The broker does not know the producer: it did nothing for ``transactional.id.expiration.ms``, or a newer one
-    exists. Which of these, the broker does not say.
+    """The broker does not know the producer: the producer did nothing for ``transactional.id.expiration.ms``, or a
+    newer producer exists. The broker does not tell the two cases apart.
     """
 
 
@@ -178,14 +179,16 @@ class TransactionAborted(BrokerError):
 
 
 class TransactionThrottled(TransactionAborted):
-    """The same, because the broker throttles and it would stay open for long: it is to be sent in parts."""
+    """The transaction was aborted for sure: the broker throttles and would keep the transaction open for long. Send the
+    records in parts.
+    """
 
 
 class TransactionRefused(BrokerError):
     """The transaction was aborted for sure because the broker refused ``culprits``; the same would be refused again.
 
-    ``culprits`` are indexes into the records that were to be sent: at least one of them is refused for good, others may
-    have been refused only because they were sent in the same batch. ``is_untimely``: for their times.
+    ``culprits`` are indexes into the given records. At least one culprit is refused for good; others may have been
+    refused only because of the same batch. ``is_untimely``: refused for the times of the records.
     """
 
     def __init__(self, message: str, culprits: Sequence[int], *, is_untimely: bool = False) -> None:
@@ -194,11 +197,11 @@ class TransactionRefused(BrokerError):
 
 
 class TransactionUnknown(BrokerError):
-    """It is not known whether the transaction was committed. Make a new producer, then read the log to find out."""
+    """The outcome of the transaction is not known. Make a new producer, then read the log to find out."""
 
 
 class OffsetOutOfRange(BrokerError):
-    """The offset to be read does not exist (any more)."""
+    """The offset to be read does not exist, or no longer exists."""
 
     def __init__(self, source: TopicPartition, offset: int, watermarks: Watermarks) -> None:
         super().__init__(
@@ -209,27 +212,28 @@ class OffsetOutOfRange(BrokerError):
 
 
 class UnknownTopic(BrokerError):
-    """A topic or partition does not exist, or is another one than it was: deleted, and created anew under its name."""
+    """A topic or partition does not exist, or was deleted and created anew under the same name."""
 
 
 class CorruptRecord(BrokerError):
-    """A stored batch is damaged (checksum), uses a codec that is not installed, or is larger than can be fetched."""
+    """A stored batch is damaged (checksum), uses a codec that is not installed, or is too large to be fetched."""
 
 
 class Reader(Protocol):
-    """Reads committed records from the places it was given."""
+    """Reads committed records from given positions."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets on, and no others. What was prefetched elsewhere is dropped."""
+        """Read these partitions from these offsets on, and no others. Records prefetched elsewhere are dropped."""
 
     def position(self, source: TopicPartition) -> int:
-        """The offset to be read next; passes holes once ``fetch`` has passed them."""
+        """The offset to be read next; passes holes once ``fetch`` has passed the holes."""
 
     async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
-        """Batches of the named assigned partitions: what is there, else what comes within ``wait_ms``, else [].
+        """Batches of the named assigned partitions: records that are there, else records that come within ``wait_ms``,
+        else [].
 
-        At most ``records_max`` records in all. Partitions not named keep what was prefetched for them. Raises
-        OffsetOutOfRange, UnknownTopic, CorruptRecord, BrokerTimeout. ``[]`` does not say that there is no more: the
+        At most ``records_max`` records in all. Partitions not named keep their prefetched records. Raises
+        OffsetOutOfRange, UnknownTopic, CorruptRecord, BrokerTimeout. ``[]`` does not prove the end of a partition: the
         broker may be silent for some time, or lead the partition no more.
         """
 
@@ -238,16 +242,16 @@ class Reader(Protocol):
 
 
 class BrokerProducer(Protocol):
-    """One transactional id's producer. After any error it is of no use any more: close it and make a new one."""
+    """The producer of one transactional id. After any error, close the producer and make a new one."""
 
     async def transact(self, records: Sequence[Outgoing], *, in_parts: bool = False) -> Mapping[TopicPartition, int]:
-        """Write all records in one transaction; one call at a time. ``in_parts``: they may as well be sent in parts, so
-        TransactionThrottled is raised, too.
+        """Write all records in one transaction; one call at a time. ``in_parts``: the caller can send the records in
+        parts, so TransactionThrottled is raised, too.
 
-        Returns for each partition the offset behind the last record that it wrote there. A control record may follow,
-        so a reader that has read the transaction stands there or farther on. A partition is left out where the adapter
-        can't know. Raises ProducerFenced, TransactionAborted, TransactionRefused or TransactionUnknown. When cancelled,
-        the outcome is unknown too.
+        Returns for each partition the offset behind the last written record. A control record may follow, so a reader
+        that has read the transaction stands there or farther on. A partition is left out where the adapter can't know.
+        Raises ProducerFenced, TransactionAborted, TransactionRefused or TransactionUnknown. After a cancellation the
+        outcome is unknown, too.
         """
 
     async def close(self) -> None:
@@ -255,78 +259,78 @@ class BrokerProducer(Protocol):
 
 
 class Appender(Protocol):
-    """Writes outside of transactions: to a partition one call after the other. It waits for no other appender."""
+    """Writes outside of transactions: to a partition one call after the other. No appender waits for another."""
 
     async def append(self, records: Sequence[Outgoing]) -> Mapping[TopicPartition, int]:
-        """Write all, in order per partition; returns when all are acknowledged.
+        """Write all records, in order per partition; returns when all are acknowledged.
 
-        Calls for one partition wait for each other; those for others may go together. Returns for each partition the
-        offset behind the last record. A partition is left out where the adapter can't know. Bounded in time, with the
-        wait for the calls in front of it. After an error some may have been written, or may still be, behind what
-        is appended later; the next call may succeed. Raises TransactionRefused for records that are refused for good,
-        BrokerError. No culprit of a refusal was written; all in front of the culprits in their partition was, and
-        nothing behind them.
+        Calls for one partition wait for each other; calls for different partitions may go together. Returns for each
+        partition the offset behind the last record. A partition is left out where the adapter can't know. Bounded in
+        time, with the wait for the calls in front. After an error some records may have been written, or may still be
+        written, behind later appends; the next call may succeed. Raises TransactionRefused for records refused for
+        good, and BrokerError. No culprit of a refusal was written. Of a culprit's partition, all records in front of
+        the culprits were written, and no record behind them.
         """
 
     async def close(self) -> None:
-        """Let go of connections; bounded in time. Whoever is still at ``append`` gets a BrokerError."""
+        """Let go of connections; bounded in time. A caller that is still at ``append`` gets a BrokerError."""
 
 
 class Broker(Protocol):
     """A place with topics. Constructed without I/O; ``open`` connects."""
 
     is_alone: bool
-    """Whether it is one process's alone, and proves, once it is open, that no other one uses it."""
+    """Whether one process has the broker alone. An open broker proves that no other process uses the same data."""
     throttling: Throttling
-    """How it throttles this process: quotas."""
+    """The quotas of the broker for this process."""
 
     async def open(self) -> None:
-        """Connect. Raises BrokerTimeout, or StoreError for a local folder that can't be used."""
+        """Connect. Raises BrokerTimeout, or StoreError for an unusable local folder."""
 
     async def close(self) -> None:
         """Disconnect; bounded in time."""
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """The topics among these that exist."""
+        """The topics among the given names that exist."""
 
     async def partitions(self, topics: Collection[str]) -> dict[str, int]:
-        """How many partitions those of the topics have that exist. It takes no right to see their settings."""
+        """The number of partitions of each topic that exists. No right to see the topics' settings is needed."""
 
     async def lacking(self, rights: Sequence[Right]) -> Lacking:
-        """Those of the rights that this client lacks, as far as the broker tells; one without ACLs refuses none."""
+        """The given rights that this client lacks, as far as the broker tells. A broker without ACLs refuses none."""
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
-        """Create topics; one that exists already is left as it is. Returns when they can be used."""
+        """Create topics; an existing topic is left unchanged. Returns when all topics can be used."""
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
-        """Watermarks of partitions: see the semantics above. Raises UnknownTopic, and BrokerTimeout when too few of the
-        brokers that keep a partition say who leads it.
+        """Watermarks of partitions: see the semantics above. Raises UnknownTopic; raises BrokerTimeout when too few of
+        the brokers that keep a partition confirm the leader.
         """
 
     async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Of each partition the least offset whose record's timestamp is at or behind a time in ms; None: there is
-        none. Raises UnknownTopic.
+        """For each partition the least offset with a record timestamp at or behind a time in ms; None: no record.
+        Raises UnknownTopic.
         """
 
     async def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:
-        """What a consumer group has committed of these partitions, read without joining it; no group of that name:
-        nothing. What a transaction that is not decided yet would commit is waited for.
+        """The offsets of these partitions that a consumer group has committed, read without joining the group. An
+        unknown group has none. The call waits for the end of a transaction that would commit offsets of the group.
         """
 
     async def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
-        """A new reader, assigned to these places (which may be none)."""
+        """A new reader, assigned to these positions; no positions are fine, too."""
 
     async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> BrokerProducer:
-        """A new producer of the id, which fences all older ones (see the semantics above)."""
+        """A new producer of the id. The call fences all older producers (see the semantics above)."""
 
     def table(self, topic: str, partition: int) -> Table | None:
-        """A partition of a topic that the broker itself keeps by key, as it is committed; None: the topic is a log.
+        """A partition that the broker itself keeps by key, in the committed state; None: the topic is a log.
 
-        Plain calls from any thread. May raise UnknownTopic, and its methods StoreError.
+        Plain calls from any thread. May raise UnknownTopic; the table's methods may raise StoreError.
         """
 
     def appender(self) -> Appender:
-        """A new appender, made without I/O; it connects when it is first used. It ends when the broker is closed."""
+        """A new appender, made without I/O. The appender connects at the first use, and ends with the broker."""
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records below these offsets."""
+        """Delete the records below the given offsets."""

@@ -1,7 +1,7 @@
-"""What a broker refuses, and the settings of a topic that decide it: one rule for the embedded and simulated brokers.
+"""The records that a broker refuses, and the deciding settings: one rule for the embedded and simulated brokers.
 
-Kafka bounds a *batch* by ``max.message.bytes``; a record is refused here when it would be too large in a batch of its
-own, so that a record that passes here passes there too.
+Kafka bounds a *batch* by ``max.message.bytes``. The rule here refuses a record that would be too large in a batch of
+its own. So each record that passes here passes in Kafka.
 """
 
 import re
@@ -17,7 +17,7 @@ TOPIC_DEFAULTS: Final[Mapping[str, str]] = {
     "max.message.bytes": "1048588",
 }
 BATCH_OVERHEAD: Final = 61  # bytes: the header of a record batch, format 2
-RECORD_OVERHEAD: Final = 21  # bytes: the most that length, attributes, deltas and counts of one record take
+RECORD_OVERHEAD: Final = 21  # bytes: the most for length, attributes, deltas and counts of a record
 HEADER_OVERHEAD: Final = 10  # bytes: two lengths
 
 
@@ -25,7 +25,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def complete_spec(spec: TopicSpec) -> TopicSpec:
-    """The topic as it will be, settings completed by defaults; raises BrokerError for what Kafka would not create."""
+    """Complete the settings of a topic by defaults; raises BrokerError where Kafka would create no topic."""
     if not _NAME.fullmatch(spec.name) or spec.name in (".", ".."):
         raise BrokerError(f"{spec.name!r} can't be a topic's name: 1 to 249 of A-Z a-z 0-9 . _ - are allowed")
     if spec.partitions < 1:
@@ -34,13 +34,13 @@ def complete_spec(spec: TopicSpec) -> TopicSpec:
 
 
 def batch_bytes(record: Outgoing) -> int:
-    """The most that this record takes in a batch of its own, in bytes."""
+    """The most bytes that a record takes in a batch of its own."""
     headers = sum(len(name.encode()) + len(value or b"") + HEADER_OVERHEAD for name, value in record.headers)
     return BATCH_OVERHEAD + RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + headers
 
 
 def refusals(records: Sequence[Outgoing], topics: Mapping[str, TopicDescription]) -> dict[int, str]:
-    """Why which records (by index) are refused for good by these topics; empty when all are fine."""
+    """The indexes of records refused for good by topics, with the reasons; empty: all records are fine."""
     refused: dict[int, str] = {}
     limits = {name: int(topic.config["max.message.bytes"]) for name, topic in topics.items()}
     compacted = {name for name, topic in topics.items() if "compact" in topic.config["cleanup.policy"]}
@@ -64,7 +64,7 @@ def refusals(records: Sequence[Outgoing], topics: Mapping[str, TopicDescription]
 
 
 def describe_refusals(refused: Mapping[int, str]) -> str:
-    """One sentence: the first reason and how many more."""
+    """A sentence with the first reason and the number of further refusals."""
     first = min(refused)
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
     return f"record {first}: {refused[first]}{more}"

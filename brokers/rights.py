@@ -1,6 +1,6 @@
-"""What ACLs allow, in Kafka's words: a right, and the sentence that names a missing one with the ACL that grants it.
+"""Rights in the words of Kafka's ACLs: a right, and the sentence about a missing right with the ACL to add.
 
-Everything here is plain: who asks a broker, and what an application needs, is decided elsewhere.
+Everything here is plain. Other modules ask a broker, and decide which rights an application needs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,14 +12,14 @@ Operation: TypeAlias = Literal["READ", "WRITE", "CREATE", "DELETE", "DESCRIBE", 
 
 OWN_TOPICS: Final = frozenset({"control", "offsets", "signals"})
 OWN_TABLES: Final = "changelog."
-"""What the names of an application's own topics go on with, behind its name and a dot."""
+"""The names of an application's own topics continue so, behind the application's name and a dot."""
 
 OUTPUT_OPERATIONS: Final[tuple[Operation, ...]] = ("WRITE", "DESCRIBE_CONFIGS")
-"""What writing to a topic needs: its settings say how large a record may be."""
+"""Writing to a topic needs these operations: the settings of the topic tell how large a record may be."""
 
 
 class Right(NamedTuple):
-    """An operation on a resource; ``name`` is where the names of many begin when ``is_prefix``."""
+    """An operation on a resource. ``is_prefix``: on all resources with names that begin with ``name``."""
 
     resource: Resource
     name: str
@@ -28,19 +28,19 @@ class Right(NamedTuple):
 
 
 class Lacking(NamedTuple):
-    """The rights that a client lacks. ``principal``: who the client is, None where it can't know."""
+    """The rights that a client lacks. ``principal``: the client's name in the cluster, None where not known."""
 
     rights: tuple[Right, ...] = ()
     principal: str | None = None
 
 
 def sentences(rights: Iterable[Right], principal: str | None) -> str:
-    """A sentence for each resource: what is missing, for whom, and the command that adds it."""
+    """A sentence for each resource: the missing rights, the principal, and the command that adds the rights."""
     return " ".join(_sentence(rights, principal) for rights in _by_resource(rights))
 
 
 def command(rights: Sequence[Right], principal: str | None) -> str:
-    """Kafka's own command that allows operations on one resource."""
+    """The command of Kafka that allows operations on one resource."""
     first = rights[0]
     who = f"'{principal}'" if principal else "User:PRINCIPAL"
     operations = " ".join(f"--operation {right.operation}" for right in rights)
@@ -50,8 +50,8 @@ def command(rights: Sequence[Right], principal: str | None) -> str:
 
 
 def as_granted(rights: Iterable[Right], app: str) -> list[Right]:
-    """The same as an ACL grants them, each once: those on an application's own topics and transactional ids by the
-    beginning of their names. ``app`` "": none are known to be its own.
+    """Rewrite rights as ACLs grant them, each right once. A right on the application's own topics or transactional ids
+    becomes a right on a prefix of names. ``app`` "": no topic is known as the application's own.
     """
     return list(dict.fromkeys(_as_granted(right, app) for right in rights))
 
@@ -87,7 +87,7 @@ def _in_words(operation: Operation) -> str:
 
 
 def _by_resource(rights: Iterable[Right]) -> list[list[Right]]:
-    """Those of one resource and pattern together, in the order in which they come; each once."""
+    """Group rights by resource and pattern, in the given order, each right once."""
     groups: dict[tuple[str, str, bool], list[Right]] = {}
     for right in dict.fromkeys(rights):
         groups.setdefault((right.resource, right.name, right.is_prefix), []).append(right)

@@ -1,4 +1,4 @@
-"""How a client proves who it is, and who may listen: TLS and SASL, and text that never shows itself."""
+"""The identity of a client, and the encryption of connections: TLS and SASL, and text that is never shown."""
 
 import importlib.util
 import inspect
@@ -18,17 +18,17 @@ WITH_PASSWORD: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
-"""Asks whoever gives out tokens for one, and returns it."""
+"""Gets a token from the giver of tokens, and returns the token."""
 
 
 def address_without_login(address: str) -> str:
-    """An address without what stands before an ``@``: a user and a password."""
+    """An address without the user and the password in front of an ``@``."""
     user, at, place = address.rpartition("@")
     return f"***@{place}" if at and user else address
 
 
 class Secret:
-    """Text that never shows itself in logs, tracebacks of settings, or events. No ``str``: encoders would write it."""
+    """Text that logs, tracebacks of settings and events never show. Not a ``str``: encoders would write a ``str``."""
 
     __slots__ = ("_text",)
 
@@ -58,23 +58,23 @@ class Secret:
 
 
 class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """TLS and SASL, named as Kafka's clients name them.
+    """TLS and SASL, with the names of Kafka's clients.
 
-    Files are read and tried when it is made, and read again for later connections. Raises SettingsError, also for what
-    does not go together.
+    A new structure reads and tries the files; later connections read the files again. Raises SettingsError, also for
+    settings that do not go together.
     """
 
     security_protocol: str = "PLAINTEXT"  # PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
-    ssl_cafile: str | None = None  # certificates of who may sign for the brokers (PEM); None: what the system trusts
-    ssl_certfile: str | None = None  # our own certificate (PEM), where brokers ask for one
-    ssl_keyfile: str | None = None  # its key (PEM); None: it is in ssl_certfile
-    ssl_password: Secret | None = None  # of that key
+    ssl_cafile: str | None = None  # CAs that may sign for the brokers (certificates in PEM); None: the system's CAs
+    ssl_certfile: str | None = None  # our own certificate (PEM), for brokers that ask clients for a certificate
+    ssl_keyfile: str | None = None  # the key of our certificate (PEM); None: ssl_certfile holds the key
+    ssl_password: Secret | None = None  # the passphrase of the key
     sasl_mechanism: str = "PLAIN"  # PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, or GSSAPI (with package gssapi)
     sasl_plain_username: str | None = None  # for PLAIN and SCRAM
     sasl_plain_password: Secret | None = None  # for PLAIN and SCRAM
     sasl_oauth_token_provider: TokenProvider | None = None
     """For OAUTHBEARER: an async function without arguments that returns a token; not from the environment."""
-    allow_plaintext: bool = False  # without it, an unencrypted connection is refused to any address but loopback
+    allow_plaintext: bool = False  # False: an unencrypted connection is refused to any address but loopback
 
     def __post_init__(self) -> None:
         for name in ("ssl_password", "sasl_plain_password"):
@@ -99,7 +99,7 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.security_protocol in ("SSL", "SASL_SSL")
 
     def tls_context(self) -> ssl.SSLContext:
-        """What encrypts connections, from the files as they are now; raises SettingsError."""
+        """The context that encrypts connections, from the present files; raises SettingsError."""
         password = None if self.ssl_password is None else self.ssl_password.reveal()
         return tls_context(self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, password)
 
@@ -130,7 +130,7 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def principal(self) -> str | None:
-        """Who a cluster takes this client for, unless it has rules of its own; None: only the cluster knows."""
+        """The principal of this client for a cluster without mapping rules; None: only the cluster knows."""
         if self.security_protocol.startswith("SASL_"):
             return f"User:{self.sasl_plain_username}" if self.sasl_mechanism in WITH_PASSWORD else None
         is_named = self.security_protocol == "SSL" and self.ssl_certfile is not None

@@ -1,9 +1,9 @@
-"""PURE. Which nodes of a cluster were silent lately, so that others are asked first.
+"""PURE. Nodes of a cluster that were silent lately: clients ask other nodes first.
 
-A node is silent when it let a whole attempt pass without an answer, or could not be connected to. It is not drawn again
-for a while, which doubles with each further silence (Kafka's reconnect.backoff.ms and its maximum are the model); any
-answer of it ends that. One object serves all connections of a process to a cluster: what one has found out the others
-need not find out again. ``now_s`` is any clock that does not go back.
+A node is silent when an attempt passed without an answer, or when no connection to the node came about. Clients do not
+draw a silent node for a while. Each further silence doubles the pause, up to a maximum (the model is Kafka's
+reconnect.backoff.ms). Any answer of the node ends the silence. One object serves all connections of a process to a
+cluster: each connection knows the findings of the others. ``now_s`` is any clock that does not go back.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -21,18 +21,18 @@ class _ClientSilence(NamedTuple):
 
     @property
     def until_s(self) -> float:
-        """Until then it is not drawn."""
+        """The time at which the node may be drawn again."""
         return self.last_s + min(PAUSE_S_FIRST * (1 << min(self.times - 1, 30)), PAUSE_S_MAX)
 
 
 class SilentNodes(Generic[N]):
-    """Nodes by whatever names them."""
+    """Nodes, each under any hashable name."""
 
     def __init__(self) -> None:
         self._silences: dict[N, _ClientSilence] = {}
 
     def lost(self, node: N, now_s: float) -> bool:
-        """It did not answer. Whether it had answered, or was never asked, before."""
+        """Note that a node did not answer. True: the node had answered before, or was never asked."""
         known = self._silences.get(node)
         if known is None:
             self._silences[node] = _ClientSilence(1, now_s)
@@ -42,30 +42,30 @@ class SilentNodes(Generic[N]):
         return False
 
     def heard(self, node: N) -> bool:
-        """It answered. Whether it had been silent."""
+        """Note that a node answered. True: the node had been silent."""
         return self._silences.pop(node, None) is not None
 
     @property
     def has_any(self) -> bool:
-        """Whether there is a node that was silent, and was not heard since."""
+        """Whether a node was silent and has not been heard since."""
         return bool(self._silences)
 
     def is_doubtful(self, node: N) -> bool:
-        """Whether the last thing that is known of it is that it did not answer."""
+        """Whether the latest news of a node is a silence."""
         return node in self._silences
 
     def lost_since(self, node: N, since_s: float) -> bool:
-        """Whether it was found to be silent later than that, and was not heard again."""
+        """Whether a node was found silent after ``since_s`` and has not been heard since."""
         known = self._silences.get(node)
         return known is not None and known.last_s > since_s
 
     def ordered(self, nodes: Sequence[N], now_s: float) -> list[N]:
-        """Those that are not silent as they stand, then the others, whose silence was noticed longest ago first."""
+        """Sort nodes: first awake nodes in the given order, then the silent nodes, the oldest silence first."""
         silent = [node for node in nodes if self._is_silent(node, now_s)]
         return [node for node in nodes if node not in silent] + sorted(silent, key=lambda n: self._silences[n].last_s)
 
     def draw(self, nodes: Sequence[N], now_s: float, choose: Callable[[Sequence[N]], N]) -> N:
-        """One that is not silent, by ``choose``; when all are, the one whose silence was noticed longest ago."""
+        """Draw a node by ``choose`` from nodes that are not silent. All silent: the node with the oldest silence."""
         awake = [node for node in nodes if not self._is_silent(node, now_s)]
         return choose(awake) if awake else min(nodes, key=lambda node: self._silences[node].last_s)
 

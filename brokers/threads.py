@@ -1,7 +1,8 @@
-"""Threads for handlers, for what may wait for a disk, and for a loop's own jobs; they never keep a process alive.
+"""Threads for handlers, for work that may wait for a disk, and for a loop's own jobs. No thread keeps a process alive.
 
-The interpreter joins the threads of a ``ThreadPoolExecutor`` when it ends, and so one handler that never returns would
-keep a stopped process for ever. These are daemons: a stop waits for them as long as its limits say, then leaves them.
+At its end the interpreter joins the threads of a ``ThreadPoolExecutor``: one handler without an end would keep a
+stopped process for ever. The threads here are daemons: a stop waits for a thread until the limits of the stop are over,
+and then leaves the thread.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ Job: TypeAlias = "tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[s
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """At most ``threads`` of them, made when there is work; a loop takes this as its default executor, too."""
+    """At most ``threads`` threads, made when there is work. A loop takes the pool as default executor, too."""
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, name)
@@ -41,7 +42,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # never waits
-        """Take no more calls; threads end when they are through. Does not wait for them, whatever ``wait`` says."""
+        """Take no more calls; a thread ends after the last call. Returns at once, whatever ``wait`` says."""
         with self._guard:
             if self._is_closed:
                 return
@@ -60,7 +61,7 @@ class DaemonThreads(ThreadPoolExecutor):
             if future.set_running_or_notify_cancel():
                 try:
                     result = function(*args, **kwargs)
-                except BaseException as error:  # noqa: BLE001  # it is raised where the future is awaited
+                except BaseException as error:  # noqa: BLE001  # the future raises the error where somebody waits
                     future.set_exception(error)
                 else:
                     future.set_result(result)

@@ -1,45 +1,45 @@
-"""PURE. Quotas of a cluster: for how long brokers throttle this process, and how much may go at once to keep that low.
+"""PURE. Quotas of a cluster: for how long brokers throttle this process, and how much may go at once to avoid
+throttling.
 
-A broker counts what a client moved in a window. Beyond the quota it answers at once, says for how long it throttles,
-and reads nothing more of that connection until then (KIP-219): a throttled broker is slow, not silent. Of ``b`` bytes
-in the window ``w`` it throttles for ``b / quota - w``. So what moved unthrottled tells the least quota that there may
-be, what was throttled tells the quota. ``now_s`` is any clock that does not go back.
+A broker counts the bytes that a client moved in a window. Beyond the quota the broker answers at once, says for how
+long the connection is throttled, and reads nothing more of the connection until then (KIP-219): a throttled broker is
+slow, not silent. For ``b`` bytes in the window ``w`` a broker throttles for ``b / quota - w``. So bytes that moved
+without throttling tell the least possible quota, and throttled bytes tell the quota. ``now_s`` is any clock that does
+not go back.
 """
 
 from collections import deque
 from typing import Final
 
 WINDOW_S: Final = 11.0
-"""quota.window.num samples of quota.window.size.seconds each, as Kafka has them by default."""
+"""quota.window.num samples of quota.window.size.seconds each: Kafka's defaults."""
 BYTES_FIRST: Final = 64 * 1024
-"""A request takes so much as long as nothing is known."""
+"""The bytes of a request as long as nothing is known."""
 BYTES_OPEN: Final = 4 * BYTES_FIRST
-"""So much goes in requests one after the other, of which the last ones are left out when a quota is met."""
+"""The bytes of requests that go one after the other. When a quota is met, the last of the requests are left out."""
 BYTES_LEAST: Final = 16 * 1024
-"""A request may always take so much: a broker that throttles keeps the next one waiting. So much may pass in a window,
-too, where others use up the quota of a user: how much that is can't be told from the little that was moved.
+"""A request may always take so many bytes: a throttling broker keeps the next request waiting. So many bytes may pass
+in a window, too, where others use up the quota of a user: a few moved bytes can't tell the quota.
 """
 QUIET_S: Final = 60.0
 """Throttling is over when nothing was throttled for so long."""
 LIMIT_MS: Final = 2_500
-"""So long an answer shall throttle at most, where there is no session that asks for less."""
+"""The longest throttling that an answer shall bring, where no session asks for less."""
 
 
 class Throttling:
-    """How brokers throttle this process: one object for all of its connections to a cluster. ``limit_ms``: so long an
-    answer shall throttle at most.
+    """The throttling of this process by brokers: one object for all connections to a cluster. ``limit_ms``: the longest
+    throttling that an answer shall bring.
     """
 
     def __init__(self, limit_ms: int = LIMIT_MS) -> None:
         self.limit_ms, self.total_ms = limit_ms, 0
         self.writing = Allowance(limit_ms)
-        """Of the requests that write, in bytes before compression."""
+        """For requests that write, in bytes before compression."""
         self._last_s: float | None = None
 
     def heard(self, throttle_ms: int, now_s: float) -> bool | None:
-        """An answer said for how long its connection is throttled: True when that begins, False when it is over; None:
-        neither.
-        """
+        """Note the throttling time in an answer. True: throttling begins; False: throttling ends; None: no change."""
         if throttle_ms > 0:
             begins, self._last_s = self._last_s is None, now_s
             self.total_ms += throttle_ms
@@ -51,25 +51,26 @@ class Throttling:
 
 
 class Allowance:
-    """How many bytes may go at once, by what went lately: no more than is throttled for ``limit_ms``.
+    """The bytes that may go at once, judged by recent traffic: no more than would be throttled for ``limit_ms``.
 
-    When a quota is met they go at its ``rate``, until nothing was throttled for a window: more may pass by then.
+    When a quota is met, bytes go at the quota's ``rate`` until nothing was throttled for a window: by then more may
+    pass.
     """
 
     def __init__(self, limit_ms: int) -> None:
         self._limit_s = limit_ms / 1000
         self.total = 0
-        """All that went."""
+        """All bytes that went."""
         self._moved: deque[tuple[float, int]] = deque()
         self._sum = 0
         self.rate: float | None = None
         """In bytes a second."""
         self.quota: float | None = None
-        """As it was met last, in bytes a second, until nothing was throttled for ``QUIET_S``."""
+        """The last known quota in bytes a second, until nothing was throttled for ``QUIET_S``."""
         self._level = self._filled_s = self._throttled_to_s = 0.0
 
     def moved(self, size: int, throttled_s: float, now_s: float) -> None:
-        """So many bytes went, and were throttled for so long."""
+        """Note that ``size`` bytes went, and were throttled for ``throttled_s``."""
         self._look(now_s)
         self._moved.append((now_s, size))
         self.total += size
@@ -82,15 +83,15 @@ class Allowance:
             self._throttled_to_s = now_s + throttled_s
 
     def request_max(self, now_s: float) -> int:
-        """So many may go in one request; the next one goes behind its answer."""
+        """The bytes that may go in one request; the next request goes behind the answer."""
         self._look(now_s)
         if self.rate is None:
             return int(max(BYTES_FIRST, self._sum * self._limit_s / WINDOW_S))
         return int(max(BYTES_LEAST, self.rate * (WINDOW_S + self._limit_s) - self._sum))
 
     def bytes_max(self, now_s: float) -> int:
-        """So many may go now, in any number of requests. As long as no quota is known these pass in half a window, by
-        the least that there may be.
+        """The bytes that may go now, in any number of requests. Without a known quota: as many as pass in half a window
+        at the least possible quota.
         """
         self._look(now_s)
         if self.rate is None:
@@ -98,13 +99,13 @@ class Allowance:
         return int(max(0, min(self._level, self.rate * (WINDOW_S + self._limit_s) - self._sum)))
 
     def least_rate(self, now_s: float) -> float:
-        """The quota in bytes a second, as far as it is known; else the least that there may be."""
+        """The quota in bytes a second, as far as known; else the least possible quota."""
         self._look(now_s)
         return self._sum / WINDOW_S if self.rate is None else self.rate
 
     def wait_s(self, size: int, now_s: float) -> float:
-        """For how long so many bytes wait for their turn: until as many as ever gather are there at the quota's rate,
-        and all would not be throttled for longer than the limit.
+        """The seconds that ``size`` bytes wait: until as many bytes as ever gather have gathered at the quota's rate,
+        and until sending all would not be throttled for longer than the limit.
         """
         self._look(now_s)
         if self.rate is None:
@@ -120,17 +121,17 @@ class Allowance:
         return wait_s
 
     def passes_max(self) -> int | None:
-        """So many bytes pass at once at most, when nothing else did for a window; None where no quota was met. Never
-        less than ``BYTES_OPEN``: others may have used up the quota of a user.
+        """The most bytes that pass at once after an idle window; None: no quota was met. Never less than
+        ``BYTES_OPEN``: others may have used up the quota of a user.
         """
         return None if self.quota is None else max(BYTES_OPEN, int(self.quota * (WINDOW_S + self._limit_s)))
 
     def is_too_much(self, size: int) -> bool:
-        """Whether so many bytes never gather, by a quota that is known."""
+        """Whether ``size`` bytes never gather, by a known quota."""
         return self.rate is not None and size > self._burst(self.rate)
 
     def _burst(self, rate: float) -> float:
-        """So much gathers of what a quota lets pass while nothing is sent: half of what it throttles for the limit."""
+        """The bytes that gather while nothing is sent: half of the bytes that are throttled for the limit."""
         return rate * self._limit_s / 2
 
     def _look(self, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Waiting with a limit, and what a broker's errors mean for the application."""
+"""Waiting with a limit, and the meaning of a broker's errors for the application."""
 
 import asyncio
 import contextlib
@@ -27,11 +27,11 @@ logger = logging.getLogger("keylanes")
 PATIENCE_STEP_MS: Final = 200
 CLOCK: Final = "%Y-%m-%d %H:%M:%S"
 SETTLED_MS: Final = 2_000
-"""An answer so soon behind a refusal may come from before it: what was asked first is answered first."""
+"""An answer so soon after a refusal may belong to an earlier request: requests are answered in their order."""
 
 
 async def within_limit(work: Awaitable[T], limit_ms: int, what: str) -> T:
-    """The result of the work; raises BrokerTimeout that names it when it takes longer than the limit."""
+    """The result of the work; raises BrokerTimeout with the name ``what`` when the work takes longer than the limit."""
     try:
         async with asyncio.timeout(limit_ms / 1000):
             return await work
@@ -40,10 +40,10 @@ async def within_limit(work: Awaitable[T], limit_ms: int, what: str) -> T:
 
 
 async def rest(seconds: float, news: asyncio.Event | None = None) -> None:
-    """Let time pass until the next round of what is done in rounds: beats, polls, looks. Ends at once with ``news``,
-    which are set when the time is over, too.
+    """Let time pass until the next round of repeated work: beats, polls, looks. Ends at once with ``news``; the end of
+    the time sets ``news``, too.
 
-    A simulation may leave out rounds of an application at rest: it knows them by ``rested``.
+    A simulation may leave out rounds of an application at rest, and knows a rest by the callback ``end_rest``.
     """
     news = news or asyncio.Event()
     timer = asyncio.get_running_loop().call_later(seconds, end_rest, news)
@@ -62,7 +62,7 @@ def end_rest(news: "asyncio.Event | asyncio.Future[None]") -> None:
 
 
 class Patience:
-    """How long a broker that does not answer, or refuses a right, is waited for. Starts anew whenever it answers."""
+    """How long a caller waits for a broker that does not answer, or refuses a right. An answer starts the time anew."""
 
     def __init__(self, limit_ms: int, what: str) -> None:
         self.limit_ms, self.what = limit_ms, what
@@ -97,8 +97,8 @@ class Patience:
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]], patience: Patience) -> T:
-    """The answer to what is asked, asked again as long as the broker does not answer, or refuses a right, which may be
-    given back; other errors are raised at once.
+    """Ask until the broker answers. A broker that does not answer is asked again; so is a broker that refuses a right,
+    because the right may be given back. Other errors are raised at once.
 
     Raises BrokerTimeout, NotAuthorized when the patience is spent.
     """
@@ -120,9 +120,9 @@ async def closed_within(
     excused: type[Exception] | tuple[type[Exception], ...] = Exception,
     level: int = logging.DEBUG,
 ) -> None:
-    """Close something, for no longer than the limit. What goes wrong is logged: nothing depends on how a close ends.
+    """Close something within the limit. An error is logged: nothing depends on the end of a close.
 
-    A passed limit is a BrokerTimeout. Errors of other kinds than the ``excused`` ones are raised; a cancellation, too.
+    A passed limit is a BrokerTimeout. Errors of kinds that are not ``excused`` are raised; a cancellation, too.
     """
     try:
         await within_limit(closing, limit_ms, what)
@@ -131,22 +131,22 @@ async def closed_within(
 
 
 def abandon(task: "asyncio.Task[Any]") -> None:
-    """End a task that ignores its cancellation: its coroutine is closed, and Python says nothing more of it."""
+    """End a task that ignores cancellation: the coroutine is closed, and Python says nothing more of the task."""
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     work: Any = task.get_coro()
-    with contextlib.suppress(Exception):  # it ignores that, too
+    with contextlib.suppress(Exception):  # the coroutine may ignore the close, too
         work.close()
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio says of its own tasks
 
 
 def fatal_of(error: BrokerError) -> FatalError:
-    """What an adapter's error is to the application when nothing can be done about it."""
+    """The application's error for an adapter's error when nothing can be done about the error."""
     match error:
         case ProducerFenced():
             return FencedError(f"another process of this application took over: {error}")
         case NotAuthorized() | AuthenticationRefused():
             return AccessRefused(str(error))
-        case TransactionRefused(is_untimely=True):  # of what is ours: it was stamped here, by the clock
+        case TransactionRefused(is_untimely=True):  # of our own records: the clock of this machine stamped them
             now = time.strftime(CLOCK, time.gmtime())
             return MachineError(
                 f"the clocks of this machine and of the broker differ: here it is {now} UTC, and {error}. A broker "
@@ -167,7 +167,7 @@ def fatal_of(error: BrokerError) -> FatalError:
 
 
 def refusal_in(error: BaseException | None) -> NotAuthorized | AuthenticationRefused | None:
-    """The right, or the log-in, whose refusal an error comes from; None: it has another cause."""
+    """The refused right, or log-in, behind an error; None: the error has another cause."""
     while error is not None:
         if isinstance(error, NotAuthorized | AuthenticationRefused):
             return error
@@ -176,6 +176,6 @@ def refusal_in(error: BaseException | None) -> NotAuthorized | AuthenticationRef
 
 
 def given_up(what: str, error: BrokerError) -> FatalError:
-    """What ends the application when something was tried for as long as the settings say. ``what`` it was."""
+    """The error that ends the application after tries for as long as the settings say; ``what``: the work tried."""
     refusal = refusal_in(error)
     return BrokerUnavailable(f"{what}: {error}") if refusal is None else AccessRefused(f"{what}: {refusal}")
