@@ -1,4 +1,4 @@
-"""Where a Kafka cluster is, and what has to hold before anything is connected: ports, and encryption."""
+"""The address of a Kafka cluster, and the conditions for a connection: ports, and encryption."""
 
 import ipaddress
 from typing import Final
@@ -12,12 +12,12 @@ ALLOWING_PLAINTEXT: Final = (
     "use SSL or SASL_SSL, or give Settings(security=Security(allow_plaintext=True)), or KEYLANES_ALLOW_PLAINTEXT=1 for "
     "Settings.from_env()"
 )
-"""What to do where a connection is not encrypted."""
+"""The remedy where a connection is not encrypted."""
 
 
 def hosts_of(bootstrap: str) -> list[str]:
-    """The hosts of ``host:port[,host:port…]``; raises SettingsError for one without a port, or with another number, and
-    for a user or a password in it, which it does not show.
+    """The hosts of ``host:port[,host:port…]``. Raises SettingsError for a missing port, for an impossible port, and for
+    a user or a password in the address. The error shows neither user nor password.
     """
     if "@" in bootstrap:
         raise SettingsError(
@@ -50,8 +50,8 @@ def hosts_of(bootstrap: str) -> list[str]:
 
 
 def refuse_plaintext(hosts: list[str], security: Security) -> None:
-    """Raises SettingsError for an unencrypted connection to another machine that is not allowed. A name says nothing:
-    of each connection it is looked at where that leads (connection.py).
+    """Raises SettingsError for an unencrypted connection to another machine without permission. A host name proves
+    nothing: connection.py looks where each connection leads.
     """
     if security.allow_plaintext or security.security_protocol not in ("PLAINTEXT", "SASL_PLAINTEXT"):
         return
@@ -64,7 +64,7 @@ def refuse_plaintext(hosts: list[str], security: Security) -> None:
 
 
 def is_elsewhere(host: str) -> bool:
-    """Whether an address leads to another machine; of a name nobody knows."""
+    """Whether an address leads to another machine. False for a name: nobody knows where a name leads."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:

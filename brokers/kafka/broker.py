@@ -1,6 +1,6 @@
-"""The adapter for Apache Kafka. It needs brokers of version 2.1 or newer; tried with 4.3.
+"""The adapter for Apache Kafka. The adapter needs brokers of version 2.1 or newer; tried with 4.3.
 
-Four kinds of connections, so that none waits for another: this object's own for questions, one link per producer, one
+Four kinds of connections never wait for each other: this object's own for questions, one link per producer, one link
 per appender, one consumer per reader. Only the modules of this folder know aiokafka.
 """
 
@@ -52,17 +52,17 @@ from .rights import ask_lacking
 NO_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request of an appender, which begins no transaction
 
 Made = KafkaReader | TransactionalProducer[bytes] | Appends[bytes]
-"""What a broker makes, and closes when it is closed."""
+"""The parts that a broker makes, and closes when the broker is closed."""
 
 
 class KafkaBroker:
     """A Kafka cluster, reached through ``bootstrap`` (``host:port[,host:port…]``). Constructed without I/O.
 
-    ``request_timeout_ms`` bounds one attempt at a request, ``default_api_timeout_ms`` a call with all its attempts.
-    ``app``: the application that uses it; rights on its own topics are told by the beginning of their names.
-    ``beside``: one of the same user, in use on the same loop: when one of them is refused a log-in, no other tries it.
-    Raises SettingsError for an address without a port, and for an unencrypted connection to another machine that
-    ``security`` does not allow.
+    ``request_timeout_ms`` bounds one attempt at a request, ``default_api_timeout_ms`` a call with all attempts.
+    ``app``: the application that uses the broker; rights on the application's own topics are told by the beginning of
+    the names. ``beside``: a broker of the same user, in use on the same loop: after a refused log-in of either broker,
+    neither tries again. Raises SettingsError for an address without a port, and for an unencrypted connection to
+    another machine that ``security`` does not allow.
     """
 
     is_alone: bool = False
@@ -108,7 +108,7 @@ class KafkaBroker:
 
     @property
     def log_ins(self) -> LogIns:
-        """The order in which its clients log in."""
+        """The order in which the clients of this broker log in."""
         return self._settings.log_ins
 
     async def open(self) -> None:
@@ -117,20 +117,20 @@ class KafkaBroker:
         await self._link.open()
 
     async def reach_all(self) -> None:
-        """Connect to each broker that the cluster advertises now, but for those that are silent. Raises
-        AuthenticationRefused, also for one on another machine where nothing may be sent in the clear.
+        """Connect to each broker that the cluster advertises now, except for silent brokers. Raises
+        AuthenticationRefused, also for a broker on another machine where nothing may be sent in the clear.
         """
         await self._link.reach_all(self._link.deadline("connecting to all brokers"))
 
     async def close(self) -> None:
-        """Disconnect, readers, producers and appenders of this object too; bounded in time."""
+        """Disconnect, with the readers, producers and appenders of this object; bounded in time."""
         made, self._made = self._made, []
         await asyncio.gather(*(one.close() for one in made))
         await self._link.close()
         self._identities.forget()
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """The topics among these that exist, with all their settings."""
+        """The topics among the given names that exist, with all settings."""
         if not topics:
             return {}
         deadline = self._link.deadline("describing topics")
@@ -159,7 +159,7 @@ class KafkaBroker:
         return await ask_lacking(self._link, rights, self._link.deadline("asking for rights"))
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
-        """Create topics ; returns when each partition can be read."""
+        """Create topics; returns when each partition can be read."""
         if not specs:
             return
         deadline = self._link.deadline("creating topics")
@@ -196,7 +196,7 @@ class KafkaBroker:
             if len(found) == len(topics) and None not in leaders:
                 break
             await deadline.pause("partitions without a leader")
-        # A leader may be named before it knows that it is one; who answers for offsets does.
+        # A node may be named as the leader before the node knows. A node that answers for offsets knows.
         partitions = [partition for topic in found.values() for partition, _ in topic.leaderships()]
         await offsets_of(self._link, dict.fromkeys(partitions, LATEST), deadline)
 
@@ -223,7 +223,7 @@ class KafkaBroker:
         return reader
 
     async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> TransactionalProducer[bytes]:
-        """A new producer, after all older ones of the id are fenced and their last transaction is complete."""
+        """A new producer, after all older producers of the id are fenced and the last transaction is complete."""
         deadline = self._link.deadline(f"making a producer of {transactional_id!r}")
         requests = await self._requests(deadline, (), transactional_id, transaction_timeout_ms)
         producer = TransactionalProducer(requests, transactional_id, transaction_timeout_ms)
@@ -237,15 +237,15 @@ class KafkaBroker:
         transactional_id: str | None = None,
         transaction_timeout_ms: int = NO_TRANSACTION_TIMEOUT_MS,
     ) -> KafkaRequests:
-        """A new producer id or epoch, over connections of its own; not behind ``close``, which would not end them.
-        ``topics``: that are to be written to without transactions.
+        """A new producer id or epoch, over connections of the producer's own. Raises BrokerError after ``close``,
+        which would not end these connections. ``topics``: the topics to be written to without transactions.
         """
         self._link.check()
         link = KafkaLink(self._settings)
         try:
             await link.open(deadline)
             initialised = await link.initialise(transactional_id, transaction_timeout_ms, deadline, topics)
-            self._link.check()  # it may have been closed meanwhile
+            self._link.check()  # ``close`` may have come meanwhile
         except BaseException:
             await link.close()
             raise
@@ -259,13 +259,13 @@ class KafkaBroker:
         """Kafka keeps logs only."""
 
     def appender(self) -> Appends[bytes]:
-        """A new appender; its session is an idempotent producer with connections of its own."""
+        """A new appender; the session is an idempotent producer with connections of its own."""
         appender = Appends(self._requests, self._link.deadline)
         self._keep(appender)
         return appender
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
+        """Delete the records below the given offsets; raises UnknownTopic, OffsetOutOfRange."""
         deadline = self._link.deadline("trimming")
         timeout_ms = self._settings.answered_within_ms
         rows = {partition: partial(_row, partition.partition, offset) for partition, offset in before.items()}
@@ -281,7 +281,7 @@ class KafkaBroker:
                 raise BrokerError(f"{partition.topic}[{partition.partition}] can't be trimmed: {describe_code(code)}")
 
     async def _configs(self, topics: Collection[str], deadline: Deadline) -> dict[str, dict[str, str]]:
-        """All settings of topics that exist."""
+        """All settings of existing topics."""
         if not topics:
             return {}
         request = DescribeConfigsRequest([(TOPIC_RESOURCE, name, None) for name in sorted(topics)])
@@ -297,7 +297,7 @@ class KafkaBroker:
         return found
 
     async def _numbers(self, key: str, topics: Collection[str]) -> dict[str, int]:
-        """A setting of those topics whose brokers tell it."""
+        """A setting of the given topics, as far as brokers tell."""
         try:
             configs = await self._configs(topics, self._link.deadline(f"asking for {key}"))
         except NotAuthorized:
@@ -310,5 +310,5 @@ def _row(*values: int) -> tuple[int, ...]:
 
 
 def _settings_of(spec: TopicSpec) -> list[tuple[str, str]]:
-    """The settings that Kafka knows."""
+    """The settings of a topic for Kafka: Kafka does not know the setting of a table."""
     return [(name, value) for name, value in spec.config.items() if name not in TABLE_CONFIG]

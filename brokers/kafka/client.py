@@ -1,15 +1,15 @@
 """aiokafka's client of connections, mended where brokers are silent, or connections are reset or given up.
 
 - A broker may accept connections and say nothing: suspended, or behind a network that drops packets. aiokafka makes one
-  connection at a time and gives each server all the time there is, so one such broker holds up all others. Here each
-  node's connection is made by a task of its own, servers are tried side by side, and nodes that were silent lately
+  connection at a time and gives each server the whole time, so a silent broker holds up all others. Here each node's
+  connection is made by a task of its own, servers are tried side by side, and nodes that were silent lately
   (``SilentNodes``) are asked last, for metadata too.
-- A connection that was reset is a lost one at once. uvloop closes the transport when the reset is read; aiokafka hears
-  of it some turns of the loop later. What is written in between raises a RuntimeError there, which aiokafka does not
-  expect (aio-libs/aiokafka issue 1038): it ends the task that keeps up the metadata, and the fetcher. A look before
-  each use leaves no such moment, for nothing waits between the look and the write.
-- ``close`` closes all: also the connection of a ``bootstrap`` that was cancelled, and one that was being made; and also
-  when it is cancelled itself.
+- A connection that was reset counts as lost at once. uvloop closes the transport when the reset is read; aiokafka hears
+  of the reset some turns of the loop later. A write in between raises a RuntimeError, which aiokafka does not expect
+  (aio-libs/aiokafka issue 1038): the error ends the task that keeps up the metadata, and the fetcher. A look before
+  each use leaves no gap, for nothing waits between the look and the write.
+- ``close`` closes all connections, also of a cancelled ``bootstrap`` and also connections still being made. A cancelled
+  ``close`` does the same.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from .tokens import NoToken
 from .topics import Node, TopicsRequest, answered_topics
 
 STAGGER_S: Final = 0.25
-"""So long the next server waits for the one before it, when a client learns the brokers (RFC 8305)."""
+"""The next server waits so long for the server before, when a client learns the brokers (RFC 8305)."""
 
 DOUBTFUL_S: Final = 1.0
-"""So long a connection to a node that was silent is waited for. It goes on being made, and is there when it is done."""
+"""A caller waits so long for a connection to a silent node. The making of the connection goes on beside the callers."""
 
 IDLE_MS_MAX: Final = 540_000
-"""A connection that nothing was asked on for so long is closed: Kafka's connections.max.idle.ms."""
+"""A connection is closed when no request came for so long: Kafka's connections.max.idle.ms."""
 
 NOT_FOR_CONNECTIONS: Final = frozenset({"bootstrap_servers", "retry_backoff_ms"})
 
@@ -51,14 +51,14 @@ logger = logging.getLogger("keylanes")
 
 
 class _NewestLeaders(ClusterMetadata):  # type: ignore[misc]  # aiokafka has no types
-    """What a client knows of a cluster; who leads a partition is what all clients of the process have heard of it."""
+    """A client's knowledge of a cluster. All clients of the process share the knowledge of partition leaders."""
 
     def __init__(self, leaders: Leaders[Node], **arguments: Any) -> None:
         super().__init__(**arguments)
         self._leaders = leaders
 
     def leader_for_partition(self, partition: TopicPartition) -> Node | None:
-        """The node to read a partition from; -1: it has no leader now; None: the partition is not known."""
+        """The node to read a partition from; -1: no leader now; None: the partition is not known."""
         if super().leader_for_partition(partition) is None:
             return None
         leader = self._leaders.leader(partition)
@@ -70,11 +70,11 @@ class _ToldTopic(NamedTuple):
     name: str
     is_internal: bool
     partitions: list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]]
-    """Each with its error, number, leader, replicas, and those in sync."""
+    """For each partition: error, number, leader, replicas, and replicas in sync."""
 
 
 class _Told(NamedTuple):
-    """An answer to a ``TopicsRequest`` as aiokafka wants it, without leaders: they stand in ``Leaders``."""
+    """An answer to a ``TopicsRequest`` in aiokafka's form, without leaders: ``Leaders`` knows the leaders."""
 
     brokers: list[tuple[int, str, int, str | None]]
     controller_id: int
@@ -89,8 +89,8 @@ class _NodeAnswer(NamedTuple):
 
 
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
-    """See the module. ``silent``, ``leaders``, ``log_ins``, ``throttling``: shared by the clients of a cluster. A
-    connection may take ``attempt_ms`` to be made, and a broker may say nothing for so long.
+    """A client, see the module. ``silent``, ``leaders``, ``log_ins``, ``throttling``: shared by the clients of a
+    cluster. ``attempt_ms``: the limit for making a connection, and for the silence of a broker.
     """
 
     def __init__(
@@ -115,29 +115,30 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._for_connections |= {"max_idle_ms": IDLE_MS_MAX, "on_close": self._on_close}
         self._for_connections |= {"log_ins": log_ins, "allow_plaintext": allow_plaintext}
         self._servers: dict[Node, tuple[str, int]] = {}
-        """Where a client begins, by a name that no broker has."""
+        """The servers at which a client begins, under names that no broker has."""
         self._making: dict[tuple[Node, ConnectionGroup], asyncio.Task[Any]] = {}
         self._renewed: set[KafkaConnection] = set()
-        """There is another one in place of each; the last answers are waited for."""
+        """Connections with a successor that still wait for their last answers."""
         self._heard_s: dict[tuple[Node, ConnectionGroup], float] = {}
         self._problems: dict[Node, str] = {}
         self.fetching = Allowance(throttling.limit_ms)
         """How much may be read at once."""
         self._is_closed = False
         self._is_lost = False
-        """No broker has told which there are, which was said."""
+        """No broker has told the brokers of the cluster, and the log says so."""
 
     @property
     def refusal(self) -> AuthenticationRefused | None:
-        """Set when a broker refused the log-in, or showed a certificate that is not trusted, to any of the clients."""
+        """Set when a broker refused a client's log-in, or showed an untrusted certificate; for all clients."""
         return self._log_ins.refusal
 
     # --- learning the brokers ----------------------------------------------------------------------------------------
 
     async def bootstrap(self) -> None:
-        """Learn the brokers from the server that answers first; raises KafkaConnectionError, AuthenticationRefused.
+        """Learn the brokers from the first server that answers; raises KafkaConnectionError, AuthenticationRefused.
 
-        Its connection is one of the client's own, so ``close`` finds it whatever becomes of this call.
+        The connection is the client's own from the beginning, so ``close`` finds the connection after any end of this
+        call.
         """
         answered = await self._first_server()
         self.cluster.update_metadata(_for_aiokafka(answered.metadata))
@@ -149,7 +150,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         inside.keep_metadata(self)
 
     async def _first_server(self) -> _NodeAnswer:
-        """The servers are tried side by side; of all but the first that answers the connections are closed."""
+        """Try the servers side by side. Only the connection to the first server that answers stays open."""
         self._servers = {f"{host}:{port}": (host, port) for host, port, _ in self.hosts}
         others = set(self._servers)
         attempts = [partial(self._learn, str(node)) for node in self.silent.ordered([*self._servers], self._now_s())]
@@ -162,7 +163,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 self._let_go_of(node)
 
     async def _learn(self, node: str) -> _NodeAnswer:
-        """The brokers by one server. Its connection is closed unless it answers."""
+        """Learn the brokers from one server. The connection is closed unless the server answers."""
         connection = await self._get_conn(node)
         if connection is None:
             if self.refusal is not None:
@@ -185,8 +186,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         return _NodeAnswer(node, connection, metadata)
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str] | None) -> bool:
-        """Ask the brokers one by one, silent ones last; when none of them answers, the servers of the beginning: the
-        brokers that were known may all be gone. Creates no topic. Without topics it asks for the brokers alone.
+        """Ask the brokers one by one, silent brokers last. When no broker answers, ask the servers of the beginning:
+        all known brokers may be gone. Creates no topic. Without topics the request asks for the brokers alone.
         """
         request = TopicsRequest(topics or ())
         known = self.nodes()
@@ -207,7 +208,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         try:
             answered = await self._first_server()
         except (aiokafka.errors.KafkaError, OSError, AuthenticationRefused) as error:
-            # It is asked for again soon, by each of the clients. A refusal ends the process, with its own words.
+            # Each of the clients asks again soon. A refusal ends the process, with the words of the refusal.
             if not (self._is_lost or isinstance(error, AuthenticationRefused)):
                 logger.warning("no broker tells which brokers there are, until one does: %s", error)
             self._is_lost = True
@@ -218,7 +219,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         if answered.metadata.brokers and not topics:
             self._take(cluster_metadata, answered.metadata)
             return True
-        if answered.metadata.brokers:  # the topics are asked for with the next look, at these
+        if answered.metadata.brokers:  # the next look asks these brokers for the topics
             self._take(self.cluster, answered.metadata)
         return False
 
@@ -242,9 +243,9 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         is_handed_on: bool = False,
         limit: asyncio.Timeout | None = None,
     ) -> Any:
-        """A broker's answer; raises aiokafka's errors. A broker that says nothing for an attempt's time is lost; one
-        that has begun to answer is not: a large answer may take longer. While a broker throttles, nothing is sent, and
-        ``limit`` and the attempt do not go on.
+        """A broker's answer; raises aiokafka's errors. A broker that says nothing for an attempt's time is lost; a
+        broker that has begun to answer is not: a large answer may take longer. While a broker throttles, nothing is
+        sent, and the time of ``limit`` and of the attempt stands still.
         """
         connection = await self._unmuted(node_id, group, limit)
         answer: asyncio.Future[Any] = asyncio.ensure_future(connection.send(request))
@@ -263,7 +264,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                     received, until_s = now, self._now_s() + self._attempt_s
         finally:
             connection.limits -= limits
-            answer.cancel()  # when it is not done: whoever asked was cancelled, or has waited long enough
+            answer.cancel()  # not done: the caller was cancelled, or has waited long enough
             if connection in self._renewed:
                 self._close_renewed(connection)
         try:
@@ -288,7 +289,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             await asyncio.sleep(muted_s)
 
     def muted_s(self, node: Node) -> float:
-        """For how long a node throttles requests to it as a leader."""
+        """The seconds for which a node still throttles requests to the leader of partitions."""
         connection = inside.connections(self).get((node, ConnectionGroup.DEFAULT))
         return 0.0 if connection is None else max(0.0, connection.muted_until_s - self._now_s())
 
@@ -305,9 +306,10 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 logger.info("no broker throttles any more; all in all it was %d ms", self._throttling.total_ms)
 
     def lost(self, node: Node, *, is_handed_on: bool = False) -> None:
-        """It let an attempt pass without an answer: what is open to it is closed, the brokers are asked for anew.
+        """A node let an attempt pass without an answer: close all connections to the node, and ask for the brokers
+        anew.
 
-        ``is_handed_on``: what it was asked for it hands on to the controller, so it may be that one that is silent.
+        ``is_handed_on``: the node hands the request on to the controller, so the silent node may be the controller.
         """
         if not is_handed_on:
             self._note_silence(node, f"broker {node} does not answer")
@@ -317,11 +319,11 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self.force_metadata_update()
 
     def nodes(self) -> list[Node]:
-        """The brokers, as far as they are known now."""
+        """The brokers that are known now."""
         return [broker.nodeId for broker in self.cluster.brokers()]
 
     def problem(self, node: Node) -> str:
-        """Why there is no connection to a node."""
+        """The reason for the lack of a connection to a node."""
         return self._problems.get(node, f"no connection to broker {node}")
 
     def _note_silence(self, node: Node, what: str) -> None:
@@ -343,12 +345,12 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         node: Node,
         *,
         group: ConnectionGroup = ConnectionGroup.DEFAULT,
-        no_hint: bool = False,  # noqa: ARG002  # aiokafka's own has it
+        no_hint: bool = False,  # noqa: ARG002  # aiokafka's own signature
     ) -> Any:
-        """A connection that can be written to; None when there is none, or none yet."""
+        """A connection for writing; None when there is none, or none yet."""
         key, connections = (node, group), inside.connections(self)
         connection = connections.get(key)
-        # What is open to a node that others have found silent since is as silent.
+        # After other connections found a node silent, an open connection to the node counts as silent, too.
         if connection is not None and self.silent.lost_since(node, self._heard_s.get(key, 0.0)):
             inside.abort(connection, CloseReason.CONNECTION_TIMEOUT)
         if connection is None or close_if_reset(connection) or not connection.connected():
@@ -361,7 +363,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             making.add_done_callback(partial(self._made, key))
         if connection is not None and self._now_s() < connection.unused_s:
             return connection
-        # Not cancelled with whoever waits for it: others may, too.
+        # The making is not cancelled with a caller: other callers may wait, too.
         await asyncio.wait([making], timeout=DOUBTFUL_S if self.silent.is_doubtful(node) else None)
         if not making.done() or making.cancelled():
             return None
@@ -371,13 +373,13 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
     def _made(self, key: tuple[Node, ConnectionGroup], making: asyncio.Task[Any]) -> None:
         self._making.pop(key, None)
         if not making.cancelled():
-            making.exception()  # looked at, also when nobody waits for it any more
+            making.exception()  # read, also when nobody waits any more
 
     async def _make(self, node: Node, group: ConnectionGroup) -> Any:
-        """A new connection; None when it can't be made now, which ``problem`` tells."""
+        """A new connection; None when none can be made now, and ``problem`` tells why."""
         broker = self.cluster.broker_metadata(node)
         address = self._servers.get(node) or (broker and (broker.host, broker.port))
-        if self._is_closed or self.refusal is not None:  # one try more might lock the account
+        if self._is_closed or self.refusal is not None:  # another try might lock the account
             return None
         if not address:
             self._problems[node] = f"no connection to broker {node}: the cluster does not know it"
@@ -416,7 +418,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         return connection
 
     def _close_renewed(self, connection: KafkaConnection) -> None:
-        """Unless somebody still waits for an answer."""
+        """Close a renewed connection, unless somebody still waits for an answer."""
         if not inside.is_waited_for(connection):
             self._renewed.discard(connection)
             inside.abort(connection)
@@ -433,14 +435,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             inside.abort(connection)
 
     async def close(self) -> None:
-        """Close the connections, those that come too late as well."""
+        """Close the connections, also the connections that come too late."""
         self.let_go()
         if self._making:
             await asyncio.wait(list(self._making.values()))
         await super().close()
 
     def let_go(self) -> None:
-        """The same without waiting until they are closed."""
+        """Close the connections without waiting for the end."""
         self._is_closed = True
         for making in list(self._making.values()):
             making.cancel()
@@ -464,7 +466,7 @@ def _fetched_bytes(reply: Any) -> int:
 
 
 def close_if_reset(connection: Any) -> bool:
-    """Whether the connection was reset, after which it is closed; what it had asked fails."""
+    """Whether a connection was reset. A reset connection is closed, and open requests fail."""
     if connection is None or not inside.is_reset(connection):
         return False
     connection.close(reason=CloseReason.CONNECTION_BROKEN)
@@ -472,9 +474,10 @@ def close_if_reset(connection: Any) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether a broker could not be reached, or not be heard: what the client's errors mean that are worth a retry.
+    """Whether an error means that a broker could not be reached or heard: only these errors are worth another try.
 
-    aiokafka's own errors are RuntimeErrors, as is what uvloop says of a write to a connection that was reset; what it
-    says when it and the broker share no version of a request is a NotImplementedError, which is one, too.
+    aiokafka's own errors are RuntimeErrors. uvloop raises a RuntimeError for a write to a reset connection.
+    NotImplementedError is a RuntimeError, too: aiokafka raises NotImplementedError when client and broker share no
+    version of a request, and no further try mends that.
     """
     return isinstance(error, (RuntimeError, OSError)) and not isinstance(error, NotImplementedError)

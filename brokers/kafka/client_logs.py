@@ -1,4 +1,4 @@
-"""aiokafka's logs: what it may say of our connections, and how often."""
+"""aiokafka's logs: the messages about our connections that may appear, and how often."""
 
 import logging
 import math
@@ -10,14 +10,14 @@ LOG_MESSAGES_MAX: Final = 1_000
 
 
 class _Repeats(logging.Filter):
-    """Lets a message through once in a while: aiokafka says the same at each of its tries to connect."""
+    """Lets a message through once in a while: aiokafka repeats a message at each try to connect."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this message was not logged lately."""
+        """Whether a message was not logged lately."""
         message, now = record.getMessage(), time.monotonic()
         if now - self._last.get(message, -math.inf) < LOG_AGAIN_SECONDS:
             return False
@@ -31,8 +31,8 @@ _repeats: Final = _Repeats()
 
 
 def quieten_client_logs() -> None:
-    """Keep aiokafka at WARNING, unless a level was set for it, and from repeating; in any case from logging records: at
-    DEBUG it prints every request, keys and values.
+    """Keep aiokafka at WARNING, unless a level was set, and from repeating messages. In any case keep aiokafka from
+    logging records: at DEBUG aiokafka prints every request, keys and values.
     """
     whole = logging.getLogger("aiokafka")
     if whole.level == logging.NOTSET:

@@ -1,7 +1,7 @@
-"""What it means when no connection to a broker comes about, in words for people.
+"""The meaning of a failed connection to a broker, in words for people.
 
-A log-in or a certificate that is refused is refused again by each further try, which may lock an account: that ends at
-once. All else may be a broker that is just starting, and is tried again.
+A refused log-in or certificate is refused again at each further try, and tries may lock an account: a refusal ends the
+tries at once. After any other failure the broker may just be starting, and the tries go on.
 """
 
 import ssl
@@ -18,11 +18,11 @@ LOG_IN_REFUSED = (
     aiokafka.errors.AuthenticationFailedError,
 )
 ALERTS_OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
-"""What is in the name of a TLS alert by which a broker refuses the client's certificate, or the lack of one."""
+"""Parts of the names of TLS alerts by which a broker refuses the client's certificate, or the lack of a certificate."""
 
 
 def log_in_of(arguments: Mapping[str, Any]) -> str:
-    """What the arguments of a client say of its log-in, for people to look at; no value of them."""
+    """The settings of a client's log-in for people to look at, without the values."""
     if arguments.get("sasl_mechanism") == "OAUTHBEARER":
         return "sasl_mechanism and what sasl_oauth_token_provider returns"
     user, password = (
@@ -33,7 +33,7 @@ def log_in_of(arguments: Mapping[str, Any]) -> str:
 
 
 def refusal_of(error: BaseException, server: str, log_in: str) -> AuthenticationRefused | None:
-    """The refusal that an error stands for; None: another try may succeed. ``log_in``: see ``log_in_of``."""
+    """The refusal behind an error; None: another try may succeed. ``log_in``: see ``log_in_of``."""
     for cause in _chain(error):
         if isinstance(cause, NoToken):
             return None
@@ -64,7 +64,7 @@ def refusal_of(error: BaseException, server: str, log_in: str) -> Authentication
 
 
 def in_words(error: BaseException, server: str, security_protocol: str) -> str:
-    """Why there is no connection, and what is likely behind it."""
+    """The reason for the lack of a connection, and the likely cause."""
     text = f"no connection to {server}: {_text_of_error(error)}"
     if any(isinstance(cause, ConnectionRefusedError | NoToken) for cause in _chain(error)):
         return text

@@ -1,6 +1,7 @@
-"""aiokafka's connection to one broker, with its log-in by token and its end mended. Nothing is sent in the clear to
-another machine, unless that is allowed, log-ins have an order, and a log-in counts for the session that the broker
-grants (``connections.max.reauth.ms``, or the life of the token): KIP-368.
+"""aiokafka's connection to one broker, with a log-in by token and a mended end.
+
+Nothing is sent in the clear to another machine without permission. Log-ins have an order. A log-in counts for the
+session that the broker grants (``connections.max.reauth.ms``, or the life of the token): KIP-368.
 """
 
 import asyncio
@@ -18,18 +19,18 @@ from .log_ins import LogIns
 
 KVSEP: Final = b"\x01"
 RENEWED_AT, UNUSED_AT = 0.7, 0.9
-"""Shares of a session. At the first another connection is begun; from the second on nothing is asked on this one: the
-broker closes it at a request that comes when the session is over.
+"""Shares of a session. At the first share another connection is begun. From the second share on no request is sent on
+the old connection: the broker closes a connection at a request after the session.
 """
 
 
 class _LogIn(OAuthAuthenticator):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's takes every answer for a yes. A broker that refuses a token says so in its answer, and waits for a
-    byte before it ends the log-in with an error (RFC 7628, 3.2.3).
+    """A log-in by token that notices refusals: aiokafka takes every answer for a yes. A broker that refuses a token
+    says so in the answer, and waits for a byte before an error ends the log-in (RFC 7628, 3.2.3).
     """
 
     async def step(self, payload: bytes | None) -> tuple[bytes, bool] | None:
-        """What is sent next; None: the log-in is over."""
+        """The next message to send; None: the log-in is over."""
         if payload:
             return KVSEP, True
         sent: tuple[bytes, bool] | None = await super().step(payload)
@@ -37,10 +38,12 @@ class _LogIn(OAuthAuthenticator):  # type: ignore[misc]  # aiokafka has no types
 
 
 class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """See the module. ``attempt``: the limit of making it, of ``attempt_s``; to wait for a turn does not use it up.
+    """A connection, see the module. ``attempt``: the limit for making the connection, of ``attempt_s``. The wait for a
+    turn uses up nothing of the limit.
 
-    ``renewed_s``, ``unused_s``: when its session has come to these shares of it, by the loop's time. ``muted_until_s``:
-    until then the broker reads nothing of it. ``limits``: of those who wait for an answer.
+    ``renewed_s``, ``unused_s``: the times at which the session comes to these shares, by the loop's clock.
+    ``muted_until_s``: until then the broker reads nothing of the connection. ``limits``: the limits of callers that
+    wait for an answer.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         self.limits: set[asyncio.Timeout] = set()
 
     async def _do_version_lookup(self) -> None:
-        """The first that is sent. Raises AuthenticationRefused before it where nothing may be sent in the clear."""
+        """The first request. Raises AuthenticationRefused before the request where nothing may be sent in the clear."""
         transport = inside.transport_of(self)
         place = transport.get_extra_info("peername") if transport is not None else None
         if not (self._is_encrypted or self._allow_plaintext or place is None) and is_elsewhere(str(place[0])):
@@ -74,19 +77,19 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         await super()._do_version_lookup()
 
     async def _do_sasl_handshake(self) -> None:
-        """Log in, in its turn."""
+        """Log in, when the turn has come."""
         self._attempt.reschedule(None)
         async with self._log_ins.turn():
             self._attempt.reschedule(asyncio.get_running_loop().time() + self._attempt_s)
             await super()._do_sasl_handshake()
 
     def send(self, request: Any, expect_response: bool = True) -> Awaitable[Any]:  # aiokafka's
-        """The answer to a request. One to a log-in tells how long it counts."""
+        """The answer to a request. The answer to a log-in tells how long the log-in counts."""
         answer: Awaitable[Any] = super().send(request, expect_response)
         return self._logged_in(answer) if isinstance(request, SaslAuthenticateRequest) else answer
 
     def mute(self, seconds: float) -> None:
-        """The broker throttles it: what was asked is answered so much later."""
+        """The broker throttles the connection: answers come later by ``seconds``."""
         now_s = asyncio.get_running_loop().time()
         longer_s, self.muted_until_s = now_s + seconds - max(now_s, self.muted_until_s), now_s + seconds
         for limit in self.limits:
@@ -104,8 +107,8 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         return _LogIn(sasl_oauth_token_provider=self._tokens)
 
     def close(self, reason: Any = None, exc: BaseException | None = None) -> Any:
-        """Close it, and what encrypts it at once: nothing is wanted of it any more. TLS would wait up to 30 s for the
-        other side to say goodbye, and keep the transport until then: longer than the loop may live.
+        """Close the connection, and the encryption at once: nothing more is needed. TLS would wait up to 30 s for the
+        good-bye of the other side, and keep the transport until then: longer than the loop may live.
         """
         transport = inside.transport_of(self)
         closed = super().close(reason=reason, exc=exc)
@@ -115,6 +118,6 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
 
 
 def extend(limit: asyncio.Timeout, seconds: float) -> None:
-    """Let a limit end later, if it has not ended."""
+    """Let a limit end later, unless the limit has ended."""
     if (when := limit.when()) is not None and not limit.expired():
         limit.reschedule(when + seconds)

@@ -1,9 +1,9 @@
-"""What a consumer group has committed, read from its coordinator without joining it.
+"""The committed offsets of a consumer group, read from the coordinator without joining the group.
 
 aiokafka asks in versions that tell neither the state of a group of the newer protocol (KIP-848) nor whether a
-transaction is under way that commits offsets of the group. Brokers older than 2.6 know no such groups, and those older
-than 2.5 don't tell of transactions. Source of the layouts: https://kafka.apache.org/protocol, OffsetFetch version 7,
-ListGroups version 4.
+transaction is under way that commits offsets of the group. Brokers older than 2.6 know no groups of the newer protocol,
+and brokers older than 2.5 don't tell of transactions. Source of the layouts: https://kafka.apache.org/protocol,
+OffsetFetch version 7, ListGroups version 4.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ GROUP_COORDINATOR: Final = 0
 NO_OFFSET: Final = -1
 DEAD: Final = "Dead"
 EMPTY: Final = frozenset({"Empty", DEAD})
-"""The states of groups without members; the second is that of one that does not exist."""
+"""The states of groups without members. Dead is the state of a group that does not exist."""
 
 
 class OffsetsReply7(Response):  # type: ignore[misc]  # of a library without types
@@ -58,7 +58,7 @@ class OffsetsReply7(Response):  # type: ignore[misc]  # of a library without typ
 
 
 class OffsetsRequest7(RequestStruct):  # type: ignore[misc]  # of a library without types
-    """Answered with an error while a transaction may still commit others."""
+    """A request for committed offsets. The answer is an error while a transaction may still commit others."""
 
     FLEXIBLE_VERSION = True
     API_KEY = 9
@@ -78,7 +78,7 @@ class OffsetsRequest7(RequestStruct):  # type: ignore[misc]  # of a library with
 
 
 class GroupOffsetsRequest(Request[OffsetFetchRequest_v3 | OffsetsRequest7]):  # type: ignore[misc]  # of a library without types
-    """In the newest of two versions that the broker knows."""
+    """A request for committed offsets, in the newest of two versions that the broker knows."""
 
     API_KEY = 9
 
@@ -89,7 +89,7 @@ class GroupOffsetsRequest(Request[OffsetFetchRequest_v3 | OffsetsRequest7]):  # 
             self._topics.setdefault(topic, []).append(partition)
 
     def build(self, request_struct_class: Any) -> Any:
-        """For one version."""
+        """The request in one version."""
         if request_struct_class is OffsetsRequest7:
             rows: list[Any] = [(topic, partitions, {}) for topic, partitions in self._topics.items()]
             return OffsetsRequest7(self._group, rows, True, {})
@@ -97,7 +97,7 @@ class GroupOffsetsRequest(Request[OffsetFetchRequest_v3 | OffsetsRequest7]):  # 
 
 
 class GroupsReply4(Response):  # type: ignore[misc]  # of a library without types
-    """The groups of one coordinator."""
+    """The groups of a coordinator."""
 
     API_KEY = 16
     API_VERSION = 4
@@ -118,7 +118,7 @@ class GroupsReply4(Response):  # type: ignore[misc]  # of a library without type
 
 
 class GroupsRequest4(RequestStruct):  # type: ignore[misc]  # of a library without types
-    """Those in any state."""
+    """A request for groups in any state."""
 
     FLEXIBLE_VERSION = True
     API_KEY = 16
@@ -128,19 +128,19 @@ class GroupsRequest4(RequestStruct):  # type: ignore[misc]  # of a library witho
 
 
 class GroupsRequest(Request[ListGroupsRequest_v2 | GroupsRequest4]):  # type: ignore[misc]  # of a library without types
-    """In the newest of two versions that the broker knows."""
+    """A request for groups, in the newest of two versions that the broker knows."""
 
     API_KEY = 16
 
     def build(self, request_struct_class: Any) -> Any:
-        """For one version."""
+        """The request in one version."""
         return GroupsRequest4([], {}) if request_struct_class is GroupsRequest4 else request_struct_class()
 
 
 async def group_offsets(
     link: KafkaLink, group: str, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> GroupOffsets:
-    """See the protocol of a broker. The state is looked at once more behind the offsets: nobody came meanwhile."""
+    """See the protocol of a broker. A second look at the state behind the offsets: no member came meanwhile."""
     state = await _state(link, group, deadline)
     offsets: dict[TopicPartition, int] = {}
     if state in EMPTY:
@@ -158,7 +158,7 @@ async def _state(link: KafkaLink, group: str, deadline: Deadline) -> str:
         if code not in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
             await _pause_or_refuse(link, group, code, deadline)
             continue
-        # It does not exist, or is one of the newer protocol, which is not described by that request.
+        # The group does not exist, or is of the newer protocol, which that request does not describe.
         reply = await _ask(link, group, GroupsRequest(), deadline)
         if reply.error_code != Code.NONE:
             await _pause_or_refuse(link, group, reply.error_code, deadline)
@@ -176,7 +176,7 @@ async def _committed_offsets(
         codes = {reply.error_code}
         for topic, rows, *_ in reply.topics:
             for partition, offset, *rest in rows:
-                codes.add(rest[-2] if isinstance(rest[-1], dict) else rest[-1])  # behind it are tags, in a newer reply
+                codes.add(rest[-2] if isinstance(rest[-1], dict) else rest[-1])  # newer replies: tags behind
                 if offset != NO_OFFSET:
                     found[TopicPartition(topic, partition)] = offset
         wrong = codes - {Code.NONE, Code.GROUP_ID_NOT_FOUND}
@@ -194,7 +194,7 @@ async def _pause_or_refuse(link: KafkaLink, group: str, code: int, deadline: Dea
 
 
 async def _ask(link: KafkaLink, group: str, request: Any, deadline: Deadline) -> Any:
-    """Ask the coordinator of the group, which is looked for each time."""
+    """Ask the coordinator of the group. The coordinator is looked for each time."""
     while True:
         found = await link.ask_any(FindCoordinatorRequest(group, GROUP_COORDINATOR), deadline)
         if found.error_code != Code.NONE:

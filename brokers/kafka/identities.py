@@ -1,8 +1,7 @@
-"""Whether topics still are what they were: fetches go by name, and a topic created anew goes on being read at the old
-offset.
+"""Whether topics are still the same: fetches go by name, and a topic created anew goes on being read at the old offset.
 
-One answer is not believed when it says that something is gone or is another: a broker that has just started, or that
-lags behind the others, knows less than they do.
+A single answer about a missing or a changed topic is not believed: a broker that has just started, or lags behind the
+others, knows less than the others.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from .topics import AnsweredTopic
 
 
 class TopicIdentities:
-    """The identities under which a broker's readers came to know their topics; they outlive the single reader."""
+    """The identities of topics as a broker's readers came to know them, for longer than a single reader."""
 
     def __init__(self, link: KafkaLink) -> None:
         self._link = link
@@ -24,12 +23,12 @@ class TopicIdentities:
         """When each partition was seen last, by the loop's time."""
 
     def forget(self) -> None:
-        """Nothing is read any more."""
+        """Forget all topics: nothing is read any more."""
         self._known.clear()
         self._seen_s.clear()
 
     def were_seen(self, sources: Collection[TopicPartition], within_s: float) -> bool:
-        """Whether partitions were all there when they were looked at last, which was so many seconds ago at most."""
+        """Whether all partitions were there at the last look, at most ``within_s`` ago."""
         since_s = asyncio.get_running_loop().time() - within_s
         return all(self._seen_s.get(source, -math.inf) >= since_s for source in sources)
 
@@ -44,7 +43,7 @@ class TopicIdentities:
             found = await self._link.topics(names, deadline, "READ")
             problem = what_changed(sources, found, self._known)
             if problem is None:
-                # An older broker, as there may be some during an upgrade, tells no identity.
+                # Older brokers, which may be there during an upgrade, tell no identity.
                 self._known.update({topic.name: topic.identity for topic in found.values() if topic.identity})
                 self._seen_s.update(dict.fromkeys(sources, now_s))
                 return
@@ -56,7 +55,7 @@ class TopicIdentities:
 def what_changed(
     sources: Collection[TopicPartition], found: Mapping[str, AnsweredTopic], known: Mapping[str, str]
 ) -> str | None:
-    """What an answer says against reading on, given the identities known by name; None: nothing."""
+    """The reason in an answer against reading on, given the identities known by name; None: no reason."""
     for source in sources:
         topic = found.get(source.topic)
         if topic is None or source.partition not in topic.partitions:

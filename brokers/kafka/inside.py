@@ -1,11 +1,11 @@
-"""What is used of aiokafka that its documentation does not promise: each private thing, and why.
+"""The parts of aiokafka in use that aiokafka's documentation does not promise: each private thing, and why.
 
-Written for aiokafka 0.14. Of a new minor version this page is what there is to check. No other module here touches a
-private attribute of aiokafka's objects, but for ``client.KafkaClient``: it overrides ``_get_conn``, which every request
-goes through, and ``_metadata_update``, which asks one broker after another for metadata.
+Written for aiokafka 0.14. For a new minor version this page is the list to check. No other module here touches a
+private attribute of aiokafka's objects, but for ``client.KafkaClient``: the class overrides ``_get_conn``, the way of
+every request, and ``_metadata_update``, which asks one broker after another for metadata.
 
-A consumer is an ``AIOKafkaConsumer`` without a group, a client an ``AIOKafkaClient``. What is imported by name from
-``aiokafka.protocol``, ``aiokafka.record`` and ``aiokafka.conn`` is not listed: it fails at the import.
+A consumer is an ``AIOKafkaConsumer`` without a group, a client an ``AIOKafkaClient``. Names imported from
+``aiokafka.protocol``, ``aiokafka.record`` and ``aiokafka.conn`` are not listed: a missing name fails at the import.
 """
 
 import asyncio
@@ -49,55 +49,55 @@ USED: Final[Mapping[str, tuple[str, ...]]] = {
     "aiokafka.conn.AIOKafkaConnection": ("_do_sasl_handshake", "_do_version_lookup", "_reader", "_requests", "_writer"),
     "asyncio.streams.StreamReader": ("_buffer",),
 }
-"""By class: names that have to be there. Those without an underscore are reached only through private ones."""
+"""By class: names that have to exist. Names without an underscore are reached only through private names."""
 
 Connections: TypeAlias = dict[tuple[int | str, ConnectionGroup], Any]
 
 BOOTSTRAP: Final = "bootstrap", ConnectionGroup.DEFAULT
-"""The key of the connection that a client asks when it knows of no broker."""
+"""The key of the connection that a client asks while no broker is known."""
 
 # --- a client --------------------------------------------------------------------------------------------------------
 
 
 def connections(client: Any) -> Connections:
-    """The client's own connections by node and group. To close all, also one whose ``bootstrap`` was cancelled, and to
-    look at one before it is used.
+    """The client's own connections by node and group: to close all, also after a cancelled ``bootstrap``, and to look
+    at a connection before use.
     """
     found: Connections = client._conns
     return found
 
 
 def keep_metadata(client: Any) -> None:
-    """Begin the client's task that keeps up its metadata, as its own ``bootstrap`` does, which ours replaces."""
+    """Begin the client's task that keeps up the metadata, as aiokafka's ``bootstrap`` does: ours replaces it."""
     if client._sync_task is None:
         client._sync_task = asyncio.create_task(client._md_synchronizer())
 
 
 def is_reset(connection: Any) -> bool:
-    """Whether the transport of a connection is closed, of which the connection itself may hear some turns later."""
+    """Whether the transport of a connection is closed. The connection itself may hear of the end some turns later."""
     return connection._writer is not None and connection._writer.is_closing()
 
 
 def abort(connection: Any, reason: Any = None) -> None:
-    """Close a connection at once. TLS would say good-bye first, and a silent broker leaves that without an answer."""
+    """Close a connection at once. TLS would say good-bye first, and wait in vain for a silent broker."""
     if (transport := transport_of(connection)) is not None:
         transport.abort()
     connection.close(reason=reason)
 
 
 def is_waited_for(connection: Any) -> bool:
-    """Whether somebody waits for an answer of it."""
+    """Whether somebody waits for an answer on the connection."""
     return any(not answer.done() for _, _, answer in connection._requests)
 
 
 def bytes_received(connection: Any) -> int:
-    """How much of an answer is there that is not whole yet, in bytes: it tells a slow answer from a silent broker."""
+    """The bytes that are there of an unfinished answer: these tell a slow answer from a silent broker."""
     reader = connection._reader
     return 0 if reader is None else len(reader._buffer)
 
 
 def transport_of(connection: Any) -> Any:
-    """The transport of a connection; None: it has none, or none any more."""
+    """The transport of a connection; None: not yet, or no longer."""
     return None if connection._writer is None else connection._writer.transport
 
 
@@ -105,27 +105,27 @@ def transport_of(connection: Any) -> Any:
 
 
 def set_client(consumer: Any, client: Any) -> None:
-    """Before its start: give a consumer a client of ours, whose connections are mended."""
+    """Give a consumer, before the start, a client of ours with mended connections."""
     consumer._client = client
 
 
 def client_of(consumer: Any) -> Any:
-    """That client: to close its connections whatever its consumer is at."""
+    """The client of a consumer: to close the connections at any step of the consumer."""
     return consumer._client
 
 
 def leader_known(consumer: Any, source: TopicPartition) -> bool:
-    """Whether the consumer knows a leader: it asks nobody for a partition without one, and does not say so."""
+    """Whether the consumer knows a leader. Without a leader the consumer asks nobody, and says nothing."""
     return consumer._client.cluster.leader_for_partition(source) not in (None, -1)
 
 
 def mark_closed(consumer: Any) -> None:
-    """Or it says, when it is freed, that nobody has stopped it: its ``stop`` is not used."""
+    """Mark a consumer as closed. Else the freed consumer says that nobody has stopped it: ``stop`` is not used."""
     consumer._closed = True
 
 
 def tasks_of(consumer: Any) -> list[asyncio.Task[Any]]:
-    """What a consumer without a group has under way, done or not; to end it without its ``stop``."""
+    """The tasks of a consumer without a group, done or not: to end the consumer without ``stop``."""
     tasks = [consumer._client._sync_task]
     if consumer._coordinator is not None:
         tasks.append(consumer._coordinator._reset_committed_task)
@@ -138,20 +138,20 @@ def tasks_of(consumer: Any) -> list[asyncio.Task[Any]]:
 
 
 def position_of(consumer: Any, source: TopicPartition) -> int:
-    """The offset to be read next. The consumer's public method tells it only after an await."""
+    """The offset to be read next. The consumer's public method would need an await."""
     position: int = _state_of(consumer, source).position
     return position
 
 
 class ReadAnswers(NamedTuple):
-    """What the answers to reads of a partition told. Both are None as long as none came."""
+    """The news in the answers to reads of a partition. Both fields are None until the first answer."""
 
-    at_ms: Any  # when the last one came, by the wall clock
+    at_ms: Any  # the time of the last answer, by the wall clock
     stable_end: int | None  # the last stable offset
 
 
 def answered_of(consumer: Any, source: TopicPartition) -> ReadAnswers:
-    """Whether the broker is silent, or answers without the records that it says it has."""
+    """The latest answer to reads: whether the broker is silent, or answers without the records announced."""
     state = _state_of(consumer, source)
     return ReadAnswers(state.timestamp, state.lso)
 
@@ -161,7 +161,7 @@ def _state_of(consumer: Any, source: TopicPartition) -> Any:
 
 
 def failure_of(consumer: Any) -> BaseException | None:
-    """What ended the task that fetches, so that nothing would come any more; None: it goes on."""
+    """The error that ended the fetching task: nothing would come any more. None: the task goes on."""
     task = consumer._fetcher._fetch_task
     if not task.done():
         return None
@@ -169,9 +169,9 @@ def failure_of(consumer: Any) -> BaseException | None:
 
 
 def tell_at_once(consumer: Any, answered: Callable[[bool], None]) -> None:
-    """Call ``answered`` as soon as an answer is there, with whether it has brought something. The consumer's own signal
-    comes three turns of the loop later, after a look for what to ask next, which finds that nothing was taken yet and
-    has to be made again.
+    """Call ``answered`` as soon as an answer is there, with whether the answer has brought something. The consumer's
+    own signal comes three turns of the loop later: behind a look for the next request, which finds that nothing was
+    taken yet and has to be repeated.
     """
     fetcher = consumer._fetcher
     ask = fetcher._proc_fetch_request
@@ -185,17 +185,17 @@ def tell_at_once(consumer: Any, answered: Callable[[bool], None]) -> None:
 
 
 def set_fetch_bytes(consumer: Any, bytes_max: int) -> None:
-    """How much is asked of a node at once: a quota may allow less than before."""
+    """Set how much is asked of a node at once: a quota may allow less than before."""
     consumer._fetcher._fetch_max_bytes = bytes_max
 
 
 def set_partition_bytes(consumer: Any, bytes_max: int) -> None:
-    """How much is asked of a partition at once: it depends on how many are assigned, which changes."""
+    """Set how much is asked of a partition at once: the limit depends on the changing number of assigned partitions."""
     consumer._fetcher._max_partition_fetch_bytes = bytes_max
 
 
 def partitions_held(consumer: Any) -> Collection[TopicPartition]:
-    """The partitions of which an answer is there, in the order in which they came. They are aiokafka's partitions."""
+    """The partitions with an answer, in the order in which the answers came. The keys are aiokafka's partitions."""
     found: Collection[TopicPartition] = consumer._fetcher._records
     return found
 
@@ -203,7 +203,7 @@ def partitions_held(consumer: Any) -> Collection[TopicPartition]:
 async def take_held(
     consumer: Any, source: TopicPartition, records_max: int
 ) -> Mapping[TopicPartition, list[ConsumerRecord]]:
-    """What is there of one partition, as it was parsed; raises what the answer was, if that is an error. It does not
+    """The present records of one partition, as parsed; raises the answer if the answer is an error. The call does not
     suspend. ``getmany`` would wait a turn, and make an object of each record.
     """
     _hand_on_as_parsed(consumer._fetcher._records[source])
@@ -213,9 +213,9 @@ async def take_held(
 
 
 def let_go(consumer: Any) -> None:
-    """Give back what was fetched ahead, up to some MiB of each partition: it will not be read any more. An answer that
-    was not read to its end is a circle with its own iterator, and would wait for a garbage collection. An error
-    would be told of the next assignment.
+    """Give back prefetched data, up to some MiB of each partition, for nobody will read the data any more. An answer
+    that was not read to the end is a reference cycle with its own iterator, and would wait for a garbage collection. An
+    error would be told of the next assignment.
     """
     for source, fetched in list(consumer._fetcher._records.items()):
         if not hasattr(fetched, "_partition_records"):
@@ -226,17 +226,17 @@ def let_go(consumer: Any) -> None:
 
 
 def _hand_on_as_parsed(fetched: Any) -> None:
-    """Leave out the consumer's own records, and its steps for each; what it fetched may be an error, or at its end."""
+    """Leave out the consumer's own records, and the steps for each. ``fetched`` may be an error, or at the end."""
     parsed = getattr(fetched, "_partition_records", None)
     if parsed is not None:
         parsed._consumer_record = _as_parsed
-        # By a weak reference: a circle would wait for a garbage collection, and thousands make that stand still.
+        # By a weak reference: a cycle would wait for a garbage collection, and thousands make that stand still.
         fetched.getall = functools.partial(_all_at_once, weakref.ref(fetched))
 
 
 def _all_at_once(fetched_here: "weakref.ref[Any]", max_records: int) -> list[ConsumerRecord]:
     """The consumer's ``getall``, without a call for each record."""
-    fetched: Any = fetched_here()  # whoever calls has it
+    fetched: Any = fetched_here()  # the caller holds the object
     parsed = fetched._partition_records
     if not fetched.check_assignment(fetched._topic_partition) or not fetched.has_more():
         return []

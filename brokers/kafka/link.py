@@ -1,8 +1,8 @@
-"""One client's connections to a Kafka cluster: requests with deadlines, leaders, coordinators, and what answers mean.
+"""One client's connections to a Kafka cluster: requests with deadlines, leaders, coordinators, the meaning of answers.
 
-aiokafka gives the connections, the authentication and the encoding of requests. Its producer is not used: every
-request of a transaction is sent from here once, so that an answer is known to be one to *this* request. Its metadata
-requests are not used either, since they create missing topics on brokers that allow it.
+aiokafka gives the connections, the authentication and the encoding of requests. aiokafka's producer is not used: every
+request of a transaction is sent from here once, so an answer is known to belong to *this* request. aiokafka's metadata
+requests are not used either, since these create missing topics on brokers that allow so.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ DEFAULT_REPLICATION: Final = -1
 
 
 class Code(IntEnum):
-    """Kafka's error codes that are told apart (https://kafka.apache.org/protocol#protocol_error_codes)."""
+    """The error codes of Kafka that are told apart (https://kafka.apache.org/protocol#protocol_error_codes)."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
@@ -90,8 +90,8 @@ class Code(IntEnum):
 
 TRY_AGAIN: Final = frozenset(
     {
-        Code.CORRUPT_MESSAGE,  # of a request: damaged on its way
-        Code.UNKNOWN_TOPIC_OR_PARTITION,  # known to exist when it is asked: metadata on their way
+        Code.CORRUPT_MESSAGE,  # the request was damaged on the way
+        Code.UNKNOWN_TOPIC_OR_PARTITION,  # the topic is known to exist: metadata are on the way
         Code.LEADER_NOT_AVAILABLE,
         Code.NOT_LEADER,
         Code.REQUEST_TIMED_OUT,
@@ -115,12 +115,12 @@ TRY_AGAIN: Final = frozenset(
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """How to reach the cluster. ``bootstrap`` is ``host:port[,host:port…]``; times are in ms. ``app``: the application
-    whose own topics are used, "" where that is not known.
+    """The way to the cluster. ``bootstrap`` is ``host:port[,host:port…]``; times are in ms. ``app``: the application
+    that owns the topics in use, "" where not known.
 
-    ``request_timeout_ms`` bounds one attempt, ``default_api_timeout_ms`` a call with all its attempts. ``silent``,
-    ``leaders``, ``throttling``: what all connections of one process know of brokers that do not answer, of who leads,
-    and of quotas.
+    ``request_timeout_ms`` bounds one attempt, ``default_api_timeout_ms`` a call with all attempts. ``silent``,
+    ``leaders``, ``throttling``: the common knowledge of all connections of a process about silent brokers, leaders, and
+    quotas.
     """
 
     bootstrap: str
@@ -134,18 +134,18 @@ class LinkSettings:
     leaders: Leaders[Node] = field(default_factory=Leaders)
     throttling: Throttling = field(default_factory=Throttling)
     log_ins_beside: LogIns | None = None
-    """Of other clients of the same user, on the same loop: all of them log in by one order."""
+    """The order of other clients of the same user on the same loop: all clients log in by one order."""
 
     @functools.cached_property
     def log_ins(self) -> LogIns:
-        """The order of the log-ins of all clients with these settings, and of those beside them."""
+        """The order of the log-ins of all clients with these settings, and of the clients beside."""
         if self.log_ins_beside is not None:
             return self.log_ins_beside
         provider = self.security.sasl_oauth_token_provider
         return LogIns(None if provider is None else Tokens(provider, time.time))
 
     def refused(self, *rights: Right) -> NotAuthorized:
-        """The error for an answer that says that these are missing."""
+        """The error for an answer about missing rights."""
         return NotAuthorized(as_granted(rights, self.app), self.security.principal)
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
@@ -155,11 +155,11 @@ class LinkSettings:
 
     @property
     def answered_within_ms(self) -> int:
-        """So long a broker may wait for others before it answers: it says so before its silence counts as a loss."""
+        """How long a broker may wait for other brokers: the broker answers before a silence counts as a loss."""
         return max(1, self.request_timeout_ms * 3 // 4)
 
     def client(self) -> KafkaClient:
-        """A new client, which is not connected yet. Raises SettingsError."""
+        """A new client without connections. Raises SettingsError."""
         return KafkaClient(
             self.silent,
             self.leaders,
@@ -171,7 +171,7 @@ class LinkSettings:
         )
 
     def client_arguments(self) -> dict[str, Any]:
-        """For aiokafka's clients. Reads the files that the security settings name; raises SettingsError."""
+        """Arguments for aiokafka's clients. Reads the files in the security settings; raises SettingsError."""
         security = self.security
         context = security.tls_context() if security.is_encrypted else None
         return {
@@ -193,7 +193,7 @@ def _reveal_secret(secret: Secret | None) -> str | None:
 
 
 def growing_pauses() -> Iterator[float]:
-    """Seconds before each next try: short ones first."""
+    """Seconds before each next try: short pauses first."""
     pause_ms = PAUSE_MS_FIRST
     while True:
         yield pause_ms / 1000
@@ -206,8 +206,8 @@ async def start_within(
     drop: Callable[[T], Awaitable[None]],
     deadline: Deadline,
 ) -> T:
-    """Something new that has reached the cluster: what does not get there is dropped, and another one is made. Raises
-    BrokerTimeout with the last problem, and at once what no further try mends.
+    """Make something that reaches the cluster: after a failed start the thing is dropped, and another is made. Raises
+    BrokerTimeout with the last problem; an error that no further try mends is raised at once.
     """
     problem: BaseException | str = "no answer"
     while True:
@@ -234,7 +234,7 @@ def describe_code(code: int) -> str:
 
 
 class KafkaLink:
-    """Connections of one client. Closed and abandoned as a whole, so that nothing of it can arrive late."""
+    """Connections of one client. All are closed and abandoned together, so nothing of the client can arrive late."""
 
     def __init__(self, settings: LinkSettings) -> None:
         self.settings, self.leaders = settings, settings.leaders
@@ -245,7 +245,7 @@ class KafkaLink:
         return self.settings.deadline(what, timeout_ms)
 
     async def open(self, deadline: Deadline | None = None) -> None:
-        """Connect to the bootstrap server that answers first; raises BrokerTimeout, AuthenticationRefused."""
+        """Connect to the first bootstrap server that answers; raises BrokerTimeout, AuthenticationRefused."""
         deadline = deadline or self.deadline(f"connecting to Kafka at {self.settings.bootstrap}")
         if self._client is None:
             self._client = await start_within(self.settings.client, KafkaClient.bootstrap, self._drop, deadline)
@@ -275,10 +275,11 @@ class KafkaLink:
         coordination: bool = False,
         is_handed_on: bool = False,
     ) -> Any:
-        """Send a request to a broker and wait for its answer, once, for as long as an attempt may take.
+        """Send a request to a broker and wait for the answer, once, for as long as an attempt may take.
 
-        Raises NotSent, ReplyLost or BrokerError. What that broker led or coordinated is then looked for anew.
-        ``is_handed_on``: the broker hands it on to the controller, and is not to blame when that one is silent.
+        Raises NotSent, ReplyLost or BrokerError. After a loss, the partitions that the broker led need a new leader.
+        ``is_handed_on``: the broker hands the request on to the controller, and is not to blame when the controller is
+        silent.
         """
         self.check()
         client, limit_s = self._client, deadline.attempt
@@ -292,7 +293,7 @@ class KafkaLink:
             if client.refusal is not None:
                 raise client.refusal from error
             raise NotSent(client.problem(node)) from error
-        # The second is what aiokafka says when it and the broker share no version of a request.
+        # aiokafka raises the second when client and broker share no version of a request.
         except (aiokafka.errors.IncompatibleBrokerVersion, NotImplementedError) as error:
             raise BrokerError(f"this broker's version of the protocol is not supported: {error}") from error
         except (RuntimeError, OSError) as error:
@@ -304,7 +305,7 @@ class KafkaLink:
             deadline.extend((limit.when() or until_s) - until_s)
 
     async def unmuted(self, nodes: Collection[Node], deadline: Deadline) -> None:
-        """Wait until none of these throttles what is written to the partitions that it leads."""
+        """Wait until none of the nodes throttles writes to partitions that the node leads."""
         self.check()
         client = self._client
         while (muted_s := max((client.muted_s(node) for node in nodes), default=0.0)) > 0:
@@ -312,11 +313,11 @@ class KafkaLink:
             await asyncio.sleep(muted_s)
 
     def _forget(self, node: Node) -> None:
-        """Others may lead and coordinate by now what this node did."""
+        """Forget the leaderships of a node: by now other nodes may lead instead."""
         self.leaders.forget_node(node)
 
     async def ask_any(self, request: Any, deadline: Deadline) -> Any:
-        """Ask whichever broker answers; raises BrokerTimeout. For requests that may be carried out twice."""
+        """Ask any broker that answers; raises BrokerTimeout. For requests that may be carried out twice."""
         while True:
             try:
                 return await self.ask(self.any_node(), request, deadline)
@@ -324,13 +325,13 @@ class KafkaLink:
                 await deadline.pause(error)
 
     async def reach_all(self, deadline: Deadline) -> None:
-        """Ask each broker, once, for what it would answer anybody."""
+        """Ask each broker, once, a question that any client may ask."""
         for node in self._client.nodes():
             with contextlib.suppress(NotSent, ReplyLost):
                 await self.ask(node, MetadataRequest([], False), deadline)
 
     def any_node(self) -> Node:
-        """A broker that was not silent lately, at random."""
+        """A random broker that was not silent lately."""
         self.check()
         nodes: list[Node] = self._client.nodes()
         now_s = asyncio.get_running_loop().time()
@@ -345,9 +346,10 @@ class KafkaLink:
     async def topics(
         self, names: Collection[str], deadline: Deadline, purpose: Operation = "DESCRIBE"
     ) -> dict[str, AnsweredTopic]:
-        """Those of the topics that exist. Creates none. Who does not see one lacks the right to what is the purpose.
+        """The topics among the given names that exist. Creates none. A client that does not see a topic lacks the right
+        of the purpose.
 
-        What is told of the leaders counts by its leader epochs: see ``leaders``.
+        News of leaders counts by the leader epochs: see ``leaders``.
         """
         reply = await self.ask_any(TopicsRequest(names), deadline)
         found: dict[str, AnsweredTopic] = {}
@@ -368,9 +370,9 @@ class KafkaLink:
     async def missing(
         self, partitions: Collection[TopicPartition], deadline: Deadline, purpose: Operation = "DESCRIBE"
     ) -> list[TopicPartition]:
-        """Learn the leaders of partitions that have none known here; those that do not exist, asked repeatedly."""
+        """Learn the unknown leaders of partitions. Returns the missing partitions, after repeated questions."""
         leaders, silent = self.leaders, self.settings.silent
-        if silent.has_any:  # of a leader that was silent it is asked each time whether it still leads
+        if silent.has_any:  # each time ask whether a silent leader still leads
             known = [(partition, leaders.leader(partition)) for partition in partitions]
             leaders.forget([place for place, node in known if node is not None and silent.is_doubtful(node)])
         tries = 0
@@ -387,14 +389,15 @@ class KafkaLink:
     async def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
         """The node that keeps an id's transactions; raises BrokerTimeout, NotAuthorized.
 
-        No epoch tells an old answer from a new one. So a node that names itself is believed when another node names it
-        too, or when no other node answers: one that was deposed and is cut off names itself for as long as that lasts.
+        No epoch tells an old answer from a new answer. So a node that names itself is believed when another node names
+        the same node, or when no other node answers: a deposed node without a link to the others names itself until the
+        link is back.
         """
         request = FindCoordinatorRequest(transactional_id, TRANSACTION_COORDINATOR)
         named_itself, silent = list[int](), set[Node]()
         while True:
             node = self._node_but({*named_itself, *silent}) if named_itself else self.any_node()
-            if node is None:  # each node that answers names itself, or is the only one
+            if node is None:  # each node that answers names itself, or no other node answers
                 return random.choice(named_itself)
             try:
                 reply = await self.ask(node, request, deadline)
@@ -417,7 +420,7 @@ class KafkaLink:
                 )
 
     def _node_but(self, asked: Collection[Node]) -> Node | None:
-        """A node that was not asked, and was not silent lately; None: there is no other."""
+        """A node that was not asked, and was not silent lately; None: no node is left."""
         silent = self.settings.silent
         others = [node for node in self._client.nodes() if node not in asked and not silent.is_doubtful(node)]
         return random.choice(others) if others else None
@@ -425,12 +428,12 @@ class KafkaLink:
     async def initialise(
         self, transactional_id: str | None, transaction_timeout_ms: int, deadline: Deadline, topics: Collection[str]
     ) -> "Initialised":
-        """InitProducerId: producer id and epoch. With a transactional id it fences all older producers of it; without
-        one it is for writing to ``topics``.
+        """InitProducerId: producer id and epoch. With a transactional id the call fences all older producers of the id;
+        without an id the producer is for writing to ``topics``.
 
-        Kafka answers only after the id's last transaction is decided and its markers are written. Asking twice is
-        harmless: the second answer has the next epoch. An answer proves that the node is the coordinator: it is
-        appended to ``__transaction_state`` before.
+        Kafka answers only after the id's last transaction is decided and the markers are written. Asking twice is
+        harmless: the second answer has the next epoch. An answer proves that the node is the coordinator: the node
+        appends the epoch to ``__transaction_state`` before answering.
         """
         request = InitProducerIdRequest(transactional_id, transaction_timeout_ms)
         coordinator: Node | None = None
@@ -452,7 +455,7 @@ class KafkaLink:
                 return Initialised(reply.producer_id, reply.producer_epoch, node)
             if reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
                 raise self.settings.refused(Right("transactional-id", transactional_id or "", "WRITE"))
-            if reply.error_code == Code.CLUSTER_NOT_AUTHORIZED:  # who may write anywhere is let in
+            if reply.error_code == Code.CLUSTER_NOT_AUTHORIZED:  # a client that may write anywhere is let in
                 raise self.settings.refused(*(Right("topic", topic, "WRITE") for topic in topics))
             if reply.error_code not in TRY_AGAIN:
                 raise BrokerError(f"no producer for {transactional_id!r}: {describe_code(reply.error_code)}")
@@ -462,7 +465,7 @@ class KafkaLink:
 
 
 class Initialised(NamedTuple):
-    """A producer id at an epoch, and the node that gave it."""
+    """A producer id at an epoch, and the node that gave the epoch."""
 
     producer_id: int
     epoch: int

@@ -13,9 +13,9 @@ logger = logging.getLogger("keylanes")
 
 
 class LogIns:
-    """The first log-in is alone. After it has succeeded others go on side by side; after a refusal none begins: each
-    further one may lock the account. ``tokens``: where the clients have their tokens from. A token that is refused is
-    asked for anew once.
+    """The order of log-ins. The first log-in is alone. After a success other log-ins go on side by side; after a
+    refusal none begins: each further log-in may lock the account. ``tokens``: the source of the clients' tokens. After
+    a refused token, a new token is asked for once.
     """
 
     def __init__(self, tokens: Tokens | None) -> None:
@@ -23,13 +23,13 @@ class LogIns:
         self.tokens = tokens
         self._has_succeeded = False
         self._is_anew = False
-        """The token was asked for behind a refusal, and none has logged in with it."""
+        """A new token was asked for after a refusal, and no client has logged in with the new token."""
         self._first = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Around a log-in, which raises where it fails. Raises the refusal of an earlier one; NoToken in place of the
-        refusal of a token, if another one is to be tried.
+        """Around a log-in, which raises on failure. Raises the refusal of an earlier log-in; raises NoToken in place of
+        the refusal of a token, if another token is to be tried.
         """
         async with nullcontext() if self._has_succeeded else self._first:
             if self.refusal is not None:
@@ -40,7 +40,7 @@ class LogIns:
             except LOG_IN_REFUSED as error:
                 if self.tokens is None or was_anew:
                     raise
-                if not self._is_anew:  # others may have shown the same one
+                if not self._is_anew:  # others may have shown the same token
                     logger.warning("a token is refused, and another one asked for: %s", error)
                     self._is_anew = True
                     self.tokens.forget()
@@ -49,5 +49,5 @@ class LogIns:
             self._is_anew = self._is_anew and not was_anew
 
     def refuse(self, refusal: AuthenticationRefused) -> None:
-        """A broker refuses what no further try mends."""
+        """Note a refusal that no further try mends."""
         self.refusal = self.refusal or refusal

@@ -1,11 +1,12 @@
-"""What brokers say of the offsets of partitions, and whether the true leader says it.
+"""The offsets of partitions by the answers of brokers, and whether the true leader answers.
 
-A leader that was deposed and is cut off answers with its old end. So other replicas are asked beside the leader, at the
-leader epoch of the question: a follower that knows no newer leader epoch says NOT_LEADER, a follower that does says
+A deposed leader without a link to the others answers with an old end. So other replicas are asked beside the leader, at
+the leader epoch of the question: a follower that knows no newer leader epoch says NOT_LEADER, a follower that does says
 FENCED_LEADER_EPOCH.
 
-R - min.insync.replicas + 1 of the R replicas have to agree, with the leader. So many replicas share one with any set of
-min.insync.replicas, so no record can be missing that was acknowledged at a newer leader epoch before the question.
+R - min.insync.replicas + 1 of the R replicas have to agree, with the leader. So many replicas share a member with any
+set of min.insync.replicas, so no record can be missing that was acknowledged at a newer leader epoch before the
+question.
 
 aiokafka encodes the leader epoch of ListOffsets with the wrong width; the request is written here.
 
@@ -35,11 +36,11 @@ CLIENT, READ_UNCOMMITTED = -1, 0
 logger = logging.getLogger("keylanes")
 
 Row = tuple[int, ...]
-"""Of one partition in a request: its number, and what is asked of it."""
+"""The row of one partition in a request: the number, and the question."""
 
 
 class OffsetsRequest4(RequestStruct):  # type: ignore[misc]  # of a library without types
-    """Of an uncommitted reader: of a committed one LATEST would be the last stable offset."""
+    """A request of an uncommitted reader: for a committed reader LATEST would be the last stable offset."""
 
     API_KEY = 2
     API_VERSION = 4
@@ -66,7 +67,7 @@ class ListOffsetsRequest(Request[OffsetsRequest4]):  # type: ignore[misc]  # of 
         self._rows = rows
 
     def build(self, request_struct_class: Any) -> Any:
-        """For the one version."""
+        """The request in the only version."""
         return request_struct_class(CLIENT, READ_UNCOMMITTED, self._rows)
 
 
@@ -78,10 +79,11 @@ async def ask_leaders(
     purpose: Operation,
     deadline: Deadline,
 ) -> dict[TopicPartition, Sequence[int]]:
-    """Ask the leader of each partition for its row, which is made when it is asked; again where that may help.
+    """Ask the leader of each partition for a row; ask again where another try may help. A row is made at the time of
+    asking.
 
-    The answers by partition: what follows the partition in it, with the error code at ``code_at``. ``purpose``: the
-    right that is missing where a topic is not seen.
+    Returns the answers by partition: the values behind the partition, with the error code at ``code_at``. ``purpose``:
+    the right that is missing where a topic is not seen.
     """
     found: dict[TopicPartition, Sequence[int]] = {}
     while len(found) < len(rows):
@@ -95,7 +97,7 @@ async def ask_leaders(
             by_topic = by_leader.setdefault(-1 if leader is None else leader, {})
             by_topic.setdefault(partition.topic, []).append(rows[partition]())
         problem: object = "no answer"
-        # Side by side: one that is silent does not hold up what the others know.
+        # Side by side: a silent node does not hold up the answers of the others.
         replies = await asyncio.gather(
             *(
                 _answer_or_loss(link, leader, request(list(topics.items())), deadline)
@@ -120,7 +122,7 @@ async def ask_leaders(
 async def offsets_of(
     link: KafkaLink, which: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition at a time in ms, or LATEST, or EARLIEST, as its leader says; below 0: none."""
+    """The offset of each partition at a time in ms, or LATEST, or EARLIEST, from the leader; below 0: none."""
 
     def row_of(partition: TopicPartition) -> Row:
         return partition.partition, link.leaders.epoch(partition), which[partition]
@@ -136,15 +138,15 @@ async def offsets_of(
 
 
 class ConfirmedWatermarks:
-    """The watermarks of partitions, of leaders that are confirmed. ``in_sync_min``: min.insync.replicas by topic."""
+    """The watermarks of partitions from confirmed leaders. ``in_sync_min``: min.insync.replicas by topic."""
 
     def __init__(self, link: KafkaLink, in_sync_min: TopicNumbers) -> None:
         self._link, self._in_sync_min = link, in_sync_min
         self._doubted: set[str] = set()
-        """Topics of which it was said that their leaders can't be confirmed."""
+        """Topics with leaders that can't be confirmed, as the log says already."""
 
     async def of(self, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, Watermarks]:
-        """Raises UnknownTopic, BrokerTimeout, NotAuthorized."""
+        """The watermarks of partitions. Raises UnknownTopic, BrokerTimeout, NotAuthorized."""
         found: dict[TopicPartition, Watermarks] = {}
         leaders = self._link.leaders
         while open_ := [partition for partition in partitions if partition not in found]:
@@ -157,7 +159,7 @@ class ConfirmedWatermarks:
                 self._confirmed(epochs, deadline),
             )
             for partition in open_:
-                # At one and the same leader epoch: an older one never replaces a newer one.
+                # At the same leader epoch before and after: an older epoch never replaces a newer epoch.
                 if partition in confirmed and leaders.epoch(partition) == epochs[partition]:
                     found[partition] = Watermarks(starts[partition], highs[partition])
             if len(found) < len(partitions):
@@ -169,7 +171,7 @@ class ConfirmedWatermarks:
         return found
 
     async def _confirmed(self, epochs: Mapping[TopicPartition, int], deadline: Deadline) -> set[TopicPartition]:
-        """Those of the partitions of which enough replicas know no newer leader epoch."""
+        """The partitions with a confirmed leader (enough replicas know no newer epoch), or a believed leader."""
         needed, in_sync = await self._needed(epochs)
         asked: dict[Node, dict[str, list[Row]]] = {}
         for partition in needed:
@@ -200,7 +202,7 @@ class ConfirmedWatermarks:
         return epochs.keys() - deposed - (doubted - believed)
 
     async def _needed(self, partitions: Collection[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, int]]:
-        """How many replicas beside the leader have to agree, of partitions with several; min.insync.replicas."""
+        """How many replicas beside the leader have to agree, for partitions with several; and min.insync.replicas."""
         replicas = {
             partition: len(known.replicas)
             for partition in partitions
@@ -210,7 +212,7 @@ class ConfirmedWatermarks:
         return {partition: count - in_sync.get(partition.topic, 1) for partition, count in replicas.items()}, in_sync
 
     def _doubt(self, topics: Collection[str]) -> None:
-        """Say once of each topic that its leader is believed."""
+        """Say once for each topic that an unconfirmed leader is believed."""
         if new := sorted({*topics} - self._doubted):
             self._doubted.update(new)
             logger.warning(
@@ -221,12 +223,12 @@ class ConfirmedWatermarks:
 
 
 def _rows_by_partition(reply: Any) -> list[tuple[TopicPartition, Sequence[int]]]:
-    """What an answer says of each partition."""
+    """The row of each partition in an answer."""
     return [(TopicPartition(topic, index), row) for topic, rows, *_ in reply.topics for index, *row in rows]
 
 
 async def _answer_or_loss(link: KafkaLink, node: Node, request: Any, deadline: Deadline) -> Any:
-    """An answer, or why there is none that may come yet."""
+    """An answer, or the reason for the lack of an answer."""
     try:
         return await link.ask(node, request, deadline)
     except (NotSent, ReplyLost) as error:

@@ -1,6 +1,6 @@
-"""The batches for one broker: while a request is under way, those that come go together in the next one.
+"""The batches for one broker: batches that come during a request go together in the next request.
 
-A broker answers the requests of a connection one after the other, so many small ones would wait for each other.
+A broker answers the requests of a connection one after the other, so many small requests would wait for each other.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ class _ProduceCall:
 
 
 class ProduceQueue:
-    """``send`` sends batches of different partitions in one request, of so many bytes as the ``allowance`` says. No
-    partition is asked for twice at a time.
+    """A queue of batches. ``send`` sends batches of different partitions in one request, within the bytes of
+    ``allowance``. A partition has at most one batch in the queue.
     """
 
     def __init__(self, send: Callable[[Batches, Deadline], Awaitable[Answers]], allowance: Allowance) -> None:
@@ -34,7 +34,7 @@ class ProduceQueue:
         self._sending: asyncio.Task[None] | None = None
 
     async def answers(self, batches: Batches, deadline: Deadline) -> Answers:
-        """The answers for these batches. Whoever is cancelled before they are sent keeps them from being sent."""
+        """The answers for batches. A caller that is cancelled before the sending takes the batches back."""
         loop = asyncio.get_running_loop()
         asked = _ProduceCall(batches, deadline, loop.create_future())
         self._asked.append(asked)
@@ -48,19 +48,19 @@ class ProduceQueue:
                 self._asked.remove(asked)
 
     async def _send_all(self) -> None:
-        """Send until nothing is left. It ends by itself: each request has a deadline, or the connection is closed."""
-        await asyncio.sleep(0)  # what comes in this turn of the loop goes together
+        """Send until nothing is left. The task ends by itself: by the deadline of a request, or a closed connection."""
+        await asyncio.sleep(0)  # batches that come in this turn of the loop go together
         while self._asked:
             taken = self._taken()
             batches = {place: batch for one in taken for place, batch in one.batches.items()}
             latest = max((one.deadline for one in taken), key=lambda deadline: deadline.left)
             try:
                 answers = await self._send(batches, latest)
-            except Exception as error:  # noqa: BLE001  # it concerns whoever asked
+            except Exception as error:  # noqa: BLE001  # the callers get the error
                 for one in taken:
                     if not one.answers.done():
                         one.answers.set_exception(error)
-                        one.answers.exception()  # whoever is cancelled at this moment never asks
+                        one.answers.exception()  # a caller that is cancelled at this moment never asks
             else:
                 for one in taken:
                     if not one.answers.done():
@@ -68,7 +68,7 @@ class ProduceQueue:
         self._sending = None
 
     def _taken(self) -> list[_ProduceCall]:
-        """The first ones, as many as fit into a request."""
+        """Take the first calls, as many as fit into a request."""
         number = size = 0
         room = self._allowance.request_max(asyncio.get_running_loop().time())
         for one in self._asked:

@@ -1,13 +1,14 @@
 """Reading committed records with aiokafka's consumer, without a group.
 
-What is done here beside it:
+The reader adds to the consumer:
 
-- Positions are kept here and laid upon the consumer again after an error: it advances past an oversize record.
-- ``fetch`` returns as soon as a position moved, also past markers and aborted records only: whoever reads a log to its
-  end waits for that.
+- The reader keeps the positions, and gives them to the consumer again after an error: the consumer advances past an
+  oversize record.
+- ``fetch`` returns as soon as a position moved, also past markers and aborted records only: a caller that reads a log
+  to the end waits for the move.
 - The consumer waits for ever for a topic that is gone and for a broker that is away; here both become errors.
-- Records are handed on as they are parsed. The consumer would make another object of each, with fields that nobody
-  here asks for: two fifths of what it takes to read them.
+- Records are handed on as parsed. The consumer would make another object of each record, with fields that nobody here
+  needs: two fifths of the cost of reading.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ WatermarksOf = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPar
 
 
 class KafkaReader:
-    """One consumer. ``assign`` takes effect with the next ``fetch``; one ``fetch`` at a time."""
+    """A reader with one consumer. ``assign`` takes effect with the next ``fetch``; one ``fetch`` at a time."""
 
     def __init__(
         self, settings: LinkSettings, fetch_bytes_max: int, identities: TopicIdentities, watermarks: WatermarksOf
@@ -65,7 +66,7 @@ class KafkaReader:
         self._heard: dict[TopicPartition, tuple[Any, float]] = {}
         self._empty: dict[TopicPartition, EmptyAnswers] = {}
         self._careful: dict[TopicPartition, int] = {}
-        """Partitions that are read record by record, and how many records more."""
+        """Partitions that are read record by record, with the number of records left."""
         self._looking: asyncio.Task[None] | None = None
         self._look_at = 0.0
         self._checking: asyncio.Task[None] | None = None
@@ -126,12 +127,12 @@ class KafkaReader:
             inside.let_go(consumer)
 
     async def _drop(self, consumer: Any) -> None:
-        """Let go of a consumer with all that it has under way; also when the caller is cancelled.
+        """Let go of a consumer, with all tasks and requests under way; also when the caller is cancelled.
 
-        Not by its ``stop``. That tells each of its tasks once to end, and waits for one after the other. But a fetcher
-        that is giving up the requests of its last assignment takes this for the end of such a request: it goes on, and
-        stop() waits for ever. And a task that has not begun, or a fetch from a broker that is away, makes stop() end
-        half done, and as if *we* were cancelled.
+        The consumer's ``stop`` is not used: ``stop`` tells each task once to end, and waits for one task after the
+        other. But a fetcher that is giving up the requests of the last assignment takes this for the end of a request:
+        the fetcher goes on, and ``stop`` waits for ever. And a task that has not begun, or a fetch from a broker that
+        is away, makes ``stop`` end half done, as if *we* were cancelled.
         """
         inside.mark_closed(consumer)
         for task in inside.tasks_of(consumer):
@@ -176,9 +177,9 @@ class KafkaReader:
             await self._wait(left)
 
     async def _apply_assignment(self) -> None:
-        """Give the consumer its partitions, after a look whether they exist: asking for others might create them. Those
-        that were there a moment ago, for whatever reader, are asked for at once: somebody waits for the first record.
-        The look goes on beside that, and nothing is handed out before it is through.
+        """Give the consumer the partitions, after a look whether the partitions exist: asking for missing ones might
+        create them. Partitions that any reader saw a moment ago are asked for at once, because somebody waits for the
+        first record. The look goes on beside the requests, and nothing is handed out before the look is through.
         """
         positions = self._positions
         if self._checking is not None:
@@ -192,7 +193,7 @@ class KafkaReader:
             self._heard.clear()
             self._empty.clear()
             self._careful.clear()
-            # The consumer prefetches this much of each partition, whatever all of them come to.
+            # The consumer prefetches so much of each partition, without a bound for all partitions together.
             share = max(PARTITION_BYTES_MIN, self._fetch_bytes_max // max(1, len(positions)))
             inside.set_partition_bytes(self._consumer, min(share, PARTITION_BYTES_MAX, self._fetch_bytes_max))
             inside.let_go(self._consumer)
@@ -201,7 +202,7 @@ class KafkaReader:
                 self._consumer.seek(source, offset)
 
     async def _has_checked(self) -> None:
-        """Wait for the look that was begun with the assignment. Raises what it found: then there is another one."""
+        """Wait for the look that was begun with the assignment. Raises the look's error: then another look begins."""
         checking = self._checking
         assert checking is not None, "it was begun"
         await asyncio.wait({checking})
@@ -212,9 +213,9 @@ class KafkaReader:
                 raise error
 
     async def _take(self, asked: Collection[TopicPartition], records_max: int) -> list[Batch]:
-        """What the consumer holds of these partitions, at once; what came first, first.
+        """Take the present records of partitions from the consumer, in the order of arrival.
 
-        One partition is asked at a time: an error in one would otherwise throw away what another has handed out.
+        One partition is asked at a time: an error in a partition would otherwise throw away the records of another.
         """
         if not asked:
             return []
@@ -225,15 +226,15 @@ class KafkaReader:
         batches: list[Batch] = []
         for source in [wanted[held] for held in inside.partitions_held(consumer) if held in wanted]:
             try:
-                # This does not suspend: nothing can be assigned in between.
+                # The call does not suspend: nothing can be assigned in between.
                 wanted_max = 1 if source in self._careful else records_max
                 found = await inside.take_held(consumer, source, wanted_max)
             except asyncio.CancelledError:
                 raise
-            except Exception as error:  # decompressors raise what they like
+            except Exception as error:  # decompressors may raise anything
                 consumer.seek(source, positions[source])
                 if source not in self._careful and _is_damage(error):
-                    # Good records in front of it are handed out first, one by one.
+                    # Good records in front of the damage are handed out first, one by one.
                     self._careful[source] = records_max
                     where = f"{source.topic}[{source.partition}] from offset {positions[source]} on"
                     logger.warning("%s: damage; the next %d records are read one by one: %r", where, records_max, error)
@@ -244,7 +245,7 @@ class KafkaReader:
             position = inside.position_of(consumer, source)
             if position != positions[source]:
                 records: Sequence[ConsumerRecord] = found.get(source, ())
-                if records and records[0].timestamp is None:  # as Kafka kept them before version 0.10
+                if records and records[0].timestamp is None:  # as Kafka kept records before version 0.10
                     records = [_Old(r.offset, NO_TIMESTAMP, r.key, r.value, r.headers) for r in records]
                 positions[source] = position
                 batches.append(Batch(source, records, position))
@@ -258,7 +259,7 @@ class KafkaReader:
         return batches
 
     def _count_careful(self, source: TopicPartition, good: int) -> None:
-        """After as many good records as were asked for there is no damage: it came with that one answer."""
+        """Count good records. After as many as wanted there is no damage: only that one answer was damaged."""
         left = self._careful.get(source, 0) - good
         if left > 0:
             self._careful[source] = left
@@ -266,7 +267,7 @@ class KafkaReader:
             self._careful.pop(source, None)
 
     async def _wait(self, seconds: float) -> None:
-        """Until the consumer has something new, an assignment comes, or the time is over."""
+        """Wait until the consumer has something new, an assignment comes, or the time is over."""
         loop = asyncio.get_running_loop()
         self._waiting = loop.create_future()
         timer = loop.call_later(seconds, self._wake)
@@ -277,16 +278,16 @@ class KafkaReader:
             self._waiting = None
 
     def _wake(self) -> None:
-        """Let a ``fetch`` that waits look again."""
+        """Let a waiting ``fetch`` look again."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def _meaning(self, error: Exception, source: TopicPartition, position: int) -> BrokerError:
-        """An error of the consumer as one of ours."""
+        """An error of the consumer as an error of the protocol."""
         match error:
             case aiokafka.errors.OffsetOutOfRangeError():
                 marks = (await self._watermarks([source]))[source]
-                if marks.start <= position <= marks.high:  # by its leader: one that was deposed has less
+                if marks.start <= position <= marks.high:  # in the leader's log: a deposed leader has less
                     return BrokerTimeout(f"a broker that does not lead {source.topic}[{source.partition}] answered")
                 return OffsetOutOfRange(source, position, marks)
             case aiokafka.errors.TopicAuthorizationFailedError():
@@ -301,8 +302,9 @@ class KafkaReader:
                 )
 
     async def _check_alive(self, asked: Collection[TopicPartition]) -> None:
-        """Nothing came: raise if the brokers are silent for longer than a call may take, or a topic is gone, or if one
-        answers all the time without what it says it has: it can't read a damaged file, and does not say so.
+        """Nothing came: raise when the brokers are silent for longer than a call may take, or when a topic is gone.
+        Raise also when a broker answers all the time without the announced records: the broker can't read a damaged
+        file, and does not say so.
         """
         if (refusal := inside.client_of(self._consumer).refusal) is not None:
             raise refusal
@@ -331,7 +333,7 @@ class KafkaReader:
         await self._identities.check(gone)
 
     def _look_at_topics(self, now: float) -> None:
-        """Ask once in a while, beside the work, whether these are still the topics that they were; raises UnknownTopic.
+        """Look once in a while, beside the work, whether the topics are still the same; raises UnknownTopic.
 
         Fetches go by name: a topic that was deleted and created anew goes on being read at the old offset.
         """
@@ -343,20 +345,20 @@ class KafkaReader:
         if self._looking is None and now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self._looking = asyncio.ensure_future(self._identities.check(self._positions))
-            # Looked at, also when nobody fetches any more: asyncio would call it lost.
+            # The error is read here, also when nobody fetches any more: asyncio would call it lost.
             self._looking.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 class EmptyAnswers(NamedTuple):
-    """For how long a broker has answered without the records that it says it has. While this process stands still
-    nobody answers it, so that is not told by the clock but by the answers; both are in ms.
+    """The time for which a broker has answered without the records announced. While this process stands still, nobody
+    hears the broker's answers, so the answers measure the time, not the clock. Both fields are in ms.
     """
 
-    answered: int  # when the last one came
+    answered: int  # the time of the last answer
     ms: int
 
     def heard(self, answered: int, step_ms_max: int) -> "EmptyAnswers":
-        """With the newest answer, which counts for the time since the last one, up to ``step_ms_max``."""
+        """Count the newest answer, for the time since the last answer, up to ``step_ms_max``."""
         return EmptyAnswers(answered, self.ms + min(max(answered - self.answered, 0), step_ms_max))
 
 
@@ -371,6 +373,6 @@ class _Old(NamedTuple):
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether records in front of what can't be read may be good: neither an answer of the broker nor a lost one."""
+    """Whether records in front of unreadable data may be good: the error is no answer of the broker, and no loss."""
     known = isinstance(error, aiokafka.errors.OffsetOutOfRangeError | aiokafka.errors.TopicAuthorizationFailedError)
     return not known and not (isinstance(error, aiokafka.errors.KafkaError) and error.retriable)

@@ -1,4 +1,4 @@
-"""A producer's requests to Kafka, each sent once, and what Kafka's answers mean for them."""
+"""A producer's requests to Kafka, each sent once, and the meaning of Kafka's answers."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,8 +36,8 @@ REFUSED: Final = frozenset(
 )
 NO_NODE: Final = -1
 FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
-# A coordinator says one of the last two also of a decision that it has written, when it is none any more by then
-# (TransactionStateManager.appendTransactionToLog).
+# A coordinator also gives one of the last two codes for a decision already written, when the node has lost the
+# coordination by then (TransactionStateManager.appendTransactionToLog).
 DOUBTFUL: Final = frozenset(
     {
         Code.COORDINATOR_NOT_AVAILABLE,
@@ -58,7 +58,7 @@ WORST_FIRST: Final = (
 
 
 def verdict_of(code: int) -> Verdict:
-    """What an error code means for the request that was answered with it."""
+    """The meaning of an error code for the request."""
     if code in (Code.NONE, Code.DUPLICATE_SEQUENCE):  # the batch had arrived before
         return Verdict.DONE
     if code in FENCED:
@@ -124,7 +124,7 @@ class KafkaRequests:
     async def produce(
         self, batches: Mapping[TopicPartition, ProduceBatch[bytes]], deadline: Deadline
     ) -> dict[TopicPartition, AppendAnswer]:
-        """See ``BatchRequests``; leaders that did not take their batches are forgotten."""
+        """See ``BatchRequests``. Leaders that did not take their batches are forgotten."""
         by_node: dict[Node, dict[TopicPartition, ProduceBatch[bytes]]] = {}
         for partition, batch in batches.items():
             leader = self.link.leaders.leader(partition)
@@ -174,7 +174,7 @@ class KafkaRequests:
     # --- to the coordinator of the transactional id ------------------------------------------------------------------
 
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> AppendAnswer:
-        """See ``TransactionRequests``. Not while a leader of these throttles: the transaction would wait, opened."""
+        """See ``TransactionRequests``. Waits while a leader throttles: the open transaction would wait."""
         leaders = {self.link.leaders.leader(partition) for partition in partitions}
         await self.link.unmuted([node for node in leaders if node is not None], deadline)
         topics: dict[str, list[int]] = {}
@@ -227,8 +227,8 @@ class KafkaRequests:
     ) -> tuple[AppendAnswer, Any]:
         """The worst answer, and the reply (None: there was none).
 
-        Only the node that gave this epoch is asked: of another one that calls itself the coordinator nothing proves
-        that it is. A coordinator that was deposed answers from what it knew, and appends nothing.
+        Only the node that gave the epoch is asked: nothing proves the coordination of another node that claims it. A
+        deposed coordinator answers from old knowledge, and appends nothing.
         """
         try:
             reply = await self.link.ask(self.coordinator, request, deadline, coordination=True)

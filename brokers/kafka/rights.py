@@ -1,9 +1,9 @@
-"""Which of the rights that an application needs this client lacks, as far as Kafka tells.
+"""The rights that an application needs and this client lacks, as far as Kafka tells.
 
-Kafka tells a client what it may do with a topic that exists and that it may see (KIP-430). All else is asked for by a
-request that changes nothing, because Kafka looks at rights first: of a topic that does not exist, for a partition that
-no topic has; a creation that is only tried; the end of a transaction that nobody has begun. The decision is
-``lacking``; who asks is below it.
+Kafka tells a client the allowed operations on a topic that exists and is seen (KIP-430). Each other right is tried by a
+request that changes nothing, because Kafka looks at rights first: a request for a missing topic, for a partition that
+no topic has; a creation for trial only; the end of a transaction never begun. ``rights_lacking`` decides; the functions
+below ask.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -32,21 +32,21 @@ BITS: Final[Mapping[Operation, int]] = {
     "DESCRIBE_CONFIGS": 10,
     "IDEMPOTENT_WRITE": 12,
 }
-"""The codes of Kafka's AclOperation, which are the bits of what it tells."""
+"""The codes of Kafka's AclOperation: the numbers of the bits in Kafka's answer."""
 
 SHOWING: Final = frozenset({"READ", "WRITE", "DELETE", "DESCRIBE"})
-"""Each of these shows a topic: who does not see it has none of them."""
+"""Each of these operations shows a topic: a client that does not see a topic has none of the rights."""
 
 
 NO_PARTITION: Final = (1 << 31) - 1
-"""No topic has so many."""
+"""No topic has so many partitions."""
 NO_PRODUCER: Final = -1
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What Kafka said. ``allowed``: of topics that exist and are seen, a bit field, or NOT_TOLD; ``unseen``: topics
-    that it does not speak of; ``refused``: of what it was asked for by itself.
+    """The answers of Kafka. ``allowed``: for topics that exist and are seen, a bit field, or NOT_TOLD; ``unseen``:
+    topics on which Kafka is silent; ``refused``: rights that were refused to a request of their own.
     """
 
     allowed: Mapping[str, int]
@@ -55,7 +55,7 @@ class Answers:
 
 
 def rights_lacking(rights: Iterable[Right], answers: Answers, principal: str | None) -> Lacking:
-    """What of these is missing."""
+    """The missing rights, by the answers of Kafka."""
     return Lacking(tuple(right for right in rights if not _has(right, answers)), principal)
 
 
@@ -70,8 +70,8 @@ def _has(right: Right, answers: Answers) -> bool:
 
 
 async def ask_lacking(link: KafkaLink, rights: Sequence[Right], deadline: Deadline) -> Lacking:
-    """Ask Kafka. One request as long as all topics exist, one more for each transactional id and group, and for each
-    operation on other topics. Raises BrokerTimeout.
+    """Ask Kafka for the missing rights. One request as long as all topics exist, one more for each transactional id and
+    group, and for each operation on other topics. Raises BrokerTimeout.
     """
     topics = {right.name for right in rights if right.resource == "topic"}
     allowed: dict[str, int] = {}
@@ -126,7 +126,7 @@ async def _not_deleted(link: KafkaLink, topics: Collection[str], deadline: Deadl
 
 
 def _refused_topics(reply: Any, code_at: int) -> list[str]:
-    """The topics of an answer for partitions."""
+    """The refused topics in an answer about partitions."""
     return [topic for topic, (row,), *_tags in reply.topics if row[code_at] == Code.TOPIC_NOT_AUTHORIZED]
 
 
@@ -161,4 +161,4 @@ ASKED: Final[Mapping[Operation, Callable[[KafkaLink, Collection[str], Deadline],
     "DESCRIBE_CONFIGS": _no_settings,
     "CREATE": _not_created,
 }
-"""Each tells of which topics an operation is refused."""
+"""For each operation: the question that tells the topics where the operation is refused."""

@@ -1,6 +1,6 @@
-"""Tokens for SASL/OAUTHBEARER: asked for when there is none, or the one there is will soon be too old.
+"""Tokens for SASL/OAUTHBEARER: asked for when there is no token, or when the present token will soon be too old.
 
-Each new connection shows one, and is made anew before that one is too old.
+Each new connection shows a token. Another connection takes over before the token is too old.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from ..protocol import AuthenticationRefused
 from ..security import TokenProvider
 
 REFRESH_SHARE: Final = 0.2
-"""A token is asked for anew when so much of its life is left; clocks differ, and a log-in takes its time."""
+"""A new token is asked for when so much of the life of a token is left; clocks differ, and a log-in takes time."""
 ASKED_S_MAX: Final = 10.0
 
 
 class NoToken(aiokafka.errors.KafkaConnectionError):  # type: ignore[misc]  # aiokafka has no types
-    """There is no token to log in with now. The connection is tried again."""
+    """No token is there for a log-in now. The connection is tried again."""
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    """What aiokafka asks at each log-in. ``now_s``: the time since the epoch, which tokens are dated by."""
+    """The provider for aiokafka's log-ins. ``now_s``: the time since the epoch, as in the dates of tokens."""
 
     def __init__(self, provider: TokenProvider, now_s: Callable[[], float]) -> None:
         self._provider, self._now_s = provider, now_s
@@ -34,12 +34,12 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         self._asking = asyncio.Lock()
 
     def forget(self) -> None:
-        """Ask for a new token at the next log-in: the one there is was refused."""
+        """Ask for a new token at the next log-in: the present token was refused."""
         self._good_until_s = 0.0
 
     async def token(self) -> str:
-        """A token that is good for a while. Raises AuthenticationRefused when it is none, NoToken when nobody
-        gives one.
+        """A token that is good for a while. Raises AuthenticationRefused for a value that is no token, NoToken when the
+        provider gives none.
         """
         async with self._asking:
             if self._now_s() < self._good_until_s:
@@ -47,7 +47,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
             try:
                 async with asyncio.timeout(ASKED_S_MAX):
                     token = await self._provider()
-            except Exception as error:  # noqa: BLE001  # of the user's function, which may raise what it likes
+            except Exception as error:  # noqa: BLE001  # the user's function may raise anything
                 said = f"no answer for {ASKED_S_MAX:.0f} s" if isinstance(error, TimeoutError) else repr(error)
                 raise NoToken(f"sasl_oauth_token_provider gives no token: {said}") from None
             if not isinstance(token, str) or not token:
@@ -64,7 +64,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
 
 
 def expiry_of(token: str) -> float | None:
-    """When a JSON web token expires, in seconds since the epoch (RFC 7519, exp); None: it does not say, or is none."""
+    """The expiry of a JSON web token, in seconds since the epoch (RFC 7519, exp); None: not told, or no web token."""
     parts = token.split(".")
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))

@@ -1,8 +1,9 @@
-"""Which topics there are, who leads their partitions at which leader epoch, and the identity that Kafka gives each
-topic: one that is created anew under its name has another identity.
+"""Topics, the leaders of partitions with leader epochs, and the identity that Kafka gives each topic: a topic created
+anew under an old name has another identity.
 
-aiokafka asks in a version that tells neither. A broker older than 2.8 does not know identities: they are "" then.
-Source of the layouts: https://kafka.apache.org/protocol#The_Messages_Metadata, versions 7 and 12.
+aiokafka asks in a version that tells neither epochs nor identities. A broker older than 2.8 does not know identities:
+the identity is "" then. Source of the layouts: https://kafka.apache.org/protocol#The_Messages_Metadata, versions 7 and
+12.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -27,7 +28,7 @@ from ..leaders import Leadership
 from ..protocol import TopicPartition
 
 Node = int | str
-"""The number of a broker, or the address of a server that is asked before the brokers are known."""
+"""The number of a broker, or the address of a server to be asked before the brokers are known."""
 
 UUID_BYTES: Final = 16
 NO_IDENTITY: Final = bytes(UUID_BYTES)
@@ -35,21 +36,21 @@ NOT_TOLD: Final = -(1 << 31)
 
 
 class Uuid(AbstractType):  # type: ignore[misc]  # of a library without types
-    """16 bytes."""
+    """An identity of 16 bytes."""
 
     @classmethod
     def encode(cls, value: bytes) -> bytes:
-        """As it is."""
+        """The bytes, unchanged."""
         return value
 
     @classmethod
     def decode(cls, data: BytesIO) -> bytes:
-        """As it is."""
+        """The bytes, unchanged."""
         return data.read(UUID_BYTES)
 
 
 class TopicsReply7(Response):  # type: ignore[misc]  # of a library without types
-    """What a broker of version 2.1 or newer knows."""
+    """The answer of a broker of version 2.1 or newer."""
 
     API_KEY = 3
     API_VERSION = 7
@@ -85,7 +86,7 @@ class TopicsReply7(Response):  # type: ignore[misc]  # of a library without type
 
 
 class TopicsRequest7(RequestStruct):  # type: ignore[misc]  # of a library without types
-    """By name; creates none."""
+    """A request for topics by name; creates none."""
 
     API_KEY = 3
     API_VERSION = 7
@@ -94,7 +95,7 @@ class TopicsRequest7(RequestStruct):  # type: ignore[misc]  # of a library witho
 
 
 class TopicsReply12(Response):  # type: ignore[misc]  # of a library without types
-    """What the broker knows."""
+    """The answer of a broker that knows identities."""
 
     API_KEY = 3
     API_VERSION = 12
@@ -141,7 +142,7 @@ class TopicsReply12(Response):  # type: ignore[misc]  # of a library without typ
 
 
 class TopicsRequest12(RequestStruct):  # type: ignore[misc]  # of a library without types
-    """By name; creates none."""
+    """A request for topics by name; creates none."""
 
     FLEXIBLE_VERSION = True
     API_KEY = 3
@@ -156,7 +157,7 @@ class TopicsRequest12(RequestStruct):  # type: ignore[misc]  # of a library with
 
 
 class TopicsRequest(Request[TopicsRequest7 | TopicsRequest12]):  # type: ignore[misc]  # of a library without types
-    """In the newest of two versions that the broker knows."""
+    """A request for topics, in the newest of two versions that the broker knows."""
 
     API_KEY = 3
 
@@ -164,16 +165,17 @@ class TopicsRequest(Request[TopicsRequest7 | TopicsRequest12]):  # type: ignore[
         self._names, self._with_operations = sorted(names), with_operations
 
     def build(self, request_struct_class: Any) -> Any:
-        """For one version."""
+        """The request in one version."""
         if request_struct_class is TopicsRequest12:
             return TopicsRequest12([(NO_IDENTITY, name, {}) for name in self._names], False, self._with_operations, {})
         return request_struct_class(self._names, False)
 
 
 class AnsweredTopic(NamedTuple):
-    """A topic in an answer: an error code, its identity ("": not told), and by partition who leads it.
+    """A topic in an answer: an error code, the identity ("": not told), and the leadership of each partition.
 
-    ``brokers``: as many as there are. ``operations``: what the client may do with it, a bit for each, or NOT_TOLD.
+    ``brokers``: the number of all brokers. ``operations``: the allowed operations of the client, a bit for each, or
+    NOT_TOLD.
     """
 
     code: int
@@ -185,11 +187,11 @@ class AnsweredTopic(NamedTuple):
 
     @property
     def replicas(self) -> int:
-        """As many as each partition has, at least."""
+        """The least number of replicas of a partition."""
         return min((len(one.replicas) for one in self.partitions.values()), default=0)
 
     def leaderships(self) -> Iterator[tuple[TopicPartition, Leadership[Node]]]:
-        """Each partition, and who leads it."""
+        """Each partition with the leadership."""
         for partition, leadership in self.partitions.items():
             yield TopicPartition(self.name, partition), leadership
 

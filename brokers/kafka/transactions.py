@@ -1,4 +1,4 @@
-"""DescribeTransactions (KIP-664), which aiokafka lacks: who is at work under a transactional id."""
+"""DescribeTransactions (KIP-664), a request that aiokafka lacks: the producer at work under a transactional id."""
 
 from typing import Any, Final
 
@@ -67,5 +67,5 @@ class DescribeTransactionsRequest(Request[DescribeTransactionsStruct]):  # type:
         self._transactional_ids = transactional_ids
 
     def build(self, request_struct_class: Any) -> Any:
-        """The request of the one version there is."""
+        """The request in the only version."""
         return request_struct_class(self._transactional_ids, {})
