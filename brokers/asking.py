@@ -41,7 +41,7 @@ class Deadline:
         return min(self.left, self._attempt_s)
 
     def extend(self, seconds: float) -> None:
-        """Move the deadline back by the time for which a broker throttled and no request could leave."""
+        """Make the deadline later by the seconds for which a broker throttled and nothing could be asked."""
         self._at += seconds
 
     async def pause(self, problem: object) -> None:

@@ -89,7 +89,7 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         return self._logged_in(answer) if isinstance(request, SaslAuthenticateRequest) else answer
 
     def mute(self, seconds: float) -> None:
-        """The broker throttles the connection: answers come later by ``seconds``."""
+        """The broker throttles the connection: open requests are answered so much later."""
         now_s = asyncio.get_running_loop().time()
         longer_s, self.muted_until_s = now_s + seconds - max(now_s, self.muted_until_s), now_s + seconds
         for limit in self.limits:

@@ -1,6 +1,6 @@
-"""How records are cut into batches, as the adapter for Kafka cuts them, and what a batch takes there. Pure.
+"""The cutting of records into batches, as the adapter for Kafka does, and the size of a batch there. Pure.
 
-Nothing is compressed here: with a codec Kafka takes more than this.
+Nothing is compressed here: with a codec, more records fit into a batch of Kafka.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from ..refusal import BATCH_OVERHEAD
 
 
 def count_fitting(records: Sequence[Outgoing], indexes: Sequence[int], first: int, limit: int) -> tuple[int, int]:
-    """How many of the indexed records of one partition from ``first`` on fit into a batch of ``limit`` bytes, and what
-    they take. At least one, whatever it takes.
+    """How many of the indexed records of one partition, from ``first`` on, fit into a batch of ``limit`` bytes, and
+    their size. At least one record, of any size.
     """
     size, begun_ms = BATCH_OVERHEAD, records[indexes[first]].timestamp or 0
     for number, at in enumerate(range(first, len(indexes))):
@@ -24,7 +24,7 @@ def count_fitting(records: Sequence[Outgoing], indexes: Sequence[int], first: in
 
 
 def batch_bytes(records: Sequence[Outgoing]) -> int:
-    """What a batch takes in the log."""
+    """The bytes of a batch in the log."""
     first = records[0].timestamp or 0
     return BATCH_OVERHEAD + sum(
         _record_bytes(record, number, (record.timestamp or first) - first) for number, record in enumerate(records)
@@ -32,7 +32,7 @@ def batch_bytes(records: Sequence[Outgoing]) -> int:
 
 
 def _record_bytes(record: Outgoing, number: int, later_ms: int) -> int:
-    """A record of the batch format 2: ``number`` and ``later_ms`` count from the first of its batch."""
+    """The bytes of a record in batch format 2. ``number`` and ``later_ms`` count from the first record of the batch."""
     size = 1 + _varint_bytes(later_ms) + _varint_bytes(number) + _varint_bytes(len(record.headers))
     parts = [record.key, record.value]
     for name, value in record.headers:

@@ -1,13 +1,11 @@
-"""A cluster in memory whose delays, orders and faults come from a seed; processes reach it through connections.
+"""A cluster in memory with delays, orders and faults from a seed; processes reach the cluster through connections.
 
-``SimulatedBroker`` is the cluster as a test sees it: it outlives crashes. ``connect`` gives a process its ``Broker``;
-``sever`` is that process's kill -9: what it had sent may or may not arrive, by the seed, and nothing it does afterwards
-has an effect.
+``SimulatedBroker`` is the cluster for a test, and outlives crashes. ``connect`` gives a process a ``Broker``; ``sever``
+is the kill -9 of the process: requests under way may or may not arrive, by the seed, and later calls have no effect.
 
-All waiting goes through the running loop, so that it runs in virtual time on a ``VirtualLoop`` and in real time
-elsewhere. The parts: what a cluster knows, and how transactions work, is in ``log``; what a request does is
-in ``cluster``; delays and faults are in ``network``; what a client does about them is in
-``connection``.
+All waiting goes through the running loop: in virtual time on a ``VirtualLoop``, and in real time elsewhere. The parts:
+``log`` has the knowledge of a cluster and the rules of transactions, ``cluster`` the effects of requests, ``network``
+delays and faults, and ``connection`` the reaction of clients.
 """
 
 import random
@@ -37,8 +35,8 @@ class CommittedRecord(NamedTuple):
 
 
 class SimulatedBroker:
-    """The cluster as a test sees it; what a test asks takes no time. ``auto_create``, ``partitions_default`` and
-    ``brokers``: see ``Cluster``. ``state``: what it knows; a test may give one that tells what happens.
+    """The cluster for a test; a test's own questions take no time. ``auto_create``, ``partitions_default`` and
+    ``brokers``: see ``Cluster``. ``state``: the knowledge of the cluster; a test may give a state that reports events.
     """
 
     def __init__(
@@ -66,12 +64,12 @@ class SimulatedBroker:
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong, and how often."""
+        """The faults, and how often each happens."""
         return self.network.faults
 
     @property
     def met(self) -> Counter[str]:
-        """How often each kind of fault has really happened, by its name; other events of note too."""
+        """How often each kind of fault has really happened, by name; other events of note too."""
         return self.network.met
 
     @property
@@ -108,7 +106,7 @@ class SimulatedBroker:
         return self.state.watermarks(source)
 
     def committed(self, topic: str) -> list[CommittedRecord]:
-        """All records of a topic that are decided as committed, also where the marker is still to be written."""
+        """All records of a topic that are decided as committed, also while a marker is still to be written."""
         partitions = len(self.state.topics[topic].logs) if topic in self.state.topics else 0
         return [
             CommittedRecord(partition, *entry.record)
@@ -122,7 +120,7 @@ class SimulatedBroker:
         return list(self.state.log(source).entries)
 
     def set_group(self, name: str, offsets: Mapping[TopicPartition, int], *, members: bool = False) -> None:
-        """A consumer group as it stands: what it has committed, and whether it has members."""
+        """Set a consumer group: the committed offsets, and whether the group has members."""
         self.state.groups[name] = GroupOffsets("Stable" if members else "Empty", members, dict(offsets))
 
     def make_hole(self, source: TopicPartition, offsets: Collection[int]) -> None:
@@ -134,10 +132,10 @@ class SimulatedBroker:
         self.cluster.wake(source)
 
     def compact(self, source: TopicPartition, *, keep_tombstones: bool = True, partly: bool = False) -> None:
-        """Keep of each key the newest committed record below the last stable offset; raises BrokerError.
+        """Keep the newest committed record of each key below the last stable offset; raises BrokerError.
 
         Without ``keep_tombstones`` a newest record without a value goes too, as after ``delete.retention.ms``.
-        ``partly``: up to an offset that the seed draws, and of what could go about half stays.
+        ``partly``: only up to an offset from the seed, and about half of the records that could go stay.
         """
         log = self.state.compactable(source)
         before = self._random.randint(log.start, log.stable) if partly else log.stable
@@ -150,19 +148,19 @@ class SimulatedBroker:
         self.cluster.wake(source)
 
     def recreate_topic(self, name: str) -> None:
-        """Delete a topic and create it as it was, empty."""
+        """Delete a topic and create the topic again, empty, with the same settings."""
         self.state.recreate(name)
         for partition in range(self.state.topics[name].description.partitions):
             self.cluster.wake(TopicPartition(name, partition))
 
     def trim(self, source: TopicPartition, before: int) -> None:
-        """Forget records below ``before``, as retention would, or a cleanup.policy that was another one for a while."""
+        """Forget records below ``before``, as retention would, or another cleanup.policy for a while."""
         self.state.log(source).trim(before)
         self.cluster.wake(source)
 
     @property
     def is_settled(self) -> bool:
-        """No transaction is decided whose markers are still to be written."""
+        """Whether all markers of decided transactions are written."""
         newest = [known.transaction for known in self.state.ids.values() if known.transaction is not None]
         return all(transaction.committed is None or transaction.complete for transaction in newest)
 
@@ -171,11 +169,11 @@ class SimulatedBroker:
         return self.state.log(source).stable
 
     def transactional_state(self, transactional_id: str) -> tuple[str, int]:
-        """The state of an id as Kafka names it, and its epoch as Kafka counts it; ``("None", -1)``: never used."""
+        """The state and the epoch of an id in Kafka's terms; ``("None", -1)``: never used."""
         return self.state.state_of(transactional_id)
 
     def break_connections(self) -> None:
-        """Start the brokers anew: what is under way ends with BrokerTimeout, carried out or not; nothing is lost."""
+        """Start the brokers anew: requests under way end with BrokerTimeout, carried out or not; nothing is lost."""
         self.network.break_connections()
         self.cluster.wake_all()
 

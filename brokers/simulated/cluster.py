@@ -1,6 +1,6 @@
-"""What a request does inside a simulated cluster, at the moment it is carried out: nothing here waits.
+"""The effects of requests inside a simulated cluster, at the moment of carrying out: nothing here waits.
 
-``SimulatedBroker`` is the cluster as a test sees it; connections send their requests here, through the network.
+``SimulatedBroker`` is the cluster for a test; connections send requests here, through the network.
 """
 
 import asyncio
@@ -33,10 +33,11 @@ from .nodes import Nodes, OldEnds
 
 
 class Cluster:
-    """The brokers: what they know (``state``), their network, who of the ``nodes`` leads what, and who waits for news.
+    """The brokers: the knowledge (``state``), the network, the ``nodes`` with their leaderships, and the waiters for
+    news.
 
-    With ``auto_create`` a write to an unknown topic creates it with ``partitions_default``. Each partition has one of
-    ``brokers`` as its leader, and all of them as its replicas.
+    With ``auto_create`` a write to an unknown topic creates the topic with ``partitions_default``. Each partition has
+    one of ``brokers`` as leader, and all brokers as replicas.
     """
 
     def __init__(
@@ -59,35 +60,35 @@ class Cluster:
         return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
 
     def wake(self, source: TopicPartition) -> None:
-        """Tell whoever waits for news of a partition."""
+        """Tell the waiters for news of a partition."""
         for news in [news for news, sources in self._waiting.items() if source in sources]:
             del self._waiting[news]
             if not news.done():
                 news.set_result(None)
 
     def wake_all(self) -> None:
-        """Tell whoever waits for news."""
+        """Tell all waiters for news."""
         waiting, self._waiting = self._waiting, {}
         for news in waiting:
             if not news.done():
                 news.set_result(None)
 
     def depose(self, node: int) -> None:
-        """Cut a node off from the others, who elect new leaders and coordinators for what it had."""
+        """Cut a node off from the other nodes, which elect new leaders and coordinators in place of the node."""
         self.nodes.depose(node, self.network.choose)
 
     def mend(self) -> None:
-        """The node that was cut off is one of the others again."""
+        """Connect the node that was cut off to the others again."""
         self.nodes.mend()
         self.wake_all()
 
     def count(self, name: str, happens: bool = True) -> None:
-        """Something of note has happened."""
+        """Count something of note, if it happens."""
         if happens:
             self.network.met[name] += 1
 
     def forget(self, news: "asyncio.Future[None]") -> None:
-        """Nobody waits for these news any more."""
+        """Forget a future: nobody waits for the news any more."""
         self._waiting.pop(news, None)
 
     def new_producer(self) -> str:
@@ -96,12 +97,12 @@ class Cluster:
         return f"producer {self._producers}"
 
     def create_to_write(self, topics: Collection[str]) -> None:
-        """Create what writing to these topics creates."""
+        """Create unknown topics before a write, where the cluster does so."""
         for name in topics if self._auto_create else ():
             self.state.create(TopicSpec(name, self._partitions_default, {}))
 
     def append(self, records: Sequence[Outgoing]) -> None:
-        """Write records of one partition as they are."""
+        """Write records of one partition, unchanged."""
         self.state.append(records, None, 0, self._now_ms())
         self.wake(_partition_of(records[0]))
 
@@ -112,8 +113,8 @@ class Cluster:
         news: asyncio.Future[None] | None,
         old: Mapping[TopicPartition, OldEnds],
     ) -> list[Batch]:
-        """What there is, in an order and amount by the seed; nothing: ``news`` is told when there is something.
-        ``old``: partitions of which a deposed leader is asked.
+        """The present records, in an order and amount by the seed. No records: ``news`` is told when some are there.
+        ``old``: partitions with a question to a deposed leader.
         """
         self.network.faults.refuse("READ", (source.topic for source in positions))
         batches: list[Batch] = []
@@ -134,7 +135,7 @@ class Cluster:
     def _read_old(
         self, source: TopicPartition, position: int, ends: OldEnds, read: tuple[list[SimulatedRecord], int]
     ) -> tuple[list[SimulatedRecord], int]:
-        """What a deposed leader gives of what was read; raises OffsetOutOfRange behind its end."""
+        """The part of a read that a deposed leader has; raises OffsetOutOfRange behind the old end."""
         if position > ends.marks.high:
             raise OffsetOutOfRange(source, position, ends.marks)
         records, offset_next = read
@@ -150,7 +151,7 @@ class Cluster:
             self.wake(source)
 
     def initialise(self, transactional_id: str, timeout_ms: int) -> int | None:
-        """One try to make a producer: its epoch, or None while its last transaction is not complete."""
+        """One try to make a producer: the epoch, or None while the last transaction is not complete."""
         found = self.state.initialise(transactional_id, timeout_ms)
         if isinstance(found, int):
             return found
@@ -162,7 +163,7 @@ class Cluster:
         return None
 
     def add_partitions(self, transactional_id: str, epoch: int, partitions: Collection[TopicPartition]) -> None:
-        """Begin a transaction, or widen the open one; raises ProducerFenced, Concurrent, UnknownTopic."""
+        """Begin a transaction, or widen an open transaction; raises ProducerFenced, Concurrent, UnknownTopic."""
         self.network.faults.refuse("WRITE", (partition.topic for partition in partitions))
         try:
             transaction, is_new = self.state.add_partitions(transactional_id, epoch, partitions)
@@ -179,7 +180,7 @@ class Cluster:
         epoch: int | None,
         batches: Mapping[TopicPartition, tuple[Sequence[Outgoing], int | None]],
     ) -> dict[TopicPartition, int | BrokerError]:
-        """Write batches with their sequence numbers: by partition the offset behind it, or why it was not taken."""
+        """Write batches with their sequence numbers. Returns by partition the offset behind a batch, or the refusal."""
         answers: dict[TopicPartition, int | BrokerError] = {}
         for source, (records, sequence) in batches.items():
             try:
@@ -195,7 +196,7 @@ class Cluster:
         return answers
 
     def end(self, transactional_id: str, epoch: int, commit: bool) -> None:
-        """End what is open; raises ProducerFenced, Concurrent, WrongTransactionState."""
+        """End the open transaction; raises ProducerFenced, Concurrent, WrongTransactionState."""
         try:
             transaction = self.state.end(transactional_id, epoch, commit)
         except BrokerError as error:
@@ -205,7 +206,7 @@ class Cluster:
             self._write_markers(transaction)
 
     def end_confirmed(self, transactional_id: str, epoch: int, commit: bool) -> None:
-        """As ``end``; raises CoordinatorUnavailable, by the faults, instead of ending what is open or after it."""
+        """As ``end``; by the faults raises CoordinatorUnavailable, in place of the end or after the end."""
         is_away = self.network.happens(self.network.faults.coordinator_away, "coordinator_away")
         if not is_away or self._random.random() < 0.5:
             self.end(transactional_id, epoch, commit)

@@ -1,8 +1,9 @@
-"""A process's side of the simulated cluster: what the adapter for Kafka does in the same situation.
+"""A process's side of the simulated cluster: the reactions of the adapter for Kafka in the same situations.
 
-- What may be asked twice (everything but records and the end of a transaction) is asked again until the time is over.
-- A reader hears nothing when a cluster is silent; it raises when that lasts too long.
-- How records are written is in ``producer``.
+- Requests that may be carried out twice (all but records and the end of a transaction) are repeated until the time is
+  over.
+- A reader hears nothing while the cluster is silent, and raises when the silence lasts too long.
+- ``brokers.delivery`` and ``brokers.producer`` write records.
 """
 
 import asyncio
@@ -33,15 +34,15 @@ from .node import Fetched, Leading
 from .requests import Numbered, SimulatedRequests
 
 LOOK_S: Final = 1.0
-"""So often a reader looks who leads what it reads."""
-PATIENCE_S_MIN: Final = 0.02  # of a fetch that shall not wait: it does not live on a silent cluster for ever
+"""Seconds between a reader's looks for the leaders."""
+PATIENCE_S_MIN: Final = 0.02  # of a fetch without a wait: the fetch ends on a silent cluster, too
 
 
 WatermarksOf = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Watermarks]]]
 
 
 class SimulatedConnection:
-    """One process's way to the cluster: a ``Broker``."""
+    """The way of one process to the cluster: a ``Broker``."""
 
     is_alone: bool = False
 
@@ -51,7 +52,7 @@ class SimulatedConnection:
         self._nodes = KnownNodes()
         self.throttling = self._nodes.throttling
         self._link = Link(cluster, client_name, self._nodes)
-        self._links: dict[Link, None] = {}  # of what was made here
+        self._links: dict[Link, None] = {}  # of readers, producers and appenders made here
         self._limits = TopicNumbers(self._message_limits)
 
     def sever(self) -> None:
@@ -65,13 +66,13 @@ class SimulatedConnection:
         await self._link.ask_again(RequestKind.METADATA, lambda: None, self._link.deadline("connecting"))
 
     async def close(self) -> None:
-        """Disconnect, readers, producers and appenders too; whoever still waits gets a BrokerError."""
+        """Disconnect, with readers, producers and appenders; a caller that still waits gets a BrokerError."""
         links, self._links = self._links, {}
         for link in (self._link, *links):
             link.close()
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """The topics among these that exist."""
+        """The topics among the given names that exist."""
         told = await self._link.topics(topics, self._link.deadline("describing topics"))
         return dict(told.topics)
 
@@ -80,11 +81,11 @@ class SimulatedConnection:
         return {name: topic.partitions for name, topic in (await self.describe(topics)).items()}
 
     async def lacking(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
-        """None."""
+        """No right is lacking."""
         return Lacking()
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
-        """Create topics; existing ones stay as they are."""
+        """Create topics; existing topics stay unchanged."""
 
         def create() -> None:
             for spec in specs:
@@ -93,7 +94,7 @@ class SimulatedConnection:
         await self._link.ask_again(RequestKind.CREATE, create, self._link.deadline("creating topics"))
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
-        """Watermarks, of leaders that are confirmed; raises UnknownTopic, BrokerTimeout."""
+        """Watermarks from confirmed leaders; raises UnknownTopic, BrokerTimeout."""
         leading = Leading(self._cluster, self.client_name)
         deadline = self._link.deadline("asking for watermarks")
         found = await self._link.ask_leaders(
@@ -132,7 +133,7 @@ class SimulatedConnection:
         return reader
 
     async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> TransactionalProducer[Numbered]:
-        """A new producer, after all older ones are fenced and their last transaction is complete."""
+        """A new producer, after all older producers are fenced and the last transaction is complete."""
         link = self._new_link()
         deadline = link.deadline(f"making a producer of {transactional_id!r}")
         try:
@@ -147,7 +148,7 @@ class SimulatedConnection:
         """The cluster keeps logs only, as Kafka does."""
 
     def appender(self) -> Appends[Numbered]:
-        """A new appender; its session is an idempotent producer with a connection of its own."""
+        """A new appender; the session is an idempotent producer with a connection of its own."""
         return Appends(self._append_requests, self._link.deadline)
 
     async def _append_requests(self, deadline: Deadline, _topics: Collection[str]) -> SimulatedRequests:
@@ -160,7 +161,7 @@ class SimulatedConnection:
         return SimulatedRequests(link, self._limits, producer, None)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
+        """Delete the records below the given offsets; raises UnknownTopic, OffsetOutOfRange."""
         leading = Leading(self._cluster, self.client_name)
         deadline = self._link.deadline("trimming")
         await self._link.ask_leaders(RequestKind.TRIM, lambda led: partial(leading.trim, before, led), before, deadline)
@@ -170,7 +171,7 @@ class SimulatedConnection:
 
 
 class SimulatedReader:
-    """A ``Reader``: keeps positions; asks the leaders for each fetch. ``watermarks``: of leaders that are confirmed."""
+    """A ``Reader`` that keeps positions and asks the leaders for each fetch. ``watermarks``: from confirmed leaders."""
 
     def __init__(self, link: Link, cluster: Cluster, watermarks: WatermarksOf) -> None:
         self._link = link
@@ -182,7 +183,7 @@ class SimulatedReader:
         self._assigned = True
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read from these places, and no others."""
+        """Read from these positions, and no others."""
         self._positions = dict(positions)
         self._assigned = False
 
@@ -202,7 +203,7 @@ class SimulatedReader:
             news: asyncio.Future[None] = loop.create_future()  # done when there is something for this fetch
             try:
                 answer = await self._ask(asked, records_max, news, end - loop.time())
-                # An ``assign`` meanwhile makes a batch of a place that is not read any more worthless.
+                # After an ``assign`` meanwhile, a batch of a partition that is no longer read is worthless.
                 found = answer or []
                 fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
                 for batch in fresh:
@@ -223,7 +224,7 @@ class SimulatedReader:
         self._link.close()
 
     async def _apply_assignment(self) -> None:
-        """A look whether the partitions exist; raises UnknownTopic."""
+        """Look whether the partitions exist; raises UnknownTopic."""
         positions = self._positions
         told = await self._link.topics([source.topic for source in positions], self._link.deadline("asking for topics"))
         if missing := told.missing(list(positions)):
@@ -233,7 +234,7 @@ class SimulatedReader:
     async def _ask(
         self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
     ) -> list[Batch] | None:
-        """What the leaders answer; None: nobody who leads has answered."""
+        """The answers of the leaders; None: no leader has answered."""
         now = asyncio.get_running_loop().time()
         try:
             found = await self._ask_leaders(asked, records_max, news, wait)
@@ -246,7 +247,7 @@ class SimulatedReader:
             return None
         except OffsetOutOfRange as error:
             marks = (await self._watermarks([error.source]))[error.source]
-            if marks.start <= error.offset <= marks.high:  # by its leader: one that was deposed has less
+            if marks.start <= error.offset <= marks.high:  # in the leader's log: a deposed leader has less
                 raise BrokerTimeout(f"a node that does not lead {error.source} answered") from error
             raise
         self._silent_since = None
@@ -256,7 +257,7 @@ class SimulatedReader:
     async def _ask_leaders(
         self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
     ) -> Fetched:
-        """One fetch, behind a look who leads where that is not known, or was known for long."""
+        """One fetch, behind a look for the leaders where a leader is unknown, or the last look was long ago."""
         link, now, deadline = self._link, asyncio.get_running_loop().time(), self._link.deadline("reading")
         patience_s = max(wait, PATIENCE_S_MIN)
         led = link.led(asked)

@@ -1,4 +1,4 @@
-"""A simulated process's connections: requests with deadlines, asked once or again, and who is asked."""
+"""A simulated process's connections: requests with deadlines, sent once or again, and the nodes to ask."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -23,11 +23,11 @@ WENT_BACK: Final = "went back to an older leader epoch"
 
 
 class ConnectionSevered(BrokerTimeout):
-    """The process this connection belonged to is dead."""
+    """The process of this connection is dead."""
 
 
 class KnownNodes:
-    """Leaders, silent nodes, and how brokers throttle, as all connections of one process know them."""
+    """Leaders, silent nodes, and throttling, in the common knowledge of all connections of one process."""
 
     def __init__(self) -> None:
         self.leaders = Leaders[int]()
@@ -36,7 +36,7 @@ class KnownNodes:
         self._muted_until_s = 0.0
 
     def wrote(self, size: int, quota: Quota | None) -> None:
-        """So many bytes were written: the answer says for how long they are throttled."""
+        """Note that ``size`` bytes were written: the answer says for how long these are throttled."""
         now_s = asyncio.get_running_loop().time()
         throttled_s = 0.0 if quota is None else quota.throttled_s(size, now_s)
         self._muted_until_s = max(self._muted_until_s, now_s + throttled_s)
@@ -51,14 +51,14 @@ class KnownNodes:
 
 
 class ProducerEpoch(NamedTuple):
-    """An epoch of a transactional id, and the node that gave it."""
+    """An epoch of a transactional id, and the node that gave the epoch."""
 
     epoch: int
     node: int
 
 
 class Link:
-    """Connections of one part of a process, closed as a whole."""
+    """Connections of one part of a process, closed together."""
 
     def __init__(self, cluster: Cluster, client_name: str, known: KnownNodes) -> None:
         self.cluster, self.client_name, self.known = cluster, client_name, known
@@ -67,12 +67,12 @@ class Link:
         self._pending: dict[asyncio.Future[Any], None] = {}  # replies and news that somebody waits for
 
     def sever(self) -> None:
-        """The process is dead."""
+        """Kill the process: each caller that waits gets ConnectionSevered."""
         self.severed = True
         self._end_all(ConnectionSevered(f"{self.client_name}: the process is dead"))
 
     def close(self) -> None:
-        """Whoever still waits gets a BrokerTimeout."""
+        """Close the connections. A caller that still waits gets a BrokerTimeout."""
         self.closed = True
         self._end_all(BrokerTimeout(f"{self.client_name}: the connection was closed"))
 
@@ -91,7 +91,7 @@ class Link:
             raise BrokerError(f"{self.client_name}: the connection was closed")
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
-        """From now; without ``timeout_ms``, so long as a client waits for an answer."""
+        """A deadline from now; without ``timeout_ms``, after as long as a client waits for an answer."""
         network = self.cluster.network
         limit_ms = network.latency.timeout_ms if timeout_ms is None else timeout_ms
         return Deadline(limit_ms, f"{self.client_name}: {what}", network.pauses(), self._attempt_ms)
@@ -101,7 +101,7 @@ class Link:
         return min(self.cluster.network.latency.timeout_ms, self.cluster.network.latency.attempt_ms)
 
     async def wait(self, future: "asyncio.Future[T]") -> T:
-        """Wait for what a dead process does not hear of any more."""
+        """Wait for a future. A dead process hears nothing of the future any more."""
         self._pending[future] = None
         try:
             result = await future
@@ -119,8 +119,8 @@ class Link:
         patience_s: float | None = None,
         node: int | None = None,
     ) -> T:
-        """Have one step done in the cluster, once: what it returned or raised, or BrokerTimeout. The leaderships of a
-        node without an answer are forgotten.
+        """Have a step done in the cluster, once. Returns or raises as the step does, or raises BrokerTimeout. The
+        leaderships of a node without an answer are forgotten.
         """
         self.check()
         reply: asyncio.Future[T] = self.cluster.network.send(
@@ -142,11 +142,11 @@ class Link:
         return answer
 
     async def ask_again(self, kind: RequestKind, step: Callable[[], T], deadline: Deadline) -> T:
-        """As ``ask``, again while no answer comes: for what may be carried out twice."""
+        """As ``ask``, again while no answer comes: for requests that may be carried out twice."""
         return await self._again(lambda: self.ask(kind, step, deadline), deadline)
 
     async def ask_any(self, kind: RequestKind, step_of: Callable[[Node], Callable[[], T]], deadline: Deadline) -> T:
-        """As ``ask_again``, of whichever node answers."""
+        """As ``ask_again``, of any node that answers."""
         return await self._again(lambda: self.ask_node(kind, self.any_node(), step_of, deadline), deadline)
 
     async def ask_node(
@@ -175,7 +175,7 @@ class Link:
     # --- who leads ---------------------------------------------------------------------------------------------------
 
     def any_node(self, but: Collection[int] = ()) -> int:
-        """A node that was not silent lately, at random."""
+        """A random node that was not silent lately."""
         nodes = [node for node in self.cluster.nodes.numbers if node not in but]
         return self.known.silent.draw(nodes, self._now_s(), self.cluster.network.choose)
 
@@ -196,7 +196,7 @@ class Link:
         return {source: one for source, one in known.items() if one is not None and one.leader is not None}
 
     async def topics(self, names: Collection[str], deadline: Deadline, *, to_write: bool = False) -> Metadata:
-        """The topics among these that exist, by any node."""
+        """The topics among the given names that exist, by any node."""
         asked = tuple(dict.fromkeys(names))
         told = await self.ask_any(
             RequestKind.METADATA, lambda node: partial(node.metadata, asked, to_write=to_write), deadline
@@ -207,9 +207,9 @@ class Link:
     async def missing(
         self, sources: Collection[TopicPartition], deadline: Deadline, *, to_write: bool = False
     ) -> list[TopicPartition]:
-        """Learn the unknown leaders of partitions; the partitions among these that do not exist."""
+        """Learn the unknown leaders of partitions. Returns the partitions that do not exist."""
         silent = self.known.silent
-        if silent.has_any:  # of a leader that was silent it is asked each time whether it still leads
+        if silent.has_any:  # each time ask whether a silent leader still leads
             known = [(source, self.leaders.leader(source)) for source in sources]
             self.leaders.forget([source for source, node in known if node is not None and silent.is_doubtful(node)])
         while wanted := [source for source in sources if self.leaders.leader(source) is None]:
@@ -248,8 +248,8 @@ class Link:
     # --- who coordinates ---------------------------------------------------------------------------------------------
 
     async def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
-        """The coordinator of an id. A node that names itself is believed when another node names it, or when no other
-        node answers.
+        """The coordinator of an id. A node that names itself is believed when another node names the same node, or when
+        no other node answers.
         """
         named_itself: set[int] = set()
         while True:
@@ -272,7 +272,7 @@ class Link:
             named_itself.add(named)
 
     async def initialise(self, transactional_id: str, timeout_ms: int, deadline: Deadline) -> ProducerEpoch:
-        """The new epoch of an id, when its last transaction is complete, and the coordinator that gave the epoch."""
+        """The new epoch of an id, after the last transaction is complete, and the coordinator that gave the epoch."""
         coordinator: int | None = None
         while True:
             try:

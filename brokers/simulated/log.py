@@ -1,16 +1,17 @@
-"""What a simulated cluster knows: topics, partition logs, transactional ids. Pure: no time, no randomness, no waiting.
+"""The knowledge of a simulated cluster: topics, partition logs, transactional ids. Pure: no time, randomness or
+waiting.
 
 As in Kafka:
 
-- A transaction's records take their offsets when they arrive. The first of them holds the partition's *last stable
-  offset* until the transaction's marker is written; committed readers don't pass it.
-- A transaction is decided first; a marker is written to each of its partitions later and takes one offset there.
-  Until the last one is written the transaction is not complete: its id can't begin another and can't be initialised.
+- A transaction's records take offsets at their arrival. The first record holds the partition's *last stable offset*
+  until the transaction's marker is written; committed readers don't pass the last stable offset.
+- A transaction is decided first; a marker is written to each partition later and takes one offset there. Until the last
+  marker is written the transaction is not complete: the id can't begin another and can't be initialised.
 - Aborted records, markers, compacted records are holes to a reader.
-- An initialisation bumps the id's epoch; whoever holds an older one is fenced. An open transaction is aborted by it.
-- What a producer asks for names its id and epoch, not a transaction: an end that comes late ends whatever transaction
-  of that epoch is open *then* (KAFKA-17754), and late records join it. Only a new epoch keeps them out.
-- A partition knows the sequence number that each producer has come to: a batch is written once, and in its turn.
+- An initialisation raises the id's epoch, fences all producers of older epochs, and aborts an open transaction.
+- A producer's request names the id and the epoch, not a transaction: a late end ends any transaction of the epoch that
+  is open *then* (KAFKA-17754), and late records join the transaction. Only a new epoch keeps late requests out.
+- A partition knows the next sequence number of each producer: a batch is written once, and in turn.
 - A batch is taken as a whole or refused as a whole.
 """
 
@@ -38,19 +39,19 @@ from .batches import batch_bytes
 
 
 class Concurrent(BrokerError):
-    """The id's last transaction is decided and its markers are still being written; ask again."""
+    """The id's last transaction is decided, and markers are still being written; ask again."""
 
 
 class CoordinatorUnavailable(BrokerError):
-    """The coordinator can't serve now; what it was asked for may have been carried out all the same. Ask again."""
+    """The coordinator can't serve now; the request may have been carried out all the same. Ask again."""
 
 
 class WrongTransactionState(BrokerError):
-    """No transaction of this producer is there that could take this."""
+    """The producer has no transaction that could take the request."""
 
 
 class OutOfOrder(BrokerError):
-    """A batch's sequence number is not the one that comes next."""
+    """The sequence number of a batch is not the next number."""
 
 
 class BatchRefused(BrokerError):
@@ -69,9 +70,10 @@ class SimulatedRecord(NamedTuple):
 
 @dataclass(eq=False)
 class Transaction:
-    """``committed`` is None while it is open. ``unmarked``: the partitions whose marker is still to be written.
+    """A transaction; ``committed`` is None while open. ``unmarked``: the partitions with a marker still to be written.
 
-    ``epoch_after`` is what a marker tells its partition: the next one when a fence or the time limit has ended it.
+    ``epoch_after``: the epoch that a marker tells the partition, the next epoch after an end by a fence or the time
+    limit.
     """
 
     transactional_id: str
@@ -85,12 +87,12 @@ class Transaction:
 
     @property
     def complete(self) -> bool:
-        """Decided, and every marker is written."""
+        """Whether the transaction is decided, and every marker is written."""
         return self.committed is not None and not self.unmarked
 
 
 class LogEntry(NamedTuple):
-    """One offset of a log. ``record`` is None in markers and holes; ``transaction`` is None outside of any."""
+    """One offset of a log. ``record`` is None in markers and holes; ``transaction`` is None outside of transactions."""
 
     record: SimulatedRecord | None
     transaction: Transaction | None
@@ -100,12 +102,12 @@ HOLE = LogEntry(None, None)
 
 
 class PartitionLog:
-    """One partition: every offset from ``start`` to ``high`` has an entry."""
+    """One partition, with an entry for every offset from ``start`` to ``high``."""
 
     def __init__(self) -> None:
         self.start = 0
         self.entries: list[LogEntry] = []
-        self._open: dict[Transaction, int] = {}  # and the offset of its first record
+        self._open: dict[Transaction, int] = {}  # with the offset of the first record
         self._producers: dict[str, tuple[int, int]] = {}  # epoch and next sequence number by producer
         self._begun: dict[str, tuple[int, int]] = {}  # epoch and lowest sequence number by producer: see ``begin``
 
@@ -116,11 +118,11 @@ class PartitionLog:
 
     @property
     def stable(self) -> int:
-        """Committed readers stop here."""
+        """The last stable offset: committed readers stop here."""
         return min(self._open.values(), default=self.high)
 
     def append(self, records: Iterable[Outgoing], now_ms: int, transaction: Transaction | None) -> None:
-        """Write records; those of a transaction stay hidden until it is marked."""
+        """Write records; records of a transaction stay hidden until the marker is written."""
         if transaction is not None:
             self._open.setdefault(transaction, self.high)
         for record in records:
@@ -138,19 +140,19 @@ class PartitionLog:
             self._producers[transaction.transactional_id] = (transaction.epoch_after, 0)
 
     def ongoing(self, producer: str, epoch: int) -> Transaction | None:
-        """The transaction of this producer whose records are here and whose marker is not."""
+        """The transaction of a producer with records here and no marker yet."""
         for transaction in self._open:
             if (transaction.transactional_id, transaction.epoch) == (producer, epoch):
                 return transaction
         return None
 
     def begin(self, producer: str, epoch: int, sequence: int) -> None:
-        """A transaction comes here with this number first: if its batch is refused, no higher one takes its place."""
+        """Note a transaction's first sequence number here: after a refusal of the first batch, no later batch fits."""
         known_epoch, lowest = self._begun.get(producer, (epoch, sequence))
         self._begun[producer] = (epoch, min(lowest, sequence) if known_epoch == epoch else sequence)
 
     def admit(self, producer: str, epoch: int, sequence: int, records: int) -> bool:
-        """Whether a batch is new here (else it is here already); raises ProducerFenced, OutOfOrder."""
+        """Whether a batch is new here; False: the batch is here already. Raises ProducerFenced, OutOfOrder."""
         known_epoch, expected = self._producers.get(producer, (epoch, sequence))
         if epoch < known_epoch:
             raise ProducerFenced(f"producer {producer!r} has written here at epoch {known_epoch}, which is not {epoch}")
@@ -166,7 +168,7 @@ class PartitionLog:
         return sequence == expected
 
     def read(self, position: int, records_max: int) -> tuple[list[SimulatedRecord], int]:
-        """Committed records from ``position`` on, and the position behind them, behind holes too."""
+        """Committed records from ``position`` on, and the position behind the records and any holes."""
         records: list[SimulatedRecord] = []
         stable = self.stable
         while position < stable and len(records) < records_max:
@@ -177,16 +179,16 @@ class PartitionLog:
         return records, position
 
     def trim(self, before: int) -> None:
-        """Forget what lies below ``before``."""
+        """Forget all entries below ``before``."""
         if before > self.start:
             del self.entries[: before - self.start]
             self.start = before
 
     def compact(self, before: int, *, keep_tombstones: bool, spared: Callable[[], bool]) -> None:
-        """Below ``before`` make holes of all records of a key but the newest committed one, and of aborted ones.
+        """Below ``before`` make holes of aborted records, and of all records of a key but the newest committed record.
 
-        ``spared`` is asked for each: a record that is spared stays. A newest record without a value goes too, unless
-        tombstones are kept or an older record of the key has stayed, which would count again.
+        ``spared`` decides about each older record: a spared record stays. A newest record without a value goes too,
+        unless tombstones are kept or an older record of the key has stayed, which would count again.
         """
         newest: dict[bytes, int] = {}
         stays: set[bytes] = set()
@@ -208,13 +210,13 @@ class PartitionLog:
                 self.make_hole(offset)
 
     def make_hole(self, offset: int) -> None:
-        """Take a record away; its offset stays."""
+        """Make a hole in place of a record; the offset stays."""
         entry = self.entries[offset - self.start]
         if entry.record is not None:
             self.entries[offset - self.start] = HOLE._replace(transaction=entry.transaction)
 
     def truncate(self, high: int) -> None:
-        """Lose what lies at ``high`` and above, as a new leader may that had not everything."""
+        """Lose the entries from ``high`` on, as under a new leader that had not all of them."""
         del self.entries[high - self.start :]
         self._open = {transaction: first for transaction, first in self._open.items() if first < high}
 
@@ -224,7 +226,7 @@ class PartitionLog:
 
 
 class SimulatedTopic(NamedTuple):
-    """A topic's description and its logs by partition number."""
+    """The description of a topic, and the logs by partition number."""
 
     description: TopicDescription
     logs: list[PartitionLog]
@@ -232,7 +234,7 @@ class SimulatedTopic(NamedTuple):
 
 @dataclass
 class TransactionalId:
-    """The current epoch of an id and its newest transaction. Producers up to an epoch were forgotten."""
+    """The epoch of an id, and the newest transaction. ``forgotten``: producers up to this epoch were forgotten."""
 
     epoch: int = -1
     forgotten: int = -1
@@ -242,7 +244,7 @@ class TransactionalId:
 
 @dataclass
 class ClusterState:
-    """All that a cluster remembers. Every method is one step that happens at once."""
+    """The whole memory of a cluster. Every method is a single step without any wait."""
 
     topics: dict[str, SimulatedTopic] = field(default_factory=dict)
     ids: dict[str, TransactionalId] = field(default_factory=dict)
@@ -250,7 +252,7 @@ class ClusterState:
     groups: dict[str, GroupOffsets] = field(default_factory=dict)
 
     def create(self, spec: TopicSpec) -> None:
-        """Create a topic, unless it exists; raises BrokerError for a name or a number that is not possible."""
+        """Create a topic, unless the topic exists; raises BrokerError for an impossible name or number."""
         if spec.name not in self.topics:
             known = {name: value for name, value in spec.config.items() if name not in TABLE_CONFIG}
             self.created += 1
@@ -273,7 +275,7 @@ class ClusterState:
         self.topics[name] = known._replace(description=description)
 
     def recreate(self, name: str) -> None:
-        """Delete a topic and create it as it was, empty."""
+        """Delete a topic and create the topic again, empty, with the same settings."""
         old = self.topics.pop(name).description
         self.create(TopicSpec(old.name, old.partitions, old.config))
 
@@ -285,7 +287,7 @@ class ClusterState:
         log.truncate(high)
 
     def compactable(self, source: TopicPartition) -> PartitionLog:
-        """A partition's log; raises UnknownTopic, and BrokerError unless its topic's cleanup.policy allows it."""
+        """A partition's log to compact; raises UnknownTopic, and BrokerError where cleanup.policy does not allow so."""
         log = self.log(source)
         if "compact" not in self.topics[source.topic].description.config["cleanup.policy"]:
             raise BrokerError(f"topic {source.topic!r} is not compacted: see its cleanup.policy")
@@ -301,7 +303,7 @@ class ClusterState:
         return topic.logs[source.partition]
 
     def descriptions(self, names: Collection[str]) -> dict[str, TopicDescription]:
-        """Those of ``names`` that exist, in that order."""
+        """The descriptions of the given topics that exist, in the given order."""
         return {name: self.topics[name].description for name in names if name in self.topics}
 
     def watermarks(self, source: TopicPartition) -> Watermarks:
@@ -310,14 +312,14 @@ class ClusterState:
         return Watermarks(log.start, log.high)
 
     def offset_at(self, source: TopicPartition, timestamp: int) -> int | None:
-        """The first offset with a record that is not older; None: there is none. Raises UnknownTopic."""
+        """The first offset with a record of this time or later; None: no record. Raises UnknownTopic."""
         for entry in self.log(source).entries:
             if entry.record is not None and entry.record.timestamp >= timestamp:
                 return entry.record.offset
         return None
 
     def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:
-        """What a group has committed of these partitions; nothing where there is no such group."""
+        """The offsets of these partitions that a group has committed; none for an unknown group."""
         known = self.groups.get(group, GroupOffsets("Dead", False, {}))
         return known._replace(offsets={at: known.offsets[at] for at in partitions if at in known.offsets})
 
@@ -329,7 +331,8 @@ class ClusterState:
         return log.read(position, records_max)
 
     def trim(self, before: Mapping[TopicPartition, int]) -> None:
-        """Forget records; before anything is forgotten raises OffsetOutOfRange for one beyond the high watermark.
+        """Forget records. Raises OffsetOutOfRange for an offset beyond the high watermark, before anything is
+        forgotten.
 
         As in Kafka a topic that is only compacted is not trimmed: BrokerError.
         """
@@ -343,10 +346,10 @@ class ClusterState:
             self.log(source).trim(offset)
 
     def initialise(self, transactional_id: str, timeout_ms: int) -> int | Transaction:
-        """One try: the new epoch, or the transaction that is in the way.
+        """One try: the new epoch, or the transaction in the way.
 
-        One that is in the way and open has just been fenced: the caller decides it as aborted, and tries again when
-        its markers are written.
+        An open transaction in the way has just been fenced: the caller aborts the transaction, and tries again when the
+        markers are written.
         """
         known = self.ids.setdefault(transactional_id, TransactionalId())
         transaction = known.transaction
@@ -367,9 +370,9 @@ class ClusterState:
     def add_partitions(
         self, transactional_id: str, epoch: int, partitions: Collection[TopicPartition]
     ) -> tuple[Transaction, bool]:
-        """Begin a transaction with these partitions, or add them to the open one; whether it has begun with this.
+        """Begin a transaction with these partitions, or add them to the open transaction. True: the transaction is new.
 
-        Raises ProducerFenced, Concurrent while the last one's markers are being written, UnknownTopic.
+        Raises ProducerFenced, UnknownTopic, and Concurrent while the last transaction's markers are being written.
         """
         known = self._current(transactional_id, epoch)
         for source in partitions:
@@ -386,13 +389,14 @@ class ClusterState:
     def produce(
         self, transactional_id: str, epoch: int, records: Sequence[Outgoing], sequence: int | None, now_ms: int
     ) -> int:
-        """Write a batch of one partition: the offset behind it, or -1 for one that was written before.
+        """Write a batch of one partition. Returns the offset behind the batch, or -1 for a batch written before.
 
         Raises ProducerFenced, WrongTransactionState, OutOfOrder, BatchRefused.
         """
         source = TopicPartition(records[0].topic, records[0].partition)
         log = self.log(source)
-        # As in Kafka the coordinator is asked about the first batch only; until its marker comes the log takes more.
+        # As in Kafka the coordinator is asked about the first batch only; the log takes more batches until the marker
+        # comes.
         transaction = log.ongoing(transactional_id, epoch)
         if transaction is None:
             transaction = self._current(transactional_id, epoch).transaction
@@ -407,7 +411,7 @@ class ClusterState:
         return log.high
 
     def append(self, records: Sequence[Outgoing], producer: str | None, sequence: int, now_ms: int) -> int:
-        """Write a batch of one partition outside a transaction, as ``produce``; without a producer it is not checked.
+        """Write a batch of one partition outside a transaction, as ``produce``; without a producer nothing is checked.
 
         Raises OutOfOrder, BatchRefused.
         """
@@ -420,7 +424,7 @@ class ClusterState:
         return log.high
 
     def check(self, records: Sequence[Outgoing]) -> None:
-        """Raises BatchRefused for a batch of one partition that its topic does not take."""
+        """Raises BatchRefused for a batch of one partition that the topic does not take."""
         config = self.topics[records[0].topic].description.config
         size, limit = batch_bytes(records), int(config["max.message.bytes"])
         if size > limit:
@@ -429,7 +433,7 @@ class ClusterState:
             raise BatchRefused(f"{records[0].topic!r} is compacted and a record has no key")
 
     def end(self, transactional_id: str, epoch: int, commit: bool) -> Transaction | None:
-        """The producer's own decision on whatever it has open: the transaction, or None if it was decided so before.
+        """End the open transaction by the producer's decision. Returns the transaction; None: already decided so.
 
         Raises ProducerFenced, Concurrent, WrongTransactionState.
         """
@@ -444,7 +448,7 @@ class ClusterState:
         return transaction
 
     def state_of(self, transactional_id: str) -> tuple[str, int]:
-        """The state of an id as Kafka names it, and its epoch; ``("None", -1)`` for one that was never used."""
+        """The state of an id in Kafka's words, and the epoch; ``("None", -1)`` for an unused id."""
         known = self.ids.get(transactional_id, TransactionalId())
         transaction = known.transaction
         if transaction is None:
@@ -455,7 +459,7 @@ class ClusterState:
         return f"{step}{'Commit' if transaction.committed else 'Abort'}", known.epoch
 
     def expire(self, transaction: Transaction) -> bool:
-        """The cluster's decision on a transaction that is open for too long: abort and fence. Whether it was open."""
+        """Abort and fence a transaction at the time limit. Returns whether the transaction was open."""
         if transaction.committed is not None:
             return False
         known = self.ids[transaction.transactional_id]
@@ -465,7 +469,7 @@ class ClusterState:
         return True
 
     def mark(self, transaction: Transaction, source: TopicPartition) -> None:
-        """Write one marker of a decided transaction."""
+        """Write a marker of a decided transaction."""
         del transaction.unmarked[source]
         self.log(source).mark(transaction)
 

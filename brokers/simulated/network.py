@@ -1,8 +1,8 @@
-"""The network between simulated processes and their cluster: delays, and what is lost, late, held or cut.
+"""The network between simulated processes and a cluster: delays, and requests that are lost, late, held or cut.
 
-A request is delivered after one delay and takes effect there in one step, whether or not its sender still waits; the
-reply comes after another. Every choice comes from the cluster's seed. All that happens here or in the cluster runs in
-a context of its own, not in that of the process that asked: a process that is paused does not pause them.
+A request arrives after a delay and takes effect in one step, whether or not the sender still waits; the reply comes
+after another delay. Every choice comes from the cluster's seed. All events here and in the cluster run in a context of
+their own, not in the context of the sender: a paused process does not pause the network.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from ..rights import Operation, Right
 from .nodes import NoAnswer
 from .quota import Quota
 
-EPOCH_MS = 1_700_000_000_000  # what a record is stamped with is this plus the loop's time
+EPOCH_MS = 1_700_000_000_000  # a record's time is this plus the loop's time
 BROKEN = "the connection broke before an answer came"
 SILENT = "no answer in time"
 UNREACHABLE = "no connection"
@@ -35,35 +35,35 @@ class Unanswered(BrokerTimeout):
 
 @dataclass
 class Faults:
-    """Probabilities of one request (or of one transaction), and switches; may be changed while the cluster runs."""
+    """Probabilities for a request (or for a transaction), and switches; may be changed while the cluster runs."""
 
-    transact_aborted: float = 0.0  # of a transaction's batches: their answer is an error that aborts it
-    transact_unknown: float = 0.0  # of a transaction: the request to commit, or the reply to it, is lost
-    offsets_unknown: float = 0.0  # of a transaction's batch: its offset is not told
+    transact_aborted: float = 0.0  # of a transaction's batches: the answer is an error that aborts the transaction
+    transact_unknown: float = 0.0  # of a transaction: the request to commit, or the reply, is lost
+    offsets_unknown: float = 0.0  # of a transaction's batch: the offset is not told
     coordinator_away: float = 0.0  # of an end of a transaction: the answer is "not available", carried out or not
     reply_slow: float = 0.0  # a reply takes reply_slow_ms longer
     reply_slow_ms: float = 500.0
-    not_sent: float = 0.0  # there is no connection: the request does not leave, and its sender knows
+    not_sent: float = 0.0  # there is no connection: the request does not leave, and the sender knows
     request_lost: float = 0.0  # the connection breaks, the cluster never sees the request
     reply_lost: float = 0.0  # carried out, and the connection breaks before the answer
-    request_late: float = 0.0  # it stays in the network, for up to request_late_ms, even when its sender has given up
+    request_late: float = 0.0  # stays in the network for up to request_late_ms, even after the sender gave up
     request_late_ms: float = 20_000.0
-    marker_late: float = 0.0  # of a marker: it is written up to marker_late_ms later
+    marker_late: float = 0.0  # of a marker: written up to marker_late_ms later
     marker_late_ms: float = 5_000.0
     cut: set[str] = field(default_factory=set)  # clients that nothing reaches, and that reach nobody
     cut_from: set[tuple[str, str]] = field(default_factory=set)  # the same of a client and a topic alone
     cut_from_node: set[tuple[str, int]] = field(default_factory=set)  # the same of a client and a node
-    denied: set[Right] = field(default_factory=set)  # what no client has a right to, though all were allowed to start
+    denied: set[Right] = field(default_factory=set)  # rights that no client has, though all were allowed to start
     away: bool = False  # nothing is answered; every call ends with BrokerTimeout
 
     def refuse(self, operation: Operation, topics: Iterable[str]) -> None:
-        """Raises NotAuthorized when it is denied for some of the topics."""
+        """Raises NotAuthorized when the operation is denied for some of the topics."""
         rights = [Right("topic", topic, operation) for topic in dict.fromkeys(topics)]
         if lacking := [right for right in rights if right in self.denied]:
             raise NotAuthorized(lacking, PRINCIPAL)
 
     def heal(self) -> None:
-        """No more faults; requests that are late stay late."""
+        """End all faults; late requests stay late."""
         self.transact_aborted = self.transact_unknown = self.offsets_unknown = self.reply_slow = 0.0
         self.not_sent = self.request_lost = self.reply_lost = self.request_late = self.marker_late = 0.0
         self.coordinator_away = 0.0
@@ -76,13 +76,13 @@ class Faults:
 
 @dataclass(frozen=True)
 class Latency:
-    """Ranges in ms from which delays are drawn evenly."""
+    """Ranges in ms; delays are drawn evenly from a range."""
 
     request_ms: tuple[float, float] = (0.1, 2.0)  # each way
     marker_ms: tuple[float, float] = (0.1, 20.0)  # from a transaction's decision to each of its markers
     retry_ms: tuple[float, float] = (1.0, 20.0)  # before a client asks again
-    timeout_ms: float = 10_000.0  # so long a client waits for an answer, and tries again what may be asked twice
-    attempt_ms: float = math.inf  # the same of one try; no longer than that
+    timeout_ms: float = 10_000.0  # so long a client waits for an answer, and repeats what may be asked twice
+    attempt_ms: float = math.inf  # the limit of one try; never above timeout_ms
 
 
 class RequestKind(Enum):
@@ -102,18 +102,18 @@ class RequestKind(Enum):
 
 
 class Fault(Enum):
-    """What happens to one request that a test has chosen."""
+    """The fault for one request that a test has chosen."""
 
-    NOT_SENT = auto()  # there is no connection: its sender knows that it did not leave
-    LOSE_REQUEST = auto()  # the connection breaks, the cluster never sees it
+    NOT_SENT = auto()  # no connection: the sender knows that the request did not leave
+    LOSE_REQUEST = auto()  # the connection breaks, the cluster never sees the request
     LOSE_REPLY = auto()  # carried out, and the connection breaks before the answer
-    HOLD_REQUEST = auto()  # it waits in the network until ``release``, even if its sender has left
+    HOLD_REQUEST = auto()  # the request waits in the network until ``release``, even if the sender has left
 
 
 @dataclass(eq=False)
 class NodeRequest:
-    """A request under way. ``patience_s``: so long its sender waits when there will be no answer at all; ``node``: who
-    is asked, None: nobody in particular.
+    """A request under way. ``patience_s``: so long the sender waits when no answer will come; ``node``: the node asked,
+    None: no node in particular.
     """
 
     client_name: str
@@ -128,20 +128,20 @@ class NodeRequest:
 
 
 def topics_of(step: Callable[[], Any]) -> set[str]:
-    """The topics whose partitions a request is about, as its arguments name them."""
+    """The topics of the partitions among a request's arguments."""
     arguments = step.args if isinstance(step, partial) else ()
     lists = [argument for argument in arguments if isinstance(argument, Mapping | tuple | list)]
     return {place.topic for listed in lists for place in listed if isinstance(place, TopicPartition)}
 
 
 class Network:
-    """See the module. ``met`` counts what has really happened, by the name of the fault."""
+    """The network, see the module. ``met`` counts by name the faults that really happened."""
 
     def __init__(self, rng: random.Random, latency: Latency, faults: Faults) -> None:
         self.latency, self.faults = latency, faults
         self.met: Counter[str] = Counter()
         self.quota: Quota | None = None
-        """Of all that is written."""
+        """The quota of all writes."""
         self._random = rng
         self._context = contextvars.Context()
         self._under_way: dict[NodeRequest, None] = {}
@@ -156,7 +156,7 @@ class Network:
         return asyncio.get_running_loop().call_later(seconds, callback, *arguments, context=self._context)
 
     def draw(self, bounds_ms: tuple[float, float]) -> float:
-        """Seconds between these bounds."""
+        """Seconds between two bounds."""
         return self._random.uniform(*bounds_ms) / 1000
 
     def pauses(self) -> Iterator[float]:
@@ -165,11 +165,11 @@ class Network:
             yield self.draw(self.latency.retry_ms)
 
     def choose(self, nodes: Sequence[int]) -> int:
-        """One of the nodes."""
+        """A random node of the given nodes."""
         return self._random.choice(nodes)
 
     def happens(self, probability: float, name: str) -> bool:
-        """Whether a fault is to happen now; counted if so."""
+        """Whether a fault is to happen now; each fault is counted."""
         if not probability or self._random.random() >= probability:
             return False
         self.met[name] += 1
@@ -178,14 +178,14 @@ class Network:
     # --- for a test ------------------------------------------------------------------------------------------------
 
     def arm(self, kind: RequestKind, fault: Fault, topic: str | None = None, client: str | None = None) -> None:
-        """The next request of this kind meets the fault; with a topic, the next one that is about it, and with a
-        client, the next one that it sends.
+        """Let the next request of a kind meet a fault: with a topic, the next request about the topic; with a client,
+        the next request of the client.
         """
         self._caught = asyncio.Event()
         self._armed[kind] = fault, topic, client
 
     def disarm(self) -> None:
-        """No request is to meet a fault that was armed."""
+        """Forget the armed faults."""
         self._armed.clear()
 
     async def caught(self) -> None:
@@ -206,7 +206,7 @@ class Network:
                 self._after(request, delay, self._arrive, request, False)
 
     def break_connections(self) -> None:
-        """End all that is under way with BrokerTimeout, carried out or not: the broker was started anew."""
+        """End all requests under way with BrokerTimeout, carried out or not: the broker was started anew."""
         requests, self._under_way = list(self._under_way), {}
         for request in requests:
             if request.timer is not None:
@@ -228,7 +228,7 @@ class Network:
         patience_s: float | None = None,
         node: int | None = None,
     ) -> asyncio.Future[Any]:
-        """Have a step done in the cluster, by a node; the future has what it returned or raised, or BrokerTimeout."""
+        """Have a step done in the cluster, by a node. The future has the step's result or error, or BrokerTimeout."""
         loop = asyncio.get_running_loop()
         request = NodeRequest(
             client_name,
@@ -258,7 +258,7 @@ class Network:
         return request.reply
 
     def _caught_by(self, client_name: str, kind: RequestKind, step: Callable[[], Any]) -> Fault | None:
-        """The fault that was armed for a request."""
+        """The fault that was armed for a request; a fault serves once."""
         fault, topic, client = self._armed.get(kind, (None, None, None))
         if fault is None or client not in (None, client_name) or (topic is not None and topic not in topics_of(step)):
             return None
@@ -268,7 +268,7 @@ class Network:
         return fault
 
     def _after(self, request: NodeRequest, delay: float, callback: Callable[..., None], *arguments: Any) -> None:
-        """The next thing that happens to a request, unless its sender loses patience before."""
+        """Plan the next event of a request, unless the sender loses patience before."""
         if asyncio.get_running_loop().time() + delay > request.gives_up_at:
             self._leave_silent(request)
             if callback == self._arrive:
@@ -283,7 +283,7 @@ class Network:
         )
 
     def _reaches(self, request: NodeRequest) -> bool:
-        """Whether anything comes through between this client and the cluster."""
+        """Whether anything comes through between the sender and the cluster; each failure is counted."""
         if self.faults.away:
             self.met["away"] += 1
             return False
@@ -298,7 +298,7 @@ class Network:
         return request.node is None or self.reaches_node(request.client_name, request.node)
 
     def reaches_node(self, client_name: str, node: int) -> bool:
-        """Whether anything comes through between this client and a node; counted if not."""
+        """Whether anything comes through between a client and a node; each failure is counted."""
         if (client_name, node) not in self.faults.cut_from_node:
             return True
         self.met["cut from a node"] += 1
@@ -308,7 +308,7 @@ class Network:
         if not self._reaches(request):
             self._leave_silent(request)
             return
-        # Its sender was killed or cancelled before it was sure to be on its way: it may be lost.
+        # The sender was killed or cancelled before the request was surely under way: the request may be lost.
         if request.reply.done():
             self._under_way.pop(request, None)
             if self._random.random() < 0.5:
@@ -362,4 +362,4 @@ _ERRORS: Final[Mapping[str, type[BrokerTimeout]]] = {UNREACHABLE: NotSent, SILEN
 
 def _raise_in(future: "asyncio.Future[Any]", error: BrokerError) -> None:
     future.set_exception(error)
-    future.exception()  # looked at: the task that waits may never run again
+    future.exception()  # read here: the waiting task may never run again

@@ -1,8 +1,9 @@
 """PURE. Leaders and coordinators in a simulated cluster, and the answers of a deposed node.
 
-A node is deposed when it is cut off from the other nodes. The other nodes elect leaders and coordinators in its place,
-under the next leader epoch. The deposed node goes on answering its clients, as a broker does without a link to its
-peers: with old metadata, old ends, old records, and old states of transactions. It acknowledges nothing.
+A node is deposed when it is cut off from the other nodes. The other nodes elect leaders and coordinators in place of
+the deposed node, under the next leader epoch. The deposed node goes on answering clients, as a broker does without a
+link to other brokers: with old metadata, old ends, old records, and old states of transactions. The deposed node
+acknowledges nothing.
 
 One node is deposed at a time: the other two are a quorum, and have every acknowledged record.
 """
@@ -28,14 +29,14 @@ class NotLeader(BrokerError):
 
 
 class OldEnds(NamedTuple):
-    """Ends of a partition when its leader was deposed; ``stable``: committed readers stop there."""
+    """Ends of a partition when the leader was deposed; ``stable``: committed readers stop there."""
 
     marks: Watermarks
     stable: int
 
 
 class OldId(NamedTuple):
-    """A transactional id when its coordinator was deposed; ``state`` as Kafka names it."""
+    """A transactional id when the coordinator was deposed; ``state`` has Kafka's names."""
 
     state: str
     epoch: int

@@ -1,4 +1,4 @@
-"""A quota of what is written, as Kafka counts it: bytes a second, over a window."""
+"""A quota for writes, as Kafka counts: bytes a second, over a window."""
 
 from collections import deque
 
@@ -6,7 +6,7 @@ from ..throttling import WINDOW_S
 
 
 class Quota:
-    """Of all who share it. ``rate``: in bytes a second; ``moved``: bytes in all; ``longest_s``: throttled at once."""
+    """A quota for all clients. ``rate``: bytes a second; ``moved``: bytes in all; ``longest_s``: the longest time."""
 
     def __init__(self, rate: float) -> None:
         self.rate, self.moved, self.longest_s = rate, 0, 0.0
@@ -14,7 +14,7 @@ class Quota:
         self._sum = 0
 
     def throttled_s(self, size: int, now_s: float) -> float:
-        """So many bytes come: for how long the broker throttles."""
+        """Count ``size`` new bytes. Returns for how long the broker throttles."""
         self._moved.append((now_s, size))
         self.moved += size
         self._sum += size

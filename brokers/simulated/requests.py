@@ -1,7 +1,6 @@
-"""A producer's requests to the simulated cluster, each sent once, and what the cluster's answers mean for them.
+"""A producer's requests to the simulated cluster, each sent once, and the meaning of the cluster's answers.
 
-What is decided about them is what is decided on Kafka: ``brokers.delivery``, ``brokers.producer``. Here faults of whole
-transactions come in.
+``brokers.delivery`` and ``brokers.producer`` decide the same as on Kafka. Here faults of whole transactions come in.
 """
 
 import asyncio
@@ -34,11 +33,11 @@ T = TypeVar("T")
 NOT_CARRIED_OUT: Final = 0.5  # of the commits that are lost on demand
 
 Numbered = tuple[Sequence[Outgoing], int]
-"""Records of one batch, and its sequence number."""
+"""The records of one batch, and the sequence number."""
 
 
 def verdict_of(error: BrokerError) -> Verdict:
-    """What an error means for the request that was answered with it."""
+    """The meaning of an error for the request."""
     match error:
         case ProducerForgotten():
             return Verdict.FORGOTTEN
@@ -48,7 +47,7 @@ def verdict_of(error: BrokerError) -> Verdict:
             return Verdict.REFUSED
         case CoordinatorUnavailable():
             return Verdict.DOUBTFUL
-        case Concurrent() | NotLeader() | UnknownTopic():  # a topic that is known to exist: news of it are on their way
+        case Concurrent() | NotLeader() | UnknownTopic():  # the topic is known to exist: news are on the way
             return Verdict.AGAIN
         case NotSent():
             return Verdict.NOT_SENT
@@ -81,7 +80,7 @@ class SimulatedRequests:
 
     @property
     def coordinator(self) -> int:
-        """The node that gave the epoch: of another one that calls itself the coordinator nothing proves that it is."""
+        """The node that gave the epoch: nothing proves the coordination of another node that claims it."""
         assert self.initialised is not None, "only transactions have a coordinator"
         return self.initialised.node
 
@@ -94,7 +93,7 @@ class SimulatedRequests:
         return await self.link.missing(partitions, deadline, to_write=True)
 
     async def close(self) -> None:
-        """Whoever still waits gets a BrokerTimeout."""
+        """Close the connections. A caller that still waits gets a BrokerTimeout."""
         self.link.close()
 
     # --- to the leaders of partitions --------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ class SimulatedRequests:
     async def produce(
         self, batches: Mapping[TopicPartition, ProduceBatch[Numbered]], deadline: Deadline
     ) -> dict[TopicPartition, AppendAnswer]:
-        """See ``BatchRequests``; leaders that did not take their batches are forgotten."""
+        """See ``BatchRequests``. Leaders that did not take their batches are forgotten."""
         leaders = self.link.leaders
         by_leader: dict[int | None, dict[TopicPartition, ProduceBatch[Numbered]]] = {}
         for place, batch in batches.items():
@@ -149,7 +148,7 @@ class SimulatedRequests:
     # --- to the coordinator of the transactional id ------------------------------------------------------------------
 
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> AppendAnswer:
-        """See ``TransactionRequests``. Not while it is throttled: the transaction would wait, opened."""
+        """See ``TransactionRequests``. Waits while the cluster throttles: the open transaction would wait."""
         await self.link.known.unmuted(deadline)
         added = tuple(partitions)
         answer, _ = await self._ask(
@@ -182,7 +181,7 @@ class SimulatedRequests:
     async def _ask(
         self, kind: RequestKind, number: int, step_of: Callable[[Node], Callable[[], T]], deadline: Deadline
     ) -> tuple[AppendAnswer, T | None]:
-        """What became of a request, and what was answered; raises BrokerError when it can't be sent any more."""
+        """The outcome of a request, and the answer; raises BrokerError when the connection is closed."""
         self.link.check()
         try:
             return AppendAnswer(Verdict.DONE), await self.link.ask_node(kind, number, step_of, deadline)
@@ -191,4 +190,4 @@ class SimulatedRequests:
 
 
 def _nothing() -> None:
-    """What a request does that never arrives."""
+    """The step of a request that never arrives."""

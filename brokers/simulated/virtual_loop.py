@@ -1,20 +1,19 @@
-"""An event loop whose time is virtual and whose every choice comes from a seed.
+"""An event loop in virtual time, with every choice from a seed.
 
 Rules:
 
 - ``time()`` stands still while anything is ready and jumps to the next timer when nothing is. Nothing ever waits.
 - With ``shuffle`` the steps of *different tasks* that are ready at the same instant run in an order drawn from the
-  seed. Every other callback keeps its place in the queue: asyncio promises FIFO for ``call_soon``, and futures, locks,
-  queues and task groups rely on it, but no task may rely on running before another one.
+  seed. Every other callback keeps the place in the queue: asyncio promises FIFO for ``call_soon``, and futures, locks,
+  queues and task groups rely on FIFO, but no task may rely on running before another task.
 - ``run_in_executor`` runs the function at once, in this thread; the result is delivered in a later pass of the loop.
-- Tasks hash by their number, not by their address, so that sets of tasks (those of ``TaskGroup``, ``asyncio.wait``,
-  ``all_tasks``) are walked in the same order in every run.
+- Tasks hash by number, not by address, so sets of tasks (in ``TaskGroup``, ``asyncio.wait``, ``all_tasks``) are walked
+  in the same order in every run.
 - Nothing ready and no timer is a deadlock, and a million passes without the clock moving is a live-lock: both raise
   ``VirtualDeadlock``, which names the tasks.
-
-- Rounds of an application at rest may be left out (``skip_rests``): the clock goes on to whatever else is due.
-- Nothing real is waited for: who asks for a socket, a host name, a pipe or a process is refused at once
-  (``NotSimulated``), because the clock would jump over its time-out before an answer could come.
+- Rounds of an application at rest may be left out (``skip_rests``): the clock goes on to the next other timer.
+- Nothing real is waited for: a call for a socket, a host name, a pipe or a process is refused at once
+  (``NotSimulated``), because the clock would jump over the time-out before an answer could come.
 
 Descriptors are looked at only to let signals through.
 """
@@ -52,9 +51,9 @@ _REAL: Final = {
     "getaddrinfo": "the address of a host",
     "getnameinfo": "the name of a host",
 }
-"""Methods of a loop that reach out of it, and what their caller waits for."""
+"""Methods of a loop that reach out of the loop, and the thing that the caller waits for."""
 _PLACES: Final = ("host", "port", "path", "sock", "remote_addr", "local_addr")
-"""The arguments by name that say what is reached for."""
+"""The arguments by name that tell what is reached for."""
 
 
 class VirtualDeadlock(RuntimeError):
@@ -62,7 +61,7 @@ class VirtualDeadlock(RuntimeError):
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task that hashes by its number."""
+    """A task that hashes by number."""
 
     def __init__(self, number: int, coro: Any, **options: Any) -> None:
         self._number = number  # before the base class puts the task into a set
@@ -73,7 +72,7 @@ class _NumberedTask(asyncio.Task[Any]):
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Asks the loop to move its clock where a real selector would wait."""
+    """Asks the loop to move the clock where a real selector would wait."""
 
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
@@ -106,8 +105,8 @@ class _JumpingSelector(selectors.BaseSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop for simulations; see the rules above. ``seed`` alone decides the order of task steps.
 
-    ``refused``: the first thing that was refused because it is real, also when its caller has caught the error.
-    ``before_waiting`` is called when nothing is ready and the clock is about to move; it may ``skip_rests``.
+    ``refused``: the first real thing that was refused, also when the caller has caught the error. ``before_waiting`` is
+    called when nothing is ready and the clock is about to move; the function may ``skip_rests``.
     """
 
     # Of asyncio.BaseEventLoop, the same in every supported Python: what is ready, and the heap of timers.
@@ -152,8 +151,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def skip_rests(self, awake_s: float) -> bool:
-        """Move the clock on to so many seconds before the next timer that is no rest (waiting.py); False: it is due
-        sooner. Rests that have passed then end at once, each of them once.
+        """Move the clock on to ``awake_s`` seconds before the next timer that is no rest (waiting.py); False: the timer
+        is due sooner. Rests that have passed then end at once, each once.
         """
         due = [timer.when() for timer in self._scheduled if not timer.cancelled() and not _is_rest(timer)]
         landing = min(due, default=self._now) - awake_s
@@ -163,7 +162,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return True
 
     def close(self) -> None:
-        """Cancel what is still pending, let it clean up, and close."""
+        """Cancel all pending tasks, let them clean up, and close."""
         if self.is_closed() or self.is_running():
             super().close()
             return
@@ -210,7 +209,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return bool(selector._real.select(0))
 
     def _shuffle_task_steps(self) -> None:
-        """Permute the ready steps of tasks among the places they hold; each task has at most one step ready."""
+        """Permute the ready steps of tasks among their places in the queue; each task has at most one step ready."""
         ready = self._ready
         places = [place for place, handle in enumerate(ready) if _is_task_step(handle)]
         if len(places) < 2:
@@ -231,7 +230,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, T], *, seed: int = 0, shuffle: bool = True) -> T:
-    """Run ``main`` to its end on a new ``VirtualLoop``; what it left pending is cancelled afterwards."""
+    """Run ``main`` to the end on a new ``VirtualLoop``; tasks left pending are cancelled afterwards."""
     loop = VirtualLoop(seed, shuffle=shuffle)
     try:
         asyncio.set_event_loop(loop)
@@ -244,7 +243,7 @@ def run_virtual(main: Coroutine[Any, Any, T], *, seed: int = 0, shuffle: bool = 
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    """What stands in place of a method that reaches out of the loop."""
+    """The replacement of a method that reaches out of the loop."""
 
     def refuse(self: VirtualLoop, *args: Any, **named: Any) -> NoReturn:
         places = [value for value in args if not callable(value)][:2] + [named[key] for key in _PLACES if key in named]
