@@ -1,1 +1,1 @@
-"""What reads records, runs handlers and commits what is done."""
+"""The engine of one process: read records, run handlers, commit finished records."""

@@ -1,1 +1,1 @@
-"""PURE. What users declare, what a handler is given, and what becomes of what it returns."""
+"""PURE. Declarations of users, the arguments of a handler, and the way of its results to written records."""

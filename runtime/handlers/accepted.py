@@ -1,4 +1,4 @@
-"""PURE. What an application accepts of its topics at its first start, though answers may be wrong for it; checked."""
+"""PURE. Risks that an application accepts of its topics at the first start, checked; results may be wrong for them."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -8,8 +8,11 @@ from .handler import Handler, check_topic_name
 
 
 class Accepted(NamedTuple):
-    """``moved_keys``: topics with state whose old records lie where fewer partitions put them. ``outputs_of_others``:
-    topics that are written and read, and hold what another application made of the same sources.
+    """Topics by the risk that the application accepts.
+
+    ``moved_keys``: topics with state. Their old records lie in the partitions where a smaller number of partitions put
+    the keys. ``outputs_of_others``: topics that the application writes and reads. They contain outputs that another
+    application made of the same sources.
     """
 
     moved_keys: frozenset[str] = frozenset()
@@ -20,13 +23,13 @@ NOTHING: Final = Accepted()
 
 
 def check_accepted(*, moved_keys: Iterable[str], outputs_of_others: Iterable[str]) -> Accepted:
-    """What ``App`` is given, checked; raises SettingsError."""
+    """Check the arguments ``accept_…`` of ``App``; raises SettingsError."""
     others = _topics(outputs_of_others, "accept_outputs_of_others")
     return Accepted(_topics(moved_keys, "accept_moved_keys"), others)
 
 
 def topics_in_loop(handlers: Iterable[Handler], accepts: Accepted) -> set[str]:
-    """The topics that an application both writes and reads, but for those of which it accepts outputs of others."""
+    """The topics that an application both writes and reads, without the topics in ``accepts.outputs_of_others``."""
     listed = list(handlers)
     written = {topic for handler in listed for topic in (*handler.outputs, handler.dead_letters)}
     return {handler.topic for handler in listed} & written - accepts.outputs_of_others

@@ -9,7 +9,7 @@ import msgspec
 
 
 def plain(annotation: Any) -> Any:
-    """The type that an alias, a NewType or ``Annotated`` stands for. A constraint of msgspec stays."""
+    """The type behind an alias, a NewType or ``Annotated``. A constraint of msgspec stays."""
     origin = typing.get_origin(annotation)
     if hasattr(annotation, "__supertype__"):  # a NewType
         return plain(annotation.__supertype__)
@@ -25,7 +25,7 @@ def plain(annotation: Any) -> Any:
 
 
 def without_none(annotation: Any) -> tuple[Any, bool]:
-    """The plain type without None, and whether None is one of its values."""
+    """The plain type without None, and whether the annotation allows None."""
     annotation = plain(annotation)
     if annotation is Any:
         return annotation, True
@@ -43,7 +43,7 @@ def without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def is_optional(annotation: Any) -> bool:
-    """Whether None is a value of a type. Any says nothing."""
+    """Whether None is a value of a type; False for Any."""
     return plain(annotation) is not Any and without_none(annotation)[1]
 
 
@@ -53,7 +53,7 @@ def is_union(annotation: Any) -> bool:
 
 
 def classes_in(annotation: Any) -> Iterator[type]:
-    """The classes that an annotation names, at any depth."""
+    """The classes in an annotation, at any depth."""
     annotation = plain(annotation)
     if isinstance(annotation, type) and not typing.get_origin(annotation):
         yield annotation

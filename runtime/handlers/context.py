@@ -1,7 +1,7 @@
-"""What a handler sees of its record, and how it sends: one context per attempt.
+"""The context of an attempt: a handler reads the facts of its record there, and sends outputs through it.
 
-What a handler sends through a context becomes visible in the transaction that commits the record. The end of the
-attempt closes the context; sending later raises. A failed or timed-out attempt leaves nothing behind.
+Outputs sent through a context become visible in the transaction that commits the record. The end of the attempt closes
+the context; sending later raises. A failed or timed-out attempt leaves nothing behind.
 """
 
 from typing import Any, TypeAlias
@@ -15,7 +15,7 @@ from ...errors import ContextClosed
 
 
 class _Valued(msgspec.Struct, frozen=True):
-    """What is given by place; all else of a ``Record`` is given by name."""
+    """The positional argument of ``Record``; all others are keyword arguments."""
 
     value: Any
 
@@ -35,7 +35,7 @@ class Record(_Valued, frozen=True, kw_only=True):
 
 
 Output: TypeAlias = Record
-"""What it is called inside, where a record is one of a source."""
+"""The name of ``Record`` inside the package: there a record comes from a source."""
 
 
 class Context:
@@ -79,8 +79,8 @@ class Context:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> None:
-        """Send in the transaction that commits this record, to a topic that exists or that ``sends=`` declares; raises
-        ContextClosed after the attempt has ended.
+        """Send in the transaction that commits the context's record, to an existing topic or to a topic of ``sends=``;
+        raises ContextClosed after the attempt has ended.
         """
         if self._closed:
             raise ContextClosed(
@@ -91,6 +91,6 @@ class Context:
         )
 
     def close(self) -> list[Output]:
-        """End the attempt; what was sent."""
+        """End the attempt and return its outputs."""
         self._closed = True
         return self._sent

@@ -1,4 +1,4 @@
-"""PURE. Functions as users declare them: which one is called in the end, and whether it is async."""
+"""PURE. Functions of users: find the function below partials and decorators, and whether the function is async."""
 
 import functools
 import inspect
@@ -11,7 +11,7 @@ from ...errors import SettingsError
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a partial function calls."""
+    """The function that a partial function calls."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
@@ -24,18 +24,18 @@ def function_called(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call gives a coroutine, as far as is to be seen."""
+    """Whether a call returns a coroutine, as far as inspection shows."""
     return inspect.iscoroutinefunction(function_called(function))
 
 
 def function_wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that decorators were put around; ``functools.wraps`` leaves a trace of it."""
+    """The function below decorators, found by the trace of ``functools.wraps``."""
     found: Callable[..., Any] = inspect.unwrap(_inner(function))
     return found
 
 
 def codes_of(function: Callable[..., Any]) -> Iterator[CodeType]:
-    """The code that runs when a function is called: of its decorators, and its own."""
+    """The code objects that run when a function is called: the decorators' code and the function's own."""
     below: Any = function
     while below is not None:
         function = _inner(below)
@@ -47,7 +47,7 @@ def codes_of(function: Callable[..., Any]) -> Iterator[CodeType]:
 
 
 def hints_of(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    """The annotations of a function; raises SettingsError when they can't be read."""
+    """The annotations of a function; raises SettingsError for unreadable annotations."""
     try:
         return typing.get_type_hints(function_called(function), include_extras=True)
     except Exception as error:  # noqa: BLE001  # any annotation may fail to evaluate, in any way

@@ -1,4 +1,4 @@
-"""What a user declares about a handler, checked before anything starts."""
+"""Declarations of handlers, checked before anything starts."""
 
 import collections.abc
 import inspect
@@ -27,14 +27,14 @@ TIMEOUT_MS_MAX = 86_400_000
 RATE_PER_S_MIN = 0.001
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 Timestamps = Literal["record", "now"]
-"""The time of outputs that name none: of their record, or of their sending."""
+"""The time of an output without a timestamp: the time of its record, or the time of sending."""
 
 
 class Retry(Options, frozen=True):
     """How often a failed record is tried, and how long to wait between two attempts.
 
-    ``attempts`` includes the first one. The wait begins at ``backoff_ms`` and doubles up to ``backoff_ms_max``. The
-    other records of the worker's key range wait meanwhile, so that order is kept; other workers go on. Raises
+    ``attempts`` includes the first attempt. The wait begins at ``backoff_ms`` and doubles up to ``backoff_ms_max``. The
+    other records of the worker's key range wait meanwhile, to preserve the order; other workers go on. Raises
     SettingsError.
     """
 
@@ -58,7 +58,7 @@ class Retry(Options, frozen=True):
 
 
 class DeadLetter(Options, frozen=True):
-    """Send a record that failed for good to this topic, with its cause in headers, in the same transaction."""
+    """Send a record that failed for good to ``topic``, with the cause in headers, in the same transaction."""
 
     topic: str
 
@@ -70,13 +70,13 @@ class Stop(Options, frozen=True):
 class Handler(msgspec.Struct, frozen=True):
     """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
 
-    ``further``: the arguments behind it, None for the context. ``returns_arrays``: a tuple or set is a value for it.
-    ``is_decorated``: it is async below a decorator that is a plain def. ``own_task``: each attempt has its own task.
-    ``keeps_time``: an output has the time of its record, else that of its sending. ``sends``: see ``App.handler``.
-    ``max_in_flight``: how many of its records may run at
-    once in this process, over all partitions; None: as many as there are workers. ``timeout_ms``: of one attempt; None:
-    what the settings say. ``rate_per_s``: how many attempts may begin in a second, over all processes of the
-    application; None: no limit.
+    ``further``: the arguments behind the value, None for the context. ``returns_arrays``: the handler may return a
+    tuple or set as a value. ``is_decorated``: the function is async below a decorator with a plain def. ``own_task``:
+    each attempt has its own task. ``keeps_time``: an output has the time of its record, else the time of sending.
+    ``sends``: see ``App.handler``. ``max_in_flight``: how many records of the handler may run at once in a process,
+    over all partitions; None: as many as the process has workers. ``timeout_ms``: the limit of an attempt; None: the
+    setting ``handler_timeout_ms`` applies. ``rate_per_s``: how many attempts may begin in a second, over all processes
+    of the application; None: no limit.
     """
 
     topic: str
@@ -102,34 +102,34 @@ class Handler(msgspec.Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it runs on the loop and asks for nothing but the value and stores."""
+        """Whether the handler runs on the loop and takes nothing but the value and stores."""
         return self.is_async and not self.takes_context
 
     @property
     def takes_context(self) -> bool:
-        """Whether it asks for the context."""
+        """Whether the handler takes the context."""
         return None in self.further
 
     @property
     def dead_letters(self) -> str | None:
-        """The topic of its dead letters, if it has one."""
+        """The topic of the handler's dead letters, if ``on_failure`` names a topic."""
         return self.on_failure.topic if isinstance(self.on_failure, DeadLetter) else None
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The topics that it declares for what it returns and sends."""
+        """The topics declared for results and for ``Context.send``."""
         return self.sends if self.to is None else (self.to, *self.sends)
 
     @property
     def stores(self) -> tuple[StoreDeclaration, ...]:
-        """The stores that it asks for."""
+        """The stores among the handler's arguments."""
         return tuple(declared for declared in self.further if declared is not None)
 
 
 def codec_of_topic(topic: str, handlers: collections.abc.Mapping[str, Handler]) -> Codec:
-    """That of the handler that reads a topic, else of one that writes to it, else JSON. ``handlers``: by topic.
+    """The codec of the handler that reads a topic, else of a handler that writes the topic, else JSON.
 
-    A handler writes to where its results go, and to where its dead letters go, which keep the values of its source.
+    ``handlers``: by topic. A handler writes its results, and its dead letters with the unchanged values of its source.
     """
     if topic in handlers:
         return handlers[topic].codec
@@ -154,7 +154,7 @@ def declare(
     own_task: bool = False,
     timestamps: Timestamps = "record",
 ) -> Handler:
-    """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
+    """Check a handler's declaration. Raises SettingsError, with the fault and the allowed values."""
     name = getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
     where = f"handler {name} of topic {topic!r}"
     _check_factor(where, parallelising_factor)
@@ -213,7 +213,7 @@ def _check_topics(where: str, topic: str, to: str | None, sends: object, on_fail
 
 
 def check_beside(declared: Handler, others: collections.abc.Iterable[Handler]) -> None:
-    """Raises SettingsError where the other handlers of an application have the topic, or a store of that name."""
+    """Raises SettingsError where another handler of the application has the same topic, or a store of the same name."""
     names = {store.name for store in declared.stores}
     for other in others:
         if other.topic == declared.topic:
@@ -230,7 +230,7 @@ def check_beside(declared: Handler, others: collections.abc.Iterable[Handler]) -
 
 
 def check_called(topic: object) -> None:
-    """Raises SettingsError for a decorator that is written without its topic."""
+    """Raises SettingsError for ``@app.handler`` without a topic."""
     if not isinstance(topic, str):
         name = getattr(topic, "__qualname__", repr(topic)).rpartition("<locals>.")[2]
         raise SettingsError(
@@ -269,20 +269,20 @@ def _check_policies(where: str, topic: str, retry: object, on_failure: object, t
 
 
 def _number_in(value: object, default: int) -> int:
-    """The number that was meant, of what stands for one; else a usual one."""
+    """The number that the user probably meant: ``value`` as a number, else ``default``."""
     is_number = isinstance(value, int | str) and not isinstance(value, bool) and str(value).isascii()
     return int(str(value)) if is_number and str(value).isdigit() else default
 
 
 def _limit(given: int | None, most: int, what: str, without: str) -> int | None:
-    """A limit as it was given; raises SettingsError."""
+    """Check a limit and return the limit; raises SettingsError."""
     if given is not None and (type(given) is not int or not 1 <= given <= most):
         raise SettingsError(f"{what} is a whole number from 1 to {most}; seen {given!r}; leave it out, and {without}")
     return given
 
 
 def _rate(given: float | None, where: str) -> float | None:
-    """A limit of the attempts in a second as it was given; raises SettingsError."""
+    """Check a limit of attempts per second and return the limit; raises SettingsError."""
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if given is not None and not (is_number and RATE_PER_S_MIN <= given <= RATE_PER_S_MAX):
         raise SettingsError(
@@ -293,7 +293,7 @@ def _rate(given: float | None, where: str) -> float | None:
 
 
 def check_topic_name(topic: str, where: str) -> None:
-    """Raises SettingsError for a name that Kafka does not allow."""
+    """Raises SettingsError for a topic name outside of Kafka's rules."""
     allowed = isinstance(topic, str) and TOPIC_NAME.fullmatch(topic) is not None
     if not allowed or topic in (".", ".."):
         raise SettingsError(f"{where}: a topic name has 1 to 249 of a-z A-Z 0-9 . _ -; seen {topic!r}: name one")
@@ -302,7 +302,7 @@ def check_topic_name(topic: str, where: str) -> None:
 def _arguments(
     function: Callable[..., Any], hints: dict[str, Any], where: str
 ) -> tuple[Any, tuple[StoreDeclaration | None, ...]]:
-    """The value's annotation, and what is asked for behind it."""
+    """The value's annotation, and the declared arguments behind the value."""
 
     def is_ours(name: str) -> bool:
         return hints.get(name) is Context or is_store(hints.get(name))
@@ -340,7 +340,7 @@ def _arguments(
 
 
 def _check_values(where: str, taken: Any, returned: Any, codec: Codec) -> None:
-    """Raises SettingsError for types of values that would fail every record."""
+    """Raises SettingsError for types of values with which every record would fail."""
     wanted, _ = without_none(taken)
     if typing.get_origin(wanted) is list:
         (item,) = typing.get_args(wanted)
@@ -360,7 +360,7 @@ def _check_values(where: str, taken: Any, returned: Any, codec: Codec) -> None:
 
 
 def _returns_arrays(annotation: Any) -> bool:
-    """Whether an annotation allows a tuple or a set, as it is or in a list."""
+    """Whether an annotation allows a tuple or a set, alone or in a list."""
     if isinstance(annotation, type) and not typing.get_origin(annotation):
         return annotation is object or issubclass(annotation, tuple | set | frozenset | collections.abc.Set)
     if annotation is Any or typing.get_origin(annotation) in (tuple, set, frozenset):

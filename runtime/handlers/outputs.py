@@ -1,6 +1,6 @@
-"""PURE. From what a handler sent and returned to records that can be written: checked, encoded, with provenance.
+"""PURE. Turn the results and outputs of a handler into records for the broker: checked, encoded, with provenance.
 
-Outputs are checked when the handler returns, so a bad one fails its record and not the transaction.
+Outputs are checked when the handler returns. A bad output fails its record, not the transaction.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -31,15 +31,15 @@ from .sizes import RECORD_OVERHEAD_BYTES, bytes_of
 from .values import Codec, JsonCodec, MsgpackCodec, is_pydantic
 
 RECORD_FRAME_BYTES: Final = 256
-"""What a record may need in its batch beside key, value and headers."""
+"""An upper bound of a record's bytes in its batch beside key, value and headers."""
 
 _OTHER_CASES: Final = (list, Output, CoroutineType)
 _ARRAYS: Final = (tuple, set, frozenset)
-"""What JSON makes an array of; a tuple looks like (topic, value). A NamedTuple is a type of values like others."""
+"""Types that JSON writes as an array; a tuple looks like (topic, value). A NamedTuple is an ordinary type of values."""
 _SOURCE_KEY: Final = msgspec.UNSET
 _ORIGIN_BYTES: Final = RECORD_FRAME_BYTES + len(HEADER)
 _OURS: Final = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
-"""What a dead letter says of itself. An output of a letter says none of it, and a later letter says its own."""
+"""The headers of a dead letter. An output made of a letter has none of them, and a later letter gets its own."""
 ERROR_BYTES_MAX: Final = 1_000
 
 
@@ -49,11 +49,11 @@ BuiltOne: TypeAlias = tuple[Outgoing, int, int]
 
 @dataclass(slots=True)
 class Destination:
-    """What is known of a topic that is written to.
+    """A topic that the application writes to.
 
-    ``retention_ms``: so long a record stays, by its timestamp; None: for ever, or by the time of its writing.
-    ``partition_of``: where a key goes. ``keeps_numbers``: a dead letter stays in the partition number of its record,
-    as long as there are as many of them.
+    ``retention_ms``: how long a record stays, by its timestamp; None: for ever, or by the time of writing.
+    ``partition_of``: the partition of a key. ``keeps_numbers``: a dead letter stays in the partition number of its
+    record, as long as both topics have the same number of partitions.
     """
 
     partitions: int
@@ -65,7 +65,7 @@ class Destination:
 
 
 class UnknownDestination(Exception):
-    """Nothing is known yet of a topic that is written to: look it up and try again."""
+    """The topic of an output is not in ``known`` yet: the caller looks the topic up and tries again."""
 
     def __init__(self, topic: Any) -> None:
         super().__init__(topic)
@@ -75,8 +75,8 @@ class UnknownDestination(Exception):
 def destination_of(
     description: TopicDescription, output_bytes_max: int | None, partition_of: PartitionOfKey | None = None
 ) -> Destination:
-    """What matters of a topic; ``output_bytes_max`` is the setting. ``partition_of``: where its keys go; None: nobody
-    has said so.
+    """The destination for a broker's description of a topic. ``output_bytes_max``: the setting. ``partition_of``: the
+    partition of a key, where the user declared a partitioner for the topic; else None.
     """
     config = description.config
     allowed = int(config.get("max.message.bytes", 1_048_588))
@@ -93,8 +93,8 @@ def destination_of(
 
 @dataclass(slots=True)
 class SourcePlace:
-    """A source partition, with the part of the digest that all its outputs share, and what they say of where they came
-    from.
+    """A source partition, with the common part of its outputs' digests (``seed``), and the provenance header of its
+    outputs (``origins``).
     """
 
     topic: str
@@ -104,18 +104,18 @@ class SourcePlace:
 
 
 def place_of(topic: str, partition: int, app_id: bytes) -> SourcePlace:
-    """The place for ``build`` and ``build_dead_letter``. ``app_id``: of the application, for its headers."""
+    """The place for ``build`` and ``build_dead_letter``. ``app_id``: the application's id in the headers."""
     return SourcePlace(topic, partition, place_seed(topic, partition), Origins(app_id, topic, partition))
 
 
 def outputs_returned(result: Any, handler: Handler) -> list[Output]:
-    """What a handler returned, as outputs; raises OutputRefused when there is nowhere to send it, HandlerMisdeclared
-    for a handler that had to be awaited.
+    """A handler's result as outputs. Raises OutputRefused for a result without a topic, HandlerMisdeclared for a
+    coroutine of a handler declared as a plain def.
     """
     if result is None:
         return []
     if isinstance(result, CoroutineType) and not handler.is_async:
-        result.close()  # or Python would warn that it was never awaited
+        result.close()  # else Python warns of a coroutine that was never awaited
         raise HandlerMisdeclared(
             f"handler {handler.name} of topic {handler.topic!r} returned a coroutine, and nothing shows that it is "
             "async: declare the async def itself, write a lambda or a class as one, or put functools.wraps on its "
@@ -142,10 +142,11 @@ def outputs_returned(result: Any, handler: Handler) -> list[Output]:
 def build_one(
     value: Any, record: ConsumerRecord, handler: Handler, place: SourcePlace, known: Mapping[str, Destination]
 ) -> BuiltOne | None:
-    """What ``build`` makes of one value that is returned as it is, for a record with a key: the usual case, at a third
-    of the cost.
+    """The output that ``build`` would make of a bare value, for a record with a key: the usual case, at a third of the
+    cost.
 
-    None: it is another case, or can't be sent, which ``returned`` and ``build`` say.
+    None: another case, or an output that can't be sent. ``outputs_returned`` and ``build`` then give the result or the
+    error.
     """
     topic, key, offset = handler.to, record.key, record.offset
     is_bytes = type(value) is bytes
@@ -168,7 +169,7 @@ def build_one(
 
 
 def produced_of(record: ConsumerRecord, output: Outgoing, seed: int) -> Produced:
-    """What was laid down without one: of a record the one output that ``build_one`` made. ``seed``: of its place."""
+    """The ``Produced`` of a record whose only output ``build_one`` made. ``seed``: the seed of the record's place."""
     size = bytes_of(record) + len(output.key or b"") + len(output.value or b"") + _ORIGIN_BYTES + len(output.origin)
     return Produced(record, (output,), False, output_digest(seed, record.offset, 0, output.topic), size)
 
@@ -180,11 +181,11 @@ def build(
     place: SourcePlace,
     known: Mapping[str, Destination],
 ) -> Produced:
-    """Records to be written for one source record; raises OutputRefused, UnknownDestination."""
+    """The records to write for a source record; raises OutputRefused, UnknownDestination."""
     n = len(outputs)
     built: list[Outgoing] = []
-    digest, size = 0, bytes_of(record)  # held until it is committed, as its outputs are
-    output: Any  # its fields are as a user gave them: each is looked at
+    digest, size = 0, bytes_of(record)  # the record stays in memory until its commit, as its outputs do
+    output: Any  # its fields are as the user gave them: each is checked
     for i, output in enumerate(outputs):
         topic = output.topic or handler.to
         assert topic is not None, "returned() and send() name a topic"
@@ -215,12 +216,12 @@ def build(
 
 
 def build_sent(given: Output, topic: str, codec: Codec, destination: Destination, turn: int) -> tuple[Outgoing, int]:
-    """A record that is sent outside of handlers, and its bytes with its frame. It comes of no other one, and does not
-    say that it does.
+    """A record sent outside of handlers, and the record's bytes with its frame. The record has no source record, and no
+    provenance header.
 
-    ``turn``: records without a key take turns among the partitions. Raises OutputRefused.
+    ``turn``: a counter by which records without a key take turns among the partitions. Raises OutputRefused.
     """
-    output: Any = given  # its fields are as a user gave them: each is looked at
+    output: Any = given  # its fields are as the user gave them: each is checked
     key, value = _key_bytes(output.key, 0, 1), _encode(output.value, codec, 0, 1)
     headers = _without((HEADER,), _headers(output.headers, 0, 1))
     size = RECORD_FRAME_BYTES + len(key or b"") + len(value or b"")
@@ -250,11 +251,11 @@ def build_dead_letter(
     attempts: int,
     partitions: int,
 ) -> Produced:
-    """The dead letter of a record: its key, value and headers, with the cause, the number of attempts and the record's
-    time. The letter is stamped when it is sent: by the time of an old record retention would delete it at once.
+    """The dead letter of a record: key, value and headers, with the cause, the number of attempts and the record's
+    time. The letter gets the time of sending: by the time of an old record retention would delete the letter at once.
 
-    ``partitions``: how many the record's topic has. Where both have as many, a letter lies in the partition number of
-    its record: whoever sends it back from there sends it to where it was, and with it to the state of its key.
+    ``partitions``: the number of partitions of the record's topic. Where the letters' topic has as many, a letter lies
+    in the partition number of its record. A letter sent back from there reaches the state of its key.
     """
     cause = failure_text(error).encode()[:ERROR_BYTES_MAX]
     headers = (
@@ -285,7 +286,7 @@ def _key_bytes(key: object, i: int, n: int) -> bytes | None:
 
 
 def _headers(headers: Any, i: int, n: int) -> Headers:
-    """Those that an output was given."""
+    """Check an output's headers; raises OutputRefused."""
     if not isinstance(headers, Iterable):
         raise OutputRefused(f"output {i + 1} of {n}: headers are a list of pairs; seen {_kind(headers)}: () says none")
     listed = tuple(headers)
@@ -301,12 +302,12 @@ def _headers(headers: Any, i: int, n: int) -> Headers:
 
 
 def _without(names: Container[str], headers: Headers) -> Headers:
-    """Headers but for these: what ours say of a record is not so of one that is made of it."""
+    """Headers without ``names``: keylanes' headers of a source record are wrong for a record made of the source."""
     return tuple((name, data) for name, data in headers if name not in names)
 
 
 def _text_bytes(text: str, what: str, i: int, n: int) -> bytes:
-    """A text as UTF-8; raises OutputRefused where that has no form for it."""
+    """A text as UTF-8; raises OutputRefused for a text that UTF-8 can't write."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -315,19 +316,19 @@ def _text_bytes(text: str, what: str, i: int, n: int) -> bytes:
 
 
 def _kind(given: object) -> str:
-    """What is said of what a handler gave: data is not logged."""
+    """The types of a handler's data, for a message: a message never contains data."""
     kinds = ", ".join(type(part).__name__ for part in given) if isinstance(given, tuple) else ""
     return f"({kinds})" if kinds else type(given).__name__
 
 
 def _inherited_timestamp(record: ConsumerRecord, handler: Handler) -> int | None:
-    """The time of an output that names none: its record's, or that of its sending (None)."""
+    """The time of an output without a timestamp: the record's time, or the time of sending (None)."""
     timestamp = record.timestamp
     return timestamp if handler.keeps_time and timestamp >= 0 else None
 
 
 def _timestamp(timestamp: object, i: int, n: int) -> int | None:
-    """The time that an output names; below 0, which no record has, that of its sending (None)."""
+    """The time that an output names; below 0: the time of sending (None), for a record has no time below 0."""
     if type(timestamp) is not int or timestamp >= 1 << 63:
         raise OutputRefused(f"output {i + 1} of {n}: a timestamp is in ms since the epoch; seen {timestamp!r}")
     return timestamp if timestamp >= 0 else None
@@ -350,10 +351,10 @@ def _encode(value: Any, codec: Codec, i: int, n: int) -> bytes | None:
 
 
 def _never_awaited(value: Any, i: int, n: int) -> OutputRefused:
-    """What is said of a coroutine in place of what it returns."""
+    """The error for a coroutine in the place of a value; closes the coroutine."""
     name = getattr(value, "__name__", "…")
     if hasattr(value, "close"):
-        value.close()  # Python would warn that it was never awaited, at some later time
+        value.close()  # else Python warns later of a coroutine that was never awaited
     return OutputRefused(
         f"output {i + 1} of {n} is a {type(value).__name__}, seen {name}(…), which was called and not awaited; a value "
         f"is what it returns: await it, as in return await {name}(…)"

@@ -1,8 +1,8 @@
-"""PURE. The state of one source partition while it runs, and what one attempt at a record sees of it.
+"""PURE. The state of a source partition in a running process, and the view of an attempt at a record.
 
-An attempt's writes are its own until its record is done; then they enter the overlay, and with the transaction the
-table. An attempt sees its own writes, then what is in memory: what is done, or what was read ahead; then the table.
-Left out on purpose: locks. A key belongs to one worker, and a worker runs one record at a time.
+An attempt's writes are its own until its record is done. Then the writes enter the overlay, and with the transaction
+the table. An attempt sees its own writes, then the overlay (writes of done records, values read ahead), then the table.
+Locks are left out on purpose. A key belongs to one worker, and a worker runs one record at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +27,8 @@ _STAYS: Final = STAYS[0]
 class PartitionState:
     """State keys to stored values.
 
-    ``entry_bytes_max`` bounds a key and its stored value together, ``ahead_bytes_max`` what is kept in memory of what
-    the table holds, too.
+    ``entry_bytes_max`` bounds a key and its stored value together. ``ahead_bytes_max`` bounds the memory for values
+    read ahead from the table.
     """
 
     def __init__(self, label: str, table: Table, *, entry_bytes_max: int, ahead_bytes_max: int) -> None:
@@ -36,46 +36,46 @@ class PartitionState:
         self.entry_bytes_max = entry_bytes_max
         self.overlay = Overlay(ahead_bytes_max)
         self.ready: Steps[bool] = Steps()
-        """Points whose state is here in full."""
+        """Points whose state the table has in full."""
         self.parting: Steps[bool] = Steps()
-        """Those that a transaction under way gives up: from its commit on others change them."""
+        """Points that a transaction under way gives up: from its commit on, other processes change their state."""
 
     def make_ready(self, ranges: Iterable[KeyRange]) -> None:
-        """The state of these ranges is in the table in full; what was read of it before counts no more."""
-        self.overlay.forget()  # records of a range that is being restored are read ahead, too
+        """Take up ranges whose state is in the table in full; forget values of the ranges read before."""
+        self.overlay.forget()  # records of a range under restore are read ahead, too
         held = list(ranges)
         self.ready = self.ready.replace((within.first, within.end, True) for within in held)
         self.parting = self.parting.replace((within.first, within.end, None) for within in held)
 
     def part_with(self, within: KeyRange) -> None:
-        """A transaction that is being sent gives a range up."""
+        """Mark a range that the transaction under way gives up."""
         self.parting = self.parting.replace([(within.first, within.end, True)])
 
     def keep(self, within: KeyRange) -> None:
-        """That transaction was not committed."""
+        """The transaction that gave the range up was not committed: the process keeps the range's state."""
         self.parting = self.parting.replace([(within.first, within.end, None)])
 
     def is_answered(self, point: int) -> bool:
-        """Whether readers outside are told what is committed of a point: nobody else can have changed it."""
+        """Whether queries get committed values of a point: no other process can have changed the values."""
         return bool(self.ready.at(point)) and not self.parting.at(point)
 
     def release(self, within: KeyRange) -> None:
-        """The state of a range is somebody else's from here on."""
+        """Give the state of a range up: from here on another process owns the range."""
         self.ready = self.ready.replace([(within.first, within.end, None)])
         self.parting = self.parting.replace([(within.first, within.end, None)])
 
-    # --- what handlers see -------------------------------------------------------------------------------------------
+    # --- the view of handlers ----------------------------------------------------------------------------------------
 
     def walk(self, prefix: bytes, own: AttemptWrites) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with a prefix in order of keys, as they were when it began: what is done, and ``own`` over it."""
+        """Entries with a prefix in order of keys, as of the start of the walk: done writes, with ``own`` over them."""
         over = dict(self.overlay.entries(prefix))
         over.update((cell.key, cell.own) for cell in own.cells if cell.key.startswith(prefix))
         return walk_table(self.table, prefix, prefix_end(prefix), sorted(over.items()))
 
-    # --- what readers outside see ------------------------------------------------------------------------------------
+    # --- the view of queries -----------------------------------------------------------------------------------------
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:
-        """The newest value that is committed; raises StateNotReady."""
+        """The newest committed value; raises StateNotReady."""
         if not self.is_answered(point):
             raise StateNotReady(f"{self.label}: the state of point {point:08x} is not restored yet, or not held here")
         found = self.overlay.get_committed(key)
@@ -86,7 +86,7 @@ class PartitionState:
         return self.span_committed(*bounds_of(within), within)
 
     def span_committed(self, first: bytes, end: bytes | None, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-        """The committed entries of ``[first, end)``, which lies in a key range; raises StateNotReady."""
+        """The committed entries of ``[first, end)``, a part of the key range ``within``; raises StateNotReady."""
         is_whole = self.ready.is_constant(within.first, within.end, True)
         if not is_whole or self.parting.pieces(within.first, within.end):
             raise StateNotReady(f"{self.label}: not all of {within} is restored, or held here")
@@ -98,9 +98,10 @@ def _next_entry(entries: Iterator[tuple[bytes, bytes]]) -> tuple[bytes, bytes] |
 
 
 class Scope:
-    """What one attempt at a record sees and writes. ``begin`` makes it that of another attempt, with nothing written.
+    """The state in the view of an attempt at a record, and the attempt's writes. ``begin`` reuses the scope for another
+    attempt.
 
-    ``failed``: the error of a state that can't be used. It ends the run, also where a handler catches everything.
+    ``failed``: the error of an unusable state. The error ends the run, also where a handler catches everything.
     """
 
     __slots__ = ("_is_closed", "_record", "_written", "failed", "state", "writes")
@@ -108,11 +109,11 @@ class Scope:
     def __init__(self, state: PartitionState, record: ConsumerRecord) -> None:
         self.state, self.writes = state, AttemptWrites()
         self._written: dict[bytes, OverlayEntry] = {}
-        """The cells of what it wrote that is found by its key each time; they may be evicted meanwhile."""
+        """Written cells by key, for accesses that look a cell up by key: the overlay may have evicted the cell."""
         self.begin(record)
 
     def begin(self, record: ConsumerRecord) -> None:
-        """The attempt at a record, which nothing was written in so far."""
+        """Begin an attempt at a record, with nothing written."""
         self._record = record
         self.writes.begin()
         if self._written:
@@ -125,14 +126,14 @@ class Scope:
         return f"{self.state.label}@{self._record.offset}"
 
     def cell(self, key: bytes) -> OverlayEntry:
-        """The cell of a state key, for this attempt alone when there is none in memory: threads look here."""
+        """The cell of a state key; without a cell in memory a new one, of the attempt alone. Threads call this, too."""
         found = self._written.get(key) if self._written else None
         if found is None:
             found = self.state.overlay.find(key)
         return OverlayEntry(key) if found is None else found
 
     def read(self, cell: OverlayEntry) -> bytes | None:
-        """The payload that this record sees, None when there is none or its time is over; raises ContextClosed."""
+        """The payload in the record's view; None without a value or after its time to live. Raises ContextClosed."""
         if self._is_closed:
             self._check()
         stored = self._stored(cell)
@@ -145,7 +146,7 @@ class Scope:
         return self.tried(self.state.table.get, cell.key) if isinstance(found, Absent) else found
 
     def tried(self, step: Callable[[A], T], argument: A) -> T:
-        """What a step gives; that the state can't be used is noted, whatever becomes of the exception."""
+        """The result of ``step``. Notes a FatalError in ``failed``, even where a handler catches the exception."""
         try:
             return step(argument)
         except FatalError as error:
@@ -155,8 +156,8 @@ class Scope:
     def _visible(self, cell: OverlayEntry, data: bytes) -> bytes | None:
         stored = self.tried(self._decode, data)
         if stored.deadline_ms is not None and self._record.timestamp >= stored.deadline_ms:
-            # Its owner met it: an ordinary delete, the same in every replay. Not when it was put anew since a listing
-            # that meets its old value began: that would be lost.
+            # The owner meets a value past its time: an ordinary delete, the same in every replay. A walk may meet the
+            # old value of a key that the attempt has put anew: a delete would lose the new value.
             if isinstance(self.writes.get(cell), Absent):
                 self._put(cell, None)
             return None
@@ -182,13 +183,13 @@ class Scope:
         self.writes.put(cell, stored)
 
     def write_at(self, key: bytes, payload: bytes, ttl_ms: int | None) -> None:
-        """The same where the next access finds the cell by its key again."""
+        """Set a value as ``write`` does, for accesses that look the cell up by key each time."""
         cell = self.cell(key)
         self.write(cell, payload, ttl_ms)
         self._written[key] = cell
 
     def delete(self, cell: OverlayEntry) -> None:
-        """Delete a value; one that is not there is no change."""
+        """Delete a value; a missing value is no change."""
         self._check()
         if self._stored(cell) is not None or not isinstance(self.writes.get(cell), Absent):
             self._put(cell, None)
@@ -198,7 +199,7 @@ class Scope:
         self._written[cell.key] = cell
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(state key, payload) of what this record sees with a prefix, in order of keys, as it was when it began."""
+        """(state key, payload) of the visible entries with a prefix, in order of keys, as of the start of the walk."""
         self._check()
         entries = self.state.walk(prefix, self.writes)
         while (entry := self.tried(_next_entry, entries)) is not None:
@@ -209,7 +210,7 @@ class Scope:
                 yield key, payload
 
     def close(self) -> AttemptWrites:
-        """End the attempt; what it wrote, until it is that of another attempt."""
+        """End the attempt. Returns its writes; they are valid until ``begin`` starts another attempt."""
         self._is_closed = True
         return self.writes
 

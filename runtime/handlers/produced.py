@@ -1,4 +1,4 @@
-"""PURE. What a record produced that is through."""
+"""PURE. The outputs and state changes of a finished record."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from ...state.overlay import Layer
 
 
 class Produced(msgspec.Struct, gc=False):
-    """A record that is through and produced something: what goes into the transaction with it. It is in no circle, so
-    that the garbage collection need not look at it: there are many.
+    """A finished record that produced something, and its part of the transaction. ``gc=False``: a process has many of
+    these objects, and none is in a reference cycle.
 
-    ``changes``: of the state; None: none.
+    ``changes``: the record's changes of state; None: no change.
     """
 
     record: ConsumerRecord

@@ -1,4 +1,4 @@
-"""Where a handler's topic is begun, as it is written in the log."""
+"""Where reading of a handler's topic starts, as written in the log."""
 
 import msgspec
 
@@ -6,8 +6,10 @@ from ...offsets.starts import EARLIEST
 
 
 class Start(msgspec.Struct, frozen=True):
-    """``text``: what the log says of it, in words that do not change. ``timestamp_ms``: from the first record that is
-    not older; ``group``: from what a consumer group has committed. Neither: "earliest" or "latest".
+    """A start of a topic. ``text``: the words of the log, always the same for the same start.
+
+    ``timestamp_ms``: from the first record of this time or later. ``group``: from the committed offsets of a consumer
+    group. Without both: "earliest" or "latest", by ``text``.
     """
 
     text: str = EARLIEST

@@ -1,4 +1,4 @@
-"""What a handler asks of its state by annotation, checked: from ``State[int]`` to a declared store."""
+"""Annotations of a handler's state, checked: from ``State[int]`` to a declared store."""
 
 import typing
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ NAME_CHARS_MAX: Final = 100
 
 
 class Store(Options, frozen=True, kw_only=True):
-    """How a state is kept, for ``Annotated``.
+    """Options of a store, for ``Annotated``.
 
-    ``name``: the name of the store; by default that of the parameter. ``ttl_ms``: how long a value is visible, in the
-    time of records, so that a replay sees the same: a value put by a record with timestamp t is visible to records with
-    timestamps below t + ttl_ms. None: no limit. ``codec``: the codec of the values; by default JSON.
+    ``name``: the name of the store; by default the name of the parameter. ``ttl_ms``: how long a value is visible, in
+    the time of records, for a replay to see the same. A value put by a record with timestamp t is visible to records
+    with timestamps below t + ttl_ms. None: no limit. ``codec``: the codec of the values; by default JSON.
     """
 
     name: str | None = None
@@ -31,7 +31,7 @@ class Store(Options, frozen=True, kw_only=True):
 
 
 def is_store(annotation: Any) -> bool:
-    """Whether an annotation asks for state, be it rightly or not."""
+    """Whether an annotation names ``State`` or ``MapState``, in a correct form or a wrong one."""
     bare = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
     if is_union(bare):
         return any(is_store(part) for part in typing.get_args(bare))
@@ -39,7 +39,7 @@ def is_store(annotation: Any) -> bool:
 
 
 def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclaration:
-    """Check what a handler's parameter asks for; raises SettingsError."""
+    """Check the annotation of a handler's parameter; raises SettingsError."""
     options = Store()
     bare = annotation
     if typing.get_origin(annotation) is Annotated:
@@ -90,8 +90,8 @@ def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclarati
 
 
 def check_store(app: str, declared: Iterable[StoreDeclaration], name: str, kind: Any) -> None:
-    """Raises SettingsError where an application has declared no store of that name, or one whose values are of another
-    kind; ``kind`` None: of any.
+    """Raises SettingsError where an application has declared no store ``name``, or declared the store with values of
+    another kind; ``kind`` None: any.
     """
     known = {store.name: store for store in declared}
     if name not in known:
@@ -104,8 +104,8 @@ def check_store(app: str, declared: Iterable[StoreDeclaration], name: str, kind:
 
 
 def shape_of(annotation: Any) -> str:
-    """What kind of data a type is, so that a store whose type was changed is noticed: fields of a struct may change, an
-    int may not become a text.
+    """The kind of data of a type. A start compares the kind with the log, to notice a changed type of a store: fields
+    of a struct may change, an int may not become a text.
     """
     annotation = plain(annotation)
     if annotation in (bytes, bytearray):

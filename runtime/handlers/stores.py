@@ -1,9 +1,9 @@
-"""What a handler asks of its state by annotation, and what it gets.
+"""The state of handlers: stores that a handler gets by annotation.
 
-``seen: State[int]`` is one value, ``by_day: MapState[str, int]`` a map, each scoped to the record's key and source
+``seen: State[int]`` is a single value, ``by_day: MapState[str, int]`` a map, each scoped to the record's key and source
 topic: two keys never see each other's values. The store has the name of the parameter; ``Annotated[State[int],
-Store(name="seen", ttl_ms=60_000)]`` gives it another one. A change becomes visible together with the record's outputs
-and offset, or not at all. A record without a key has no state: any use raises NoKey.
+Store(name="seen", ttl_ms=60_000)]`` gives the store another name. A change becomes visible together with the record's
+outputs and offset, or not at all. A record without a key has no state: any use raises NoKey.
 """
 
 import typing
@@ -39,11 +39,11 @@ class StoreDeclaration:
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     sure_type: type | None = None
-    """What is exactly of this type can be read again when it could be encoded; None: one has to try."""
+    """An encoded value of exactly this type can be decoded again; None: ``Binding.encode`` has to try."""
 
 
 class Places(dict[bytes, bytes]):
-    """Records' keys to what their map entries begin with. A key comes again and again, so some are remembered."""
+    """Records' keys to the prefixes of their map entries, remembered for some keys: a key comes again and again."""
 
     def __init__(self, store: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Binding:
         """Records' keys to their cells in a store of values, of some keys."""
 
     def cell(self, overlay: Overlay, key: bytes) -> OverlayEntry:
-        """Where the value of a record's key is, in a store of values."""
+        """The cell of a record's key, in a store of values."""
         cells = self._cells
         cell = cells.get(key)
         if cell is None or not cell.is_here:
@@ -78,11 +78,11 @@ class Binding:
         return cell
 
     def bound(self, scope: Scope, key: bytes | None) -> "State[Any] | MapState[Any, Any]":
-        """The store for one attempt at a record of this key."""
+        """The store for an attempt at a record of the key."""
         return MapState(self, scope, key) if self.declaration.kind == "map" else State(self, scope, key)
 
     def encode(self, value: Any) -> bytes:
-        """A value's bytes; raises TypeError for None and what could not be read again, and what the codec raises."""
+        """A value's bytes. Raises TypeError for None and for a value that can't be decoded again, and codec errors."""
         if value is None:
             raise TypeError(f"None is no value of store {self.declaration.name!r}; delete() says that there is none")
         payload = self.declaration.encode(value)
@@ -96,7 +96,7 @@ class Binding:
         return payload
 
     def decode(self, payload: bytes) -> Any:
-        """The value of some bytes; raises StateError: they were written by other code, and nothing may be guessed."""
+        """The value of some bytes. Raises StateError for bytes that other code wrote: nothing may be guessed."""
         try:
             return self.declaration.decode(payload)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything
@@ -108,7 +108,7 @@ class Binding:
 
 
 Bindings: TypeAlias = tuple[Binding | None, ...]
-"""What a handler is called with behind the value; None: the context."""
+"""The arguments of a handler behind the value; None: the context."""
 
 
 class State(Generic[T]):
@@ -128,17 +128,17 @@ class State(Generic[T]):
         self._cell: OverlayEntry | None = None if key is None else self._binding.cell(self._scope.state.overlay, key)
 
     def begin_at(self, cell: OverlayEntry) -> None:
-        """The same for a key whose cell was looked up before."""
+        """The store for a record whose cell was looked up before; for the runtime."""
         self._cell = cell
 
     def get(self) -> T | None:
-        """The value; None when there is none."""
+        """The value; None without a value."""
         payload = self._scope.read(self._cell or _with_key(self._cell, self._binding))
         if payload is None:
             return None
         try:
             value: T = self._decode(payload)
-        except Exception:  # noqa: BLE001  # a codec may raise anything; what it means is said there
+        except Exception:  # noqa: BLE001  # a codec may raise anything; ``Binding.decode`` makes a StateError of it
             return typing.cast("T", self._scope.tried(self._binding.decode, payload))
         return value
 
@@ -154,7 +154,7 @@ class State(Generic[T]):
 
 
 class MapState(Generic[K, V]):
-    """A map for the record's key. Its own keys are str, bytes or int (64 bits); it is iterated in their order."""
+    """A map for the record's key. The map's keys are str, bytes or int (64 bits); iteration is in order of the keys."""
 
     __slots__ = ("_at", "_binding", "_scope")
 
@@ -167,7 +167,7 @@ class MapState(Generic[K, V]):
         self._at = None if key is None else self._binding.places[key]
 
     def get(self, key: K) -> V | None:
-        """The value of a key; None when there is none."""
+        """The value of a key; None without a value."""
         payload = self._scope.read(self._scope.cell(self._entry(key)))
         return None if payload is None else self._scope.tried(self._binding.decode, payload)
 
@@ -180,7 +180,7 @@ class MapState(Generic[K, V]):
         self._scope.delete(self._scope.cell(self._entry(key)))
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Keys and values in the order of the keys, as they were when the iteration began."""
+        """Keys and values in the order of the keys, as of the start of the iteration."""
         prefix = _with_key(self._at, self._binding)
         kind = self._binding.declaration.key_type
         for key, payload in self._scope.walk(prefix):
@@ -211,8 +211,9 @@ class MapState(Generic[K, V]):
 def looked_up(
     overlay: Overlay, bindings: Sequence[Binding | None], records: Sequence[ConsumerRecord]
 ) -> tuple[list[OverlayEntry | None], list[OverlayEntry]]:
-    """The cells that the handlers of these records will ask for first: those of the only store of a handler that has
-    one, of values, for each record; and of all stores those of values that are not in memory, each once.
+    """The cells that a handler will read for ``records``. First list: for each record the cell of the only store, where
+    the handler has one store and the store has values; else empty. Second list: over all stores the cells whose values
+    are not in memory, each once.
     """
     stores = [binding for binding in bindings if binding is not None]
     cells: list[OverlayEntry | None] = []

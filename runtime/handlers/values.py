@@ -1,6 +1,6 @@
-"""Values of records: bytes to what a handler's annotation asks for, and back. Never pickle.
+"""Values of records: bytes to the type of a handler's annotation, and back. Never pickle.
 
-``bytes`` and ``bytearray`` pass as they are, ``str`` is UTF-8, everything else that msgspec knows (Struct, dataclass,
+``bytes`` and ``bytearray`` pass unchanged, ``str`` is UTF-8, everything else that msgspec knows (Struct, dataclass,
 dict, list, int, …) is JSON. A record without a value decodes only for an annotation that allows None.
 """
 
@@ -18,7 +18,7 @@ _LARGEST: Final = (b"\xcb\x7f", b"\xcb\xff")
 
 
 class Codec(Protocol):
-    """How values are read and written. Both methods raise an exception for what they can't convert."""
+    """How values are read and written. Both methods raise an exception for a value that they can't convert."""
 
     def decoder(self, annotation: Any) -> Callable[[bytes], Any]:
         """A function from bytes to a value of the annotated type; raises TypeError for an impossible annotation."""
@@ -28,8 +28,8 @@ class Codec(Protocol):
 
 
 class JsonCodec:
-    """The default: bytes and str as they are, everything else as JSON by msgspec. JSON has no NaN and no infinities:
-    ``encode`` raises ValueError for them.
+    """The default: bytes and str unchanged, everything else as JSON by msgspec. JSON has no NaN and no infinities:
+    ``encode`` raises ValueError for NaN and infinities.
     """
 
     name = "json"
@@ -68,8 +68,9 @@ class JsonCodec:
         return data
 
     def encoder(self, annotation: Any) -> Callable[[Any], bytes]:
-        """What ``decoder`` of the same annotation reads: a str as it is only where nothing else is asked for. The
-        function raises TypeError for a value of another type that could be read as one of this.
+        """A function from values to bytes that ``decoder`` of the same annotation reads: a str is written unchanged
+        only for the annotation ``str``. For ``bytes``, ``bytearray`` and ``str`` the function raises TypeError for a
+        value of another type.
         """
         annotation = plain(annotation)
         if annotation not in (bytes, bytearray, str):
@@ -99,7 +100,7 @@ class MsgpackCodec:
 
 
 def check_codec(where: str, codec: object) -> None:
-    """Raises SettingsError for what is no codec, with the right form; None is the default."""
+    """Raises SettingsError for an object that is no codec, with the right form; None is the default."""
     does_both = all(callable(getattr(codec, method, None)) for method in ("decoder", "encode"))
     if codec is None or (does_both and not isinstance(codec, type)):
         return
@@ -112,19 +113,19 @@ def check_codec(where: str, codec: object) -> None:
 
 
 def is_pydantic(kind: Any) -> bool:
-    """Whether a class is a model of pydantic, which our codecs don't know."""
+    """Whether a class is a model of pydantic; keylanes' codecs don't know pydantic."""
     return hasattr(kind, "model_validate_json")
 
 
 def codec_name(codec: Codec) -> str:
-    """What a codec is called in our logs: its ``name`` if it has one, else its class."""
+    """The name of a codec in keylanes' logs: the attribute ``name``, else the name of the class."""
     return str(getattr(codec, "name", None) or type(codec).__qualname__)
 
 
 def _decodable(annotation: Any) -> Any:
-    """The annotation, None as anything; raises TypeError when there is a type in it that msgspec does not know.
+    """The annotation; Any for None. Raises TypeError for a type that msgspec does not know.
 
-    Its decoders take such a type and then fail on every value.
+    A decoder of msgspec accepts an unknown type and then fails on every value.
     """
     annotation = Any if annotation is None else annotation
     for part in _parts(annotation):
@@ -139,7 +140,7 @@ def _may_hold_float(annotation: Any) -> bool:
 
 
 def _parts(annotation: Any) -> list[Any]:
-    """What msgspec knows of a type, of its parts and theirs."""
+    """The msgspec descriptions of a type and of its parts, at any depth."""
     todo: list[Any] = [msgspec.inspect.type_info(annotation)]
     found: list[Any] = []
     seen: set[int] = set()
@@ -155,7 +156,7 @@ def _parts(annotation: Any) -> list[Any]:
 
 
 def _has_no_number(value: Any) -> bool:
-    """Whether a float in a value is NaN or an infinity. MessagePack writes it as it is, so most values need no look."""
+    """Whether a float in a value is NaN or an infinity. The bytes of MessagePack rule most values out at once."""
     try:
         packed = msgspec.msgpack.encode(value)
     except (OverflowError, TypeError):
@@ -172,13 +173,13 @@ def _is_no_number(value: Any) -> bool:
 
 
 def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes | None], Any]:
-    """A function from a record's value to the handler's argument; it raises DecodeFailed.
+    """A function from a record's value to the handler's argument; the function raises DecodeFailed.
 
-    Raises SettingsError now when the annotation can't be decoded at all.
+    Raises SettingsError at once for an annotation that can't be decoded at all.
     """
     annotation = plain(annotation)
     wanted, allows_none = without_none(annotation)
-    # A null inside the value is one, too, for our own codecs. Others are asked for what they know: a class.
+    # For keylanes' codecs a null inside the value is None, too. Other codecs get an annotation that they know: a class.
     takes_null = isinstance(codec, JsonCodec | MsgpackCodec) and wanted not in (Any, bytes, bytearray, str)
     try:
         decode = codec.decoder(annotation if allows_none and takes_null else wanted)

@@ -1,1 +1,1 @@
-"""PURE. One source partition on its way through its workers."""
+"""PURE. The records of a source partition on their way through its workers."""
