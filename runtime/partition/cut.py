@@ -1,8 +1,9 @@
-"""PURE. Changes of who owns what inside a partition: split, merge of level neighbours, release, grant.
+"""PURE. Changes of the workers of a partition: split, merge of neighbours with one edge, release, grant.
 
-All of them happen between two transactions, on what a generation was just taken from, and are written in the
-transaction that carries the old workers' last tiles; children start where these end. So each function changes the
-dispatch and returns what changed; the event that tells of it is made when its transaction has a number.
+All changes happen between two transactions, on workers whose finished records a generation has just taken. The changes
+are written in the transaction that carries the old workers' last tiles; the new workers start where the tiles end. So
+each function changes the dispatch and returns the change. The event of the change is made when the transaction has a
+number.
 """
 
 import heapq
@@ -27,7 +28,7 @@ _offset = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Freshly added neighbours: ``worker``, ``worker + 1``, … own what lies between the bounds."""
+    """Freshly added neighbours: ``worker``, ``worker + 1``, … own the ranges between the bounds, in order."""
 
     dispatch: PartitionDispatch
     epoch: int
@@ -35,7 +36,7 @@ class Cut:
     bounds: tuple[int, ...]
 
     def event(self, transaction: int) -> WorkersCut:
-        """What the log says of it."""
+        """The event of the cut."""
         d = self.dispatch
         return WorkersCut(d.incarnation, transaction, self.epoch, d.topic, d.partition, self.worker, self.bounds)
 
@@ -51,7 +52,7 @@ class SplitMade:
     left: int
 
     def event(self, transaction: int) -> WorkerSplit:
-        """What the log says of it."""
+        """The event of the split."""
         d = self.dispatch
         return WorkerSplit(
             d.incarnation, transaction, self.epoch, d.topic, d.partition, self.worker, self.at, self.left
@@ -60,7 +61,7 @@ class SplitMade:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The level neighbours ``left`` and ``right`` became ``worker``."""
+    """The neighbours ``left`` and ``right``, with one edge, became ``worker``."""
 
     dispatch: PartitionDispatch
     epoch: int
@@ -69,7 +70,7 @@ class Merged:
     worker: int
 
     def event(self, transaction: int) -> WorkersMerged:
-        """What the log says of it."""
+        """The event of the merge."""
         d = self.dispatch
         return WorkersMerged(
             d.incarnation, transaction, self.epoch, d.topic, d.partition, self.left, self.right, self.worker
@@ -78,7 +79,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """These bands have no worker any more. ``bounds``: where hot ones had been cut; ``move``: which they belong to."""
+    """``bands`` have no worker any more. ``bounds``: where hot ranges had been cut; ``move``: the move of the bands."""
 
     dispatch: PartitionDispatch
     epoch: int
@@ -87,21 +88,22 @@ class Released:
     move: int = NO_MOVE
 
     def event(self, transaction: int) -> RangesReleased:
-        """What the log says of it."""
+        """The event of the release."""
         d = self.dispatch
         place = d.topic, d.partition
         return RangesReleased(d.incarnation, transaction, self.epoch, *place, self.move, self.bands, self.bounds)
 
 
 Change: TypeAlias = Cut | SplitMade | Merged | Released
-"""Who owns what, otherwise than before."""
+"""A change of the workers of a partition."""
 
 
 def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> SplitMade:
     """One worker becomes two at a point: queue, running and done records go to the child that owns their point.
 
-    The child that owns the running record stays the same object, for it is being run under that name. Both inherit
-    ``dropped_from``, and their parts of the histogram. Raises ValueError for a point that is not strictly inside.
+    The child that owns the running record stays the same object, for a task runs the record under this object. Both
+    children inherit ``dropped_from``, and their parts of the histogram. Raises ValueError for a point that is not
+    strictly inside the worker's range.
     """
     if not worker.first < at < worker.end:
         raise ValueError(f"worker {worker.number} can be split strictly inside its range; seen {at:08x}")
@@ -136,7 +138,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> SplitMade:
 
 
 def are_level(workers: Sequence[Worker]) -> bool:
-    """Whether neighbours may become one: of one grant, taken to one offset, nothing running, dropped or done beyond."""
+    """Whether neighbours may merge: same grant, taken to the same offset, nothing running, dropped or done beyond."""
     to, epoch = workers[0].taken_to, workers[0].epoch
     return all(
         w.taken_to == to and w.done_to <= to and w.epoch == epoch and w.running is None and w.dropped_from is None
@@ -145,9 +147,9 @@ def are_level(workers: Sequence[Worker]) -> bool:
 
 
 def hold(workers: Sequence[Worker]) -> bool:
-    """Stop neighbours at the offset that the furthest of them reaches, so that they become level.
+    """Stop neighbours at the offset that the furthest neighbour reaches, to bring all to the same edge.
 
-    False when one of them lacks records that were dropped: it has to catch up first.
+    False when a neighbour lacks dropped records: the neighbour has to catch up first.
     """
     if any(w.dropped_from is not None for w in workers):
         return False
@@ -158,7 +160,7 @@ def hold(workers: Sequence[Worker]) -> bool:
 
 
 def _reach(worker: Worker) -> int:
-    """Where a worker stands when what runs is through."""
+    """The offset that a worker has reached when its running record is finished."""
     return max(worker.taken_to, worker.done_to if worker.running is None else worker.running.offset + 1)
 
 
@@ -169,7 +171,7 @@ def let_go(workers: Sequence[Worker]) -> None:
 
 
 def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worker, list[Merged]]:
-    """Level neighbours become one, from left to right, one change a step. Raises ValueError when not level."""
+    """Merge neighbours with one edge into one worker, from left to right, one change a step; else raises ValueError."""
     if not are_level(workers) or any(a.end != b.first for a, b in pairwise(workers)):
         raise ValueError(f"only level neighbours merge; seen {[w.number for w in workers]}")
     changes = []
@@ -192,17 +194,17 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
 
 
 def hot_bounds(workers: Sequence[Worker], wanted: Collection[int]) -> frozenset[int]:
-    """Where neighbours meet, beside the bounds of the declared cut."""
+    """The points where neighbours meet, without the bounds of the declared cut."""
     return frozenset({b.first for a, b in pairwise(workers) if a.end == b.first}.difference(wanted))
 
 
 def release(
     dispatch: PartitionDispatch, workers: Sequence[Worker], hot: Collection[int] = (), move: int = NO_MOVE
 ) -> list[Released]:
-    """Workers whose running records are through leave the dispatch; what is in no generation yet is forgotten.
+    """Take workers that run no record out of the dispatch; forget their records that are in no generation yet.
 
-    ``hot``: those of their bounds that are told. What is given up in parts tells such a bound with both neighbours, for
-    they may come to their next owner together. Raises ValueError while one of them runs a record.
+    ``hot``: the events name these bounds of the workers. A range given up in parts names a bound with both neighbours,
+    for the next owner may get both together. Raises ValueError while a worker runs a record.
     """
     if any(w.running is not None for w in workers):
         raise ValueError("a range is released when none of its records runs")
@@ -227,7 +229,7 @@ def release(
 
 
 def carve(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker] = ()) -> list[SplitMade]:
-    """Split workers that lie across the borders of a range, so that whole workers make it up; not those ``spared``."""
+    """Split workers across the borders of a range, without ``spared``: whole workers then make up the range."""
     changes = []
     for at in (within.first, within.end):
         across = [worker for worker in dispatch.workers if worker.first < at < worker.end and worker not in spared]
@@ -241,9 +243,9 @@ def workers_within(dispatch: PartitionDispatch, within: KeyRange) -> list[Worker
 
 
 def wind_up(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
-    """Have workers start no further record: each ends behind what it has done, or runs now.
+    """Have workers start no further record: each stops behind its running record, else behind its last done record.
 
-    Records that produced nothing count, too: the next owner would run them again.
+    A done record that produced nothing counts, too: the next owner would run the record again.
     """
     for worker in workers:
         stands = worker.edge_now(dispatch.front) if worker.running is None else worker.running.offset + 1
@@ -251,20 +253,20 @@ def wind_up(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
 
 
 def are_through(workers: Sequence[Worker]) -> bool:
-    """Whether wound-up workers may be released: nothing runs, and all that they have done is taken."""
+    """Whether wound-up workers may be released: nothing runs, and a generation has taken all done records."""
     return all(w.running is None and w.taken_to == w.hold_at for w in workers)
 
 
 def cut(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> Cut:
-    """Neighbours with consecutive numbers that were added just now."""
+    """The change that added ``workers``, neighbours with consecutive numbers."""
     first = workers[0]
     return Cut(dispatch, first.epoch, first.number, (*(w.first for w in workers), workers[-1].end))
 
 
 def groups_to_merge(dispatch: PartitionDispatch, wanted: Sequence[int]) -> list[list[Worker]]:
-    """Runs of neighbours that lie inside one range of the wanted cut (rising bounds), where that holds several.
+    """Groups of neighbours inside the same range of the wanted cut (rising bounds), at least two workers each.
 
-    Those of different grants, and those that are held, stay apart.
+    Workers of different grants, and workers with a ``hold_at``, stay apart.
     """
     groups: dict[tuple[int, int], list[Worker]] = {}
     for worker in dispatch.workers:

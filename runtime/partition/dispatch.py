@@ -1,17 +1,17 @@
-"""PURE. One source partition on its way through the workers: queues, edges, what was dropped, what is done.
+"""PURE. The records of a source partition on their way through the workers: queues, edges, dropped and done records.
 
 The rules of the edge, exact because each obvious alternative loses or doubles records:
 
-- The front passes an offset only after its record was queued, skipped or dropped. Records in offset order: a worker's
-  queue, its running record and its done ones never overtake each other.
-- ``dropped_from`` of a worker: every record of its range below that offset was handed to it, none at or above it is.
-  None: all below the front were handed to it.
+- The front passes an offset only after its record was queued, skipped or dropped. Records stay in offset order: a
+  worker's queue, its running record and its done records never overtake each other.
+- ``dropped_from`` of a worker: the worker got every record of its range below this offset, and none at or above it.
+  None: the worker got all records below the front.
 - The edge of a worker is ``min(first record not done, dropped_from, front)``: everything below it is done.
 - Offsets have holes: batches carry the reader's position behind them (``offset_next``), and ranges of offsets are
   taken from positions, never from "last record + 1".
-- The catch-up pass stops at the front. What it holds at or beyond the front is thrown away and ``dropped_from`` is
-  cleared in the same step, without an await between: otherwise the main reader could pass a record in that gap that
-  neither of the two hands over. The comparison is >=: the front may stand in a hole.
+- The catch-up pass stops at the front. In one step, without an await, the pass throws away its records at or beyond
+  the front and clears ``dropped_from``: otherwise the main reader could pass a record between the two, and neither
+  reader would hand the record over. The comparison is >=: the front may stand in a hole.
 """
 
 from collections import deque
@@ -33,10 +33,10 @@ from .worker import Stretch, Worker
 
 
 class Route:
-    """A batch of the main reader on its way to the workers: the records up to ``at`` were looked at, and the last of
-    those that are for somebody, with what was found about it.
+    """A batch of the main reader on its way to the workers. ``at``: the index behind the last examined record.
 
-    ``cells``: where the state of each record is that has some, if that was looked up.
+    ``record``, ``worker``, ``cell`` and ``offset``: the last examined record that has a worker here, and its facts.
+    ``cells``: the cell of each record's state, where looked up; else None.
     """
 
     __slots__ = ("at", "cell", "cells", "offset", "record", "records", "worker")
@@ -53,7 +53,7 @@ class Route:
 
 @dataclass(slots=True)
 class Blocked:
-    """A reader stands at a record of ``size`` bytes whose worker is full. ``index`` is its place in the batch."""
+    """A reader stands at a record of ``size`` bytes whose worker is full. ``index``: the record in its batch."""
 
     worker: Worker
     index: int
@@ -80,13 +80,13 @@ class PartitionDispatch:
         self.topic, self.partition = topic, partition
         self.place = TopicPartition(topic, partition)
         self.partitions = 1
-        """How many its topic has now."""
+        """How many partitions the topic has now."""
         self.front = front
         self.quota_bytes = quota_bytes
         self.epoch = 0
         self.incarnation = 0
         self.app_id = b""
-        """Of the application, for the headers of its outputs."""
+        """The application's id, for the headers of outputs."""
         self.workers: list[Worker] = []
         self.numbers = numbers
         self.pass_position: int | None = None
@@ -101,12 +101,12 @@ class PartitionDispatch:
         """The source partition, for people."""
         return f"{self.topic}[{self.partition}]"
 
-    # --- who owns what ---------------------------------------------------------------------------------------------
+    # --- owners ----------------------------------------------------------------------------------------------------
 
     def add_workers(self, bounds: Sequence[int], edges: Callable[[int], int]) -> list[Worker]:
-        """New workers for ``bounds``, in order of points; ``edges(first)`` gives where each one goes on.
+        """New workers for ``bounds``, in order of points; ``edges(first)`` gives the edge of each worker.
 
-        One whose edge lies below the front starts as dropped: the catch-up pass brings it its records.
+        A worker with an edge below the front starts as dropped: the catch-up pass brings the worker its records.
         """
         added = []
         for number, (first, end) in enumerate(pairwise(bounds), self.numbers.take(len(bounds) - 1)):
@@ -119,7 +119,7 @@ class PartitionDispatch:
         return added
 
     def replace_workers(self, old: Iterable[Worker], new: Iterable[Worker]) -> None:
-        """Take workers out and others in; what they own together must not overlap."""
+        """Take workers out and others in; the ranges of all workers together must not overlap."""
         gone = set(map(id, old))
         workers = sorted([*(w for w in self.workers if id(w) not in gone), *new], key=lambda w: w.first)
         bounds: list[int] = [0]
@@ -134,21 +134,21 @@ class PartitionDispatch:
                 owners.append(worker)
             bounds.append(worker.end)
             owners.append(None)
-        if bounds[-1] == SPACE_END:  # nothing lies behind it
+        if bounds[-1] == SPACE_END:  # no point lies behind the end
             del bounds[-1], owners[-1]
         self.workers, self._owners = workers, IntervalTable(bounds, owners)
 
     def worker_of(self, record: ConsumerRecord) -> Worker | None:
-        """The owner of the record's point; None when the range belongs to somebody else."""
+        """The owner of the record's point; None when another process owns the range."""
         return self._owners.find(point_of(record.key, self.partition, record.offset))
 
     # --- handing over ----------------------------------------------------------------------------------------------
 
     def step(self, route: Route) -> bool:
-        """On to the next record of the main reader's batch that is for a worker here and now; False: there is none.
-        What is not among them is passed by.
+        """Advance to the next record of the main reader's batch that a worker here needs now; False: no more records.
+        Other records are passed by.
 
-        The front does not move; nothing but queues and what runs may change before it does.
+        The front does not move. Until the front moves, only queues and running records may change.
         """
         records, cells, at, owners = route.records, route.cells, route.at, self._owners
         while at < len(records):
@@ -161,7 +161,7 @@ class PartitionDispatch:
                 point = point_of_place(self.partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
             worker = owners.find(point)
             at += 1
-            # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
+            # An arriving range may be further than the front: records below its edge were done elsewhere.
             if worker is None or worker.dropped_from is not None or offset < worker.edge:
                 continue
             route.at, route.worker, route.record = at, worker, record
@@ -170,9 +170,10 @@ class PartitionDispatch:
         return False
 
     def hand_out(self, batch: Batch, index: int, ready: list[Worker]) -> Blocked | None:
-        """Hand over the main reader's batch from ``index`` on; workers that were idle are added to ``ready``.
+        """Hand over the main reader's batch from ``index`` on; idle workers that get a record are added to ``ready``.
 
-        Returns where it stopped because a worker is full; None when the batch is through and the front behind it.
+        Returns the record at which a full worker stopped the reader; None when the whole batch was handed over and the
+        front stands behind the batch.
         """
         route = Route(batch, index)
         while self.step(route):
@@ -184,15 +185,15 @@ class PartitionDispatch:
         return None
 
     def pause(self, record: ConsumerRecord) -> None:
-        """All of a batch in front of this record was handed over."""
+        """Move the front to a record: all of the batch in front of the record was handed over."""
         self.front = max(self.front, record.offset)
 
     def pass_by(self, batch: Batch) -> None:
-        """All of a batch was handed over."""
+        """Move the front behind a batch: the whole batch was handed over."""
         self.front = max(self.front, batch.offset_next)
 
     def try_queue(self, worker: Worker, record: ConsumerRecord, ready: list[Worker]) -> int:
-        """Hand a record to its worker; its bytes when that is full, else 0."""
+        """Hand a record to its worker. Returns 0, or the record's bytes when the worker is full."""
         size = bytes_of(record)
         held = worker.queue_bytes
         if held and held + size > self.quota_bytes:
@@ -206,20 +207,20 @@ class PartitionDispatch:
 
     # --- running at once -------------------------------------------------------------------------------------------
     #
-    # A record whose worker has nothing to do need not go through its queue: it may run when the batch comes to it. As
-    # long as no handler suspends, nobody sees a front that stands behind what is done.
+    # A record whose worker has nothing to do may bypass the queue and run straight from the batch. As long as no
+    # handler suspends, no other code sees a front that stands below done records.
 
     def begin(self, worker: Worker, record: ConsumerRecord) -> None:
-        """The next record of a batch is its worker's running one, and the front behind it: others go on meanwhile."""
+        """Make a batch's next record its worker's running record, and move the front behind it, for others to go on."""
         self.front = max(self.front, record.offset + 1)
         worker.active = True
         worker.running = record
 
     def drop(self, blocked: Blocked, batch: Batch) -> None:
-        """Go on without a full worker: from this record on it is served by the catch-up pass.
+        """Go on without a full worker: the catch-up pass serves the worker from the blocked record on.
 
-        Looks up who owns the record: the worker that the reader stands at may have been split or released meanwhile,
-        and to drop the child that does not own it would let the other one's record be passed.
+        Looks up the owner of the record: the full worker may have been split or released meanwhile. To drop the child
+        that does not own the record would lose the record for the other child.
         """
         record = batch.records[blocked.index]
         worker = self.worker_of(record)
@@ -228,8 +229,8 @@ class PartitionDispatch:
             self.records_dropped += 1
 
     def stretch(self, worker: Worker) -> Stretch | None:
-        """Where something goes that a worker's record produced, and that needs no ``Produced``; it ends where a line is
-        drawn next. None: the worker has done records, and what it does behind them is kept like them.
+        """The open stretch, for results of a worker's record without a ``Produced``. The next line ends the stretch.
+        None: the worker has done records, and results behind done records are kept as ``Produced``, too.
         """
         if worker.kept:
             return None
@@ -239,14 +240,14 @@ class PartitionDispatch:
         return self._stretch
 
     def line(self) -> int:
-        """The front, as a place up to which a generation can be taken."""
+        """Draw a line at the front, an offset up to which a generation can be taken; ends the open stretch."""
         if self._stretch is not None:
             self._stretch.offset_to = self.front
             self._stretch = None
         return self.front
 
     def count_behind(self, most: int) -> int:
-        """How many workers are not through with all that lies below the front; beyond ``most`` nobody counts on."""
+        """How many workers have an edge below the front; the count stops at ``most``."""
         front, count = self.front, 0
         for worker in self.workers:
             if worker.edge_now(front) < front:
@@ -256,14 +257,14 @@ class PartitionDispatch:
         return count
 
     def bound_stretch(self, bytes_max: int, records_max: int) -> None:
-        """Have a stretch end that has become large: a generation takes stretches as a whole."""
+        """End the open stretch when it has become large: a generation takes a stretch as a whole."""
         open_now = self._stretch
         if open_now is not None and (open_now.size >= bytes_max or len(open_now.outputs) >= records_max):
             self.line()
 
     def take_stretches(self, line: int, bytes_max: int, records_max: int) -> tuple[list[Stretch], int]:
-        """Stretches below a line, at least one and about as much as is allowed; and how far all of the partition may be
-        taken with them.
+        """Take stretches below a line, up to about the limits and at least one. Returns the stretches and the offset up
+        to which the generation may take the whole partition.
         """
         taken: list[Stretch] = []
         while self.stretches:
@@ -280,7 +281,7 @@ class PartitionDispatch:
     # --- the catch-up pass -----------------------------------------------------------------------------------------
 
     def catch_up_start(self) -> int | None:
-        """Where a pass should begin: the least ``dropped_from`` among workers with room; None when none waits."""
+        """The start of the next pass: the least ``dropped_from`` among workers with room; None when no worker waits."""
         quota = self.quota_bytes
         return min(
             (w.dropped_from for w in self.workers if w.dropped_from is not None and w.queue_bytes * 2 <= quota),
@@ -292,25 +293,25 @@ class PartitionDispatch:
         self.pass_position = position
 
     def end_pass(self) -> None:
-        """The pass is over; who is still dropped waits for the next one."""
+        """End the pass; workers that are still dropped wait for the next pass."""
         self.pass_position = None
 
     def should_begin_anew(self) -> bool:
-        """Whether a pass that stands at a full worker is over: one that it left behind has room, and would be idle."""
+        """Whether a pass at a full worker should end: a worker that the pass left behind has room, and may be idle."""
         start = self.catch_up_start()
         return self.pass_position is not None and start is not None and start < self.pass_position
 
     def followers(self) -> list[Worker]:
-        """Workers that the pass serves now or on its way to the front: it has not yet passed what they lack."""
+        """Workers that the pass serves on its way to the front: the pass has not passed their first dropped record."""
         position = self.pass_position
         if position is None:
             return []
         return [w for w in self.workers if w.dropped_from is not None and w.dropped_from >= position]
 
     def catch_up(self, batch: Batch, index: int, ready: list[Worker]) -> Blocked | None:
-        """Hand over the pass's batch from ``index`` on, to those that lack it. Same result as ``hand_out``.
+        """Hand over the pass's batch from ``index`` on, to workers that lack the records. Same result as ``hand_out``.
 
-        ``pass_position`` moves behind the batch when it is through; the pass is over when it reached the front.
+        After the whole batch ``pass_position`` moves behind the batch. At the front the pass ends.
         """
         position = self.pass_position
         assert position is not None, "a pass was begun"
@@ -322,7 +323,7 @@ class PartitionDispatch:
                 break
             worker = self.worker_of(record)
             # A worker that was dropped again in this pass has dropped_from < position and waits for the next pass:
-            # handing it a later record now would overtake the dropped one.
+            # a later record handed to the worker now would overtake the dropped record.
             if worker is None or worker.dropped_from is None or not position <= worker.dropped_from <= offset:
                 continue
             size = self.try_queue(worker, record, ready)
@@ -340,10 +341,10 @@ class PartitionDispatch:
         return None
 
     def drop_again(self, blocked: Blocked, batch: Batch) -> None:
-        """Go on with the pass without a full worker: it keeps its place for the next pass.
+        """Go on with the pass without a full worker; the worker waits for the next pass with the same ``dropped_from``.
 
-        Its ``dropped_from`` stands at the pass's position; the pass moves on by one so that it counts as left behind.
-        As in ``drop``, the owner of the record is looked up.
+        The worker's ``dropped_from`` stands at the pass's position. The pass moves on by one offset, for the worker to
+        count as left behind. As in ``drop``, the owner of the record is looked up.
         """
         position = self.pass_position
         record = batch.records[blocked.index]
@@ -356,17 +357,17 @@ class PartitionDispatch:
         self.records_dropped += 1
 
     def _advance(self, position: int, to: int) -> None:
-        """Followers have everything below ``to``."""
+        """Move the pass to ``to``: the workers that the pass serves have everything below."""
         for worker in self.workers:
             if worker.dropped_from is not None and position <= worker.dropped_from < to:
                 worker.dropped_from = to
         self.pass_position = to
 
-    # --- who holds back whom ---------------------------------------------------------------------------------------
+    # --- readers and full workers ----------------------------------------------------------------------------------
 
     def has_room_again(self, worker: Worker, size: int) -> bool:
-        """Whether a full worker worked off enough: a quarter, so that readers move in strides, and what the record at
-        which a reader stands needs. Without the second a reader that holds a large record would be told to go on and
+        """Whether a full worker has worked off enough: a quarter of the quota, for readers to move in strides, and the
+        size of the reader's record. Without the second condition a reader with a large record would go on and be
         stopped again for ever, without an await between.
         """
         held, quota = worker.queue_bytes, self.quota_bytes
@@ -375,13 +376,14 @@ class PartitionDispatch:
     def may_drop(
         self, stands_at: Worker, fed: Iterable[Worker], *, waited_long: bool, is_stuck: bool, stands_still: bool
     ) -> bool:
-        """Whether a reader that feeds these workers should go on without the full one it stands at.
+        """Whether a reader that feeds the workers ``fed`` should go on without the full worker ``stands_at``.
 
-        It waits while the others still have work, and while most of the loaded ones are full: then the workers, not
-        the reader, are what is slow. ``waited_long`` ends both waits where most workers are idle, and the second one
-        anyway: idle workers' records may lie behind, and some slow ones may have work for hours. ``stands_still``, no
-        queue has become shorter for so long, ends every wait: what is queued may be queued behind records that hang.
-        Where most workers are idle and the full one is stuck at one record, nothing is to be waited for.
+        The reader waits while the other workers still have work. The reader also waits while most of the loaded workers
+        are full: then the workers are slow, not the reader. ``waited_long`` ends both waits where most workers are
+        idle, and the second wait in any case: records of idle workers may lie behind, and some slow workers may have
+        work for hours. ``stands_still`` (no queue has become shorter for long) ends every wait: records may be queued
+        behind records that hang. Where most workers are idle and the full worker is stuck (``is_stuck``), the reader
+        goes on at once.
         """
         if stands_still:
             return True
@@ -408,7 +410,7 @@ class PartitionDispatch:
     # --- running ---------------------------------------------------------------------------------------------------
 
     def next_record(self, worker: Worker) -> ConsumerRecord | None:
-        """The worker's next record, now running; None when it has none to run: it becomes idle."""
+        """The worker's next record, now running; None without a record to run: the worker becomes idle."""
         if not worker.has_next():
             worker.active = False
             return None
@@ -417,7 +419,7 @@ class PartitionDispatch:
         return record
 
     def finish(self, worker: Worker, done: Produced | None) -> None:
-        """The running record is through; ``done`` holds what it produced, None nothing."""
+        """Finish the running record. ``done``: the record's results; None: no results."""
         if worker.running is not None:
             worker.done_to = worker.running.offset + 1
         worker.running = None
@@ -425,7 +427,7 @@ class PartitionDispatch:
             worker.keep(done)
 
     def cut_off(self) -> None:
-        """What runs comes to no end any more: it waits again, for whoever has its range next."""
+        """Put running records back into their queues: they come to no end here, and wait for the range's next owner."""
         for worker in self.workers:
             record = worker.running
             if record is None:
@@ -437,7 +439,7 @@ class PartitionDispatch:
                 worker.hold_at = min(worker.hold_at, max(worker.taken_to, record.offset))
 
     def runnable(self) -> list[Worker]:
-        """Idle workers that have something they may run; marked active."""
+        """Idle workers that may run their next record; the call marks them active."""
         ready = []
         for worker in self.workers:
             if worker.active or not worker.queue:
@@ -448,8 +450,8 @@ class PartitionDispatch:
         return ready
 
     def statistics(self, edge: int, end: int) -> PartitionStatistics:
-        """Where it stands, for people and machines. ``edge``: the least of what is held; ``end``: of the partition, as
-        far as it is known.
+        """The partition's progress, for people and machines. ``edge``: the least edge of the process's ranges; ``end``:
+        the last known end of the partition.
         """
         workers = self.workers
         return PartitionStatistics(
@@ -468,7 +470,7 @@ class PartitionDispatch:
         )
 
     def close_windows(self, workers: Sequence[Worker], now: float, seconds: float) -> list[WorkerLoad]:
-        """What these cost in a window of this length that ends now, as the policy sees it; the next one begins."""
+        """The costs of ``workers`` in a window of ``seconds`` that ends now, for the policy; the next window begins."""
         return [self._close_window(worker, now, seconds) for worker in workers]
 
     def _close_window(self, worker: Worker, now: float, seconds: float) -> WorkerLoad:

@@ -1,9 +1,9 @@
-"""PURE. What one transaction carries: how far each worker is done, with all that its records produced.
+"""PURE. The content of one transaction: how far each worker is done, with all results of its records.
 
-A generation is cut by offset: it takes what is done below a line, the front as it stood a short lead time ago. So most
-edges fall on one line, neighbours that moved alike are one tile, and a commit stays small. A worker that is not through
-gives what it has; what lies beyond the line waits one cycle. Taken work stays in memory until the transaction is
-decided: it is sent again without running a handler twice.
+A generation is cut by offset: the generation takes the done records below a line, the front of a short lead time ago.
+So most edges fall on the same line, neighbours that moved alike are one tile, and a commit stays small. A worker that
+has not reached the line gives its done records; records beyond the line wait one cycle. Taken work stays in memory
+until the transaction is decided, and can be sent again without running a handler twice.
 """
 
 from bisect import bisect_right
@@ -25,10 +25,10 @@ from .worker import Stretch, Worker
 
 
 class WorkerShare:
-    """One worker's share of a generation: ``[offset_from, offset_to)`` and what was produced there.
+    """One worker's share of a generation: ``[offset_from, offset_to)`` and the results of its records there.
 
-    ``layers``: what records below those done changed of the state, when the generation's stretches were spread
-    (``spread``). ``outputs`` and ``digest``: of what the stretches send for it, as long as that was not done.
+    ``layers``: after ``spread``, the state changes of the stretches' records; they lie below all ``done`` records.
+    ``outputs`` and ``digest``: before ``spread``, the count and digest of the stretches' outputs for the worker.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class WorkerShare:
         self.layers_size = self.outputs = self.digest = 0
 
     def moved_like(self, left: "WorkerShare") -> bool:
-        """Whether it is the neighbour to the right, also in numbers, and under the same grant, and moved alike."""
+        """Whether the share is the right neighbour of ``left``, in points and number, of one grant, and moved alike."""
         return (
             left.end == self.first
             and left.number + 1 == self.number
@@ -64,12 +64,12 @@ class WorkerShare:
         )
 
     def move(self) -> WorkerAdvance:
-        """The progress, as the pure room of offsets knows it."""
+        """The share's progress, for the commit event."""
         return _move([self])
 
 
 def _move(alike: Sequence[WorkerShare]) -> WorkerAdvance:
-    """The progress of neighbours that moved alike, as one."""
+    """The common progress of neighbours that moved alike."""
     outputs = dead = digest = 0
     for share in alike:
         outputs += share.outputs
@@ -87,37 +87,37 @@ def _move(alike: Sequence[WorkerShare]) -> WorkerAdvance:
 
 @dataclass(slots=True)
 class Generation:
-    """Shares in order of partition and points, and changes of structure that hold from their ends on.
+    """Shares in order of partition and points, and changes of structure that start at the shares' ends.
 
-    ``opening``: changes from before it was taken, which its shares' workers came from.
+    ``opening``: earlier changes that made the workers of the shares.
     """
 
     shares: list[WorkerShare] = field(default_factory=list)
     structure: list[Change] = field(default_factory=list)
     heirs: list[tuple[Worker, int]] = field(default_factory=list)
-    """Workers made by the structure, and the offset that they go on from."""
+    """Workers made by the structure, each with the offset where it goes on."""
     stretches: list[tuple[PartitionDispatch, list[Stretch]]] = field(default_factory=list)
-    """What the shares' records changed of the state without being kept themselves."""
+    """The stretches of the shares' workers, by partition, until ``spread``."""
     opening: list[Change] = field(default_factory=list)
     is_full: bool = False
-    """Its limits ended it: more may be done than it took."""
+    """The limits ended the generation: the workers may have more done records."""
 
     def __bool__(self) -> bool:
         return bool(self.shares or self.structure or self.opening)
 
     def add(self, changes: Iterable[Change], heirs: Iterable[tuple[Worker, int]] = ()) -> None:
-        """More changes of structure, and the workers made by them."""
+        """Add changes of structure, and the workers made by the changes."""
         self.structure += changes
         self.heirs += heirs
 
     @property
     def size(self) -> int:
-        """The bytes of all outputs and of the records that they were made of, about."""
+        """About the bytes of all outputs and of their source records."""
         kept = sum(share.layers_size + sum(done.size for done in share.done) for share in self.shares)
         return kept + sum(stretch.size for _, stretches in self.stretches for stretch in stretches)
 
     def outputs(self) -> list[Outgoing]:
-        """All that is to be sent; of each worker in the order of its records."""
+        """All outputs; the outputs of each worker are in the order of its records."""
         found = [output for _, stretches in self.stretches for stretch in stretches for output in stretch.outputs]
         found += [output for share in self.shares for done in share.done for output in done.outputs]
         return found
@@ -130,7 +130,7 @@ class Generation:
         return found
 
     def changes(self) -> list[StateChanges]:
-        """What changes of the state, in order of partitions."""
+        """The changes of state, in order of partitions."""
         found: dict[PartitionDispatch, StateChanges] = {}
         for dispatch, stretches in self.stretches:
             changed = found[dispatch] = StateChanges(dispatch.place)
@@ -147,8 +147,8 @@ class Generation:
         return [changed for changed in found.values() if changed.last]
 
     def spread(self) -> None:
-        """Give each share what its records sent and changed, so that shares can be taken apart. A second call does
-        nothing.
+        """Give each share the outputs and state changes of its records in stretches, to make the shares separable. A
+        second call does nothing.
         """
         spread, self.stretches = self.stretches, []
         for dispatch, stretches in spread:
@@ -168,13 +168,13 @@ class Generation:
                     layers.setdefault(i, Layer()).append(cell, value)
                 for i, layer in layers.items():
                     shares[i].layers.append(layer)
-                # In the end all parts of a generation are committed: it is all one which of them lets go of it.
+                # All parts of a generation are committed in the end: any share may count the rest of the size.
                 shares[0].layers_size += stretch.size - kept_size
             for i, below in dones.items():
                 shares[i].done = [*below, *shares[i].done]
 
     def events(self, transaction: int) -> list[OffsetEvent]:
-        """The events of the transaction: the opening, the commits, then the structure that starts where they end."""
+        """The events of the transaction: the opening, the commits, then the structure that starts at their ends."""
         grouped: dict[CommitKey, list[WorkerAdvance]] = {}
         shares, at = self.shares, 0
         moves: list[WorkerAdvance] = []
@@ -194,8 +194,8 @@ class Generation:
         return [*opening, *commits, *changes]
 
     def halves(self) -> list["Generation"]:
-        """Two generations with half the shares each, or half the records of one share; the opening rides with the
-        first, structure with the last. What is not divisible stays whole.
+        """Two generations with half the shares each, or half the records of one share. The opening goes with the first,
+        the structure with the last. An indivisible generation stays whole.
         """
         if not self.is_divisible:
             return [self]
@@ -207,16 +207,16 @@ class Generation:
 
     @property
     def is_divisible(self) -> bool:
-        """Whether it has halves: more than one share, or a share of which more than one record sent something."""
+        """Whether the generation has halves: more than one share, or a share with more than one record with results."""
         if len(self.shares) > 1:
             return True
         sent = sum(len(share.done) for share in self.shares)
         return sent + sum(len(one.outputs) for _, many in self.stretches for one in many) > 1
 
     def isolate(self, culprits: Iterable[int]) -> list["Generation"]:
-        """The workers whose outputs (by index over all outputs) were refused run one record per transaction.
+        """Put each record of workers with refused outputs (``culprits``, indexes over all outputs) into a generation.
 
-        All other shares come first, in one generation of their own, with the opening; structure rides with the last.
+        All other shares come first, in one generation with the opening. The structure goes with the last generation.
         """
         self.spread()
         guilty: set[int] = set()
@@ -236,8 +236,8 @@ class Generation:
 
 
 def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: int, bytes_max: int) -> Generation:
-    """A generation of what is done below each partition's line, at most ``records_max`` producing records and about
-    ``bytes_max`` bytes of outputs; the rest waits for the next one.
+    """A generation of the done records below each partition's line, at most ``records_max`` records with results and
+    about ``bytes_max`` bytes; the rest waits for the next generation.
     """
     generation = Generation()
     records = size = 0
@@ -285,21 +285,21 @@ def _tally(dispatch: PartitionDispatch, shares: Sequence[WorkerShare], stretches
                 share.outputs += tally.outputs
                 share.digest += tally.digest
             continue
-        for point, done in _kept_records(dispatch, stretch):  # some were split or merged meanwhile
+        for point, done in _kept_records(dispatch, stretch):  # some workers were split or merged meanwhile
             share = shares[bisect_right(firsts, point) - 1]
             share.outputs += 1
             share.digest += done.digest
 
 
 def _kept_records(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, Produced]]:
-    """What records of a stretch sent, each with the record's point."""
+    """The records of a stretch that sent something, as ``Produced``, each with the record's point."""
     seed = place_seed(dispatch.topic, dispatch.partition)
     for record, output in zip(stretch.records, stretch.outputs, strict=True):
         yield point_of(record.key, dispatch.partition, record.offset), produced_of(record, output, seed)
 
 
 def move_edges(generation: Generation) -> None:
-    """The generation's transaction was committed: edges move."""
+    """Move edges after the commit of the generation's transaction."""
     for share in generation.shares:
         share.worker.edge = max(share.worker.edge, share.offset_to)
     for heir, offset in generation.heirs:
@@ -307,14 +307,14 @@ def move_edges(generation: Generation) -> None:
 
 
 def _pieces(share: WorkerShare, records: int) -> list[WorkerShare]:
-    """The same in shares of at most so many records that sent something."""
+    """A share in pieces of at most ``records`` records with results."""
     pieces: list[WorkerShare] = []
     start = share.offset_from
     for i in range(0, len(share.done), records):
         done, last = share.done[i : i + records], i + records >= len(share.done)
         end = share.offset_to if last else share.done[i + records].record.offset
         piece = WorkerShare(share.dispatch, share.worker, share.number, share.first, share.end, start, end, done)
-        if not i:  # they lie below all that is done
+        if not i:  # the layers lie below all done records
             piece.layers, piece.layers_size = share.layers, share.layers_size
         pieces.append(piece)
         start = end

@@ -1,10 +1,10 @@
-"""PURE. What a worker costs: handler time and records of a window, and for a few workers at which points.
+"""PURE. The cost of a worker: handler time and records of a window, and for a few workers a histogram over points.
 
-A worker that waits for its handler is busy: what counts is how long it can't take the next record. A record that runs
-across the end of a window counts in both, for its part in each.
+A worker that waits for its handler is busy: the cost is the time in which the worker can't take the next record. A
+record that runs across the end of a window counts in both windows, with its part in each.
 
-The points of a watched worker are kept exactly while they are few. When there are too many they are melted down: a
-point with more than ``1/POINTS`` of the load stays a point.
+A histogram is exact while it has few points. A histogram with too many points is melted down: a point with more than
+``1/POINTS`` of the load stays a point.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,17 +17,17 @@ from ...keyrange.melting import melt_costs
 from ...keyrange.policy import FULL
 
 POINTS: Final = 128
-"""A histogram is melted down to about twice as many, when it has four times as many."""
+"""A histogram is melted down to about twice this number of points, when it has four times this number."""
 
 SEEDS_MAX: Final = 256
-"""So many waiting records say at the start of a histogram which points there are."""
+"""A histogram starts with the points of at most so many waiting records."""
 
 SEEDS_MIN: Final = 32
-"""So many are enough to say, before anything was measured, where the load lies."""
+"""So many waiting records are enough to show where the load lies, before anything is measured."""
 
 
 class Window(NamedTuple):
-    """One window of a worker. ``busy`` and ``average`` (over windows, decaying) are microseconds a second."""
+    """A window of a worker. ``busy`` and ``average`` (over windows, decaying) are microseconds a second."""
 
     busy: int
     average: int
@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
 
 class Points:
-    """A histogram: where the cost of a worker lies, in microseconds; costs of windows gone by decay."""
+    """A histogram: the cost of a worker by point, in microseconds; the costs of past windows decay."""
 
     __slots__ = ("costs",)
 
@@ -44,25 +44,25 @@ class Points:
         self.costs = dict(costs)
 
     def add(self, point: int, cost: int) -> None:
-        """One more cost at a point."""
+        """Add a cost at a point."""
         costs = self.costs
         costs[point] = costs.get(point, 0) + cost
         if len(costs) > 4 * POINTS:
             self.costs = dict(melt_costs(costs, POINTS))
 
     def decay(self) -> None:
-        """A window is over: what was counts half, and what is next to nothing is forgotten."""
+        """End a window: halve all costs, and forget costs of next to nothing."""
         self.costs = {point: cost // 2 for point, cost in self.costs.items() if cost > 1}
 
     def part(self, at: int) -> "Points":
-        """Take out what lies at a point or above it."""
+        """Take out the costs at or above a point."""
         right = Points((p, cost) for p, cost in self.costs.items() if p >= at)
         self.costs = {p: cost for p, cost in self.costs.items() if p < at}
         return right
 
 
 class LoadMeter:
-    """What one worker costs; it begins as if it had always been busy, so that nobody merges it at once."""
+    """The cost of one worker. A new worker counts as always busy before, for otherwise it would be merged at once."""
 
     __slots__ = ("average", "busy_s", "counted_to_s", "points")
 
@@ -73,7 +73,7 @@ class LoadMeter:
         self.points: Points | None = None
 
     def spend(self, since_s: float, now: float, partition: int, record: ConsumerRecord) -> None:
-        """A record ran since then (infinity: it does not run); what was counted already is not counted again."""
+        """Count a record's time since ``since_s`` (infinity: the record does not run), without time counted before."""
         spent = now - max(since_s, self.counted_to_s)
         if spent >= 0:
             self.counted_to_s = now
@@ -82,7 +82,7 @@ class LoadMeter:
                 self.points.add(point_of(record.key, partition, record.offset), 1 + int(spent * 1e6))
 
     def end_window(self, seconds: float, records: int) -> Window:
-        """What the window of this length was, with so many records; the next one begins."""
+        """End a window of ``seconds`` with ``records`` records, and begin the next window."""
         busy = min(FULL, int(self.busy_s * FULL / seconds))
         self.average = (self.average + busy) // 2
         window = Window(busy, self.average, records, self.known_points())
@@ -92,7 +92,7 @@ class LoadMeter:
         return window
 
     def watch(self, partition: int, waiting: Iterable[ConsumerRecord]) -> int:
-        """Keep a histogram from now on. A new one begins with records that wait: with how many, else 0."""
+        """Keep a histogram from now on. Returns how many waiting records a new histogram begins with, else 0."""
         if self.points is not None:
             return 0
         self.points = Points()
@@ -103,7 +103,7 @@ class LoadMeter:
         return count
 
     def known_points(self) -> Sequence[tuple[int, int]] | None:
-        """The histogram, in order of points; None when none is kept."""
+        """The histogram, in order of points; None without a histogram."""
         return None if self.points is None else sorted(self.points.costs.items())
 
     def unwatch(self) -> None:
@@ -111,7 +111,7 @@ class LoadMeter:
         self.points = None
 
     def part(self, at: int) -> tuple["LoadMeter", "LoadMeter"]:
-        """Loads of the two children of a worker that is split: new ones, with its histogram parted."""
+        """New meters for the two children of a split worker, each with its part of the histogram."""
         left, right = LoadMeter(), LoadMeter()
         left.counted_to_s = right.counted_to_s = self.counted_to_s
         if self.points is not None:

@@ -1,7 +1,7 @@
 """PURE. When the next attempt may begin, where a handler's rate is limited: a token bucket of one token.
 
-Tokens come in at ``per_s``; an attempt takes one. The bucket holds one, and what comes in while ``CATCH_UP_S`` passes:
-so a loop that wakes somewhat late does not stay behind. It is empty at first. In any time of T seconds, at a steady
+Tokens come in at ``per_s``; an attempt takes one token. The bucket holds one token and the tokens of ``CATCH_UP_S``,
+for a loop that wakes somewhat late to catch up. The bucket is empty at first. In any time of T seconds, at a steady
 rate, at most ``per_s * (T + CATCH_UP_S) + 1`` attempts begin.
 """
 
@@ -10,11 +10,11 @@ from typing import Final
 
 CATCH_UP_S: Final = 0.01
 ROUNDING: Final = 1e-6
-"""A token that lacks no more than this is there: times are floats."""
+"""A token counts as full when no more than this part is missing: times are floats."""
 
 
 class AttemptPace:
-    """Of the attempts of one process. Times are in seconds, by any clock that does not go back."""
+    """The pace of one process's attempts. Times are in seconds, by any clock that does not go back."""
 
     def __init__(self, now_s: float) -> None:
         self.per_s = 0.0
@@ -22,12 +22,12 @@ class AttemptPace:
         self._at_s = now_s
 
     def change(self, per_s: float, now_s: float) -> None:
-        """Another rate from now on; 0.0: nothing begins."""
+        """Change the rate from now on; 0.0: nothing begins."""
         self._fill(now_s)
         self.per_s = per_s
 
     def take(self, now_s: float) -> bool:
-        """Begin one, if that may be now."""
+        """Take a token for an attempt; False: no attempt may begin now."""
         self._fill(now_s)
         if self.per_s <= 0.0 or self._tokens < 1.0 - ROUNDING:
             return False
@@ -35,11 +35,11 @@ class AttemptPace:
         return True
 
     def put_back(self) -> None:
-        """What was taken was not needed: nothing began."""
+        """Put a token back that was not needed: no attempt began."""
         self._tokens = min(1.0 + self.per_s * CATCH_UP_S, self._tokens + 1.0)
 
     def wait_s(self, now_s: float) -> float:
-        """How long it takes until one may begin, unless the rate changes."""
+        """The time until the next attempt may begin, unless the rate changes."""
         self._fill(now_s)
         if self.per_s <= 0.0:
             return math.inf

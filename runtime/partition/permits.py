@@ -1,7 +1,7 @@
-"""PURE. How many may go on at once, and who is next: a line for each place, and the places take turns.
+"""PURE. Permits: how many workers may go on at once, and the next worker. Each place has a line; the places take turns.
 
-A permit that is given back goes to whoever waits; so nobody overtakes. Where there is a pace, a permit lets its holder
-begin once, and is given out no sooner than the pace allows.
+A returned permit goes to the first in line; nobody overtakes. Where there is a pace, a permit lets its holder begin
+once, and is given out no sooner than the pace allows.
 """
 
 from collections import OrderedDict, deque
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 class Permits(Generic[T]):
     """``most`` permits. ``out``: how many are given out. Times are in seconds, by the clock of the pace; without a pace
-    they do not matter.
+    times do not matter.
     """
 
     def __init__(self, most: int, pace: AttemptPace | None = None) -> None:
         self.most, self.pace = most, pace
         self.out = 0
         self._lines: OrderedDict[str, deque[T]] = OrderedDict()
-        """Who waits, by place; the place whose turn it is first."""
+        """The lines by place; the place whose turn is next comes first."""
 
     @property
     def is_awaited(self) -> bool:
@@ -29,23 +29,23 @@ class Permits(Generic[T]):
         return bool(self._lines)
 
     def take(self, now_s: float = 0.0) -> bool:
-        """Take one if there is one and nobody waits."""
+        """Take a permit if a permit is free and nobody waits."""
         return not self._lines and self._give(now_s)
 
     def wait(self, place: str, who: T) -> None:
-        """Stand in the line of a place; only where ``take`` was in vain."""
+        """Join the line of a place; only after ``take`` returned False."""
         assert self.out >= self.most or self._lines or self.pace is not None, "there is one"
         self._lines.setdefault(place, deque()).append(who)
 
     def give_back(self, *, is_unused: bool = False) -> None:
-        """Give one back; ``serve`` has whoever waits. Of one that was not used the time is there again, too."""
+        """Give a permit back; ``serve`` gives it to the next in line. An unused permit gives back its time, too."""
         assert self.out > 0, "none is given out"
         self.out -= 1
         if is_unused and self.pace is not None:
             self.pace.put_back()
 
     def serve(self, now_s: float = 0.0) -> T | None:
-        """Who of those that wait has a permit from now on; None: nobody."""
+        """Give a permit to the next in line and return the receiver; None: nobody."""
         if not self._lines or not self._give(now_s):
             return None
         place, line = self._lines.popitem(last=False)
@@ -55,13 +55,13 @@ class Permits(Generic[T]):
         return who
 
     def due_s(self, now_s: float) -> float | None:
-        """In how many seconds ``serve`` may have somebody; None: not before one is given back, or somebody waits."""
+        """The seconds until ``serve`` may serve somebody; None: not before a permit comes back, or somebody waits."""
         if not self._lines or self.out >= self.most:
             return None
         return 0.0 if self.pace is None else self.pace.wait_s(now_s)
 
     def forget(self, place: str, who: T) -> None:
-        """Somebody waits no longer."""
+        """Take somebody out of the line of a place."""
         line = self._lines[place]
         line.remove(who)
         if not line:

@@ -1,20 +1,19 @@
-"""PURE. When ranges change while the process runs: what is asked for, and what becomes of it.
+"""PURE. Changes of ranges while the process runs: wishes for a release, a split or a merge, and their answers.
 
-Whoever wants a range released, split or merged asks with a wish. In the commit cycle, between two transactions, on what
-a generation was just taken from, the wishes are looked at: those whose time has come change the dispatches, and what
-they changed is written with that generation. Each wish is answered once: refused, or settled when the last of it is
-committed.
+A caller that wants a range released, split or merged hands in a wish. The commit cycle looks at the wishes between two
+transactions, on workers whose finished records a generation has just taken. A wish whose time has come changes the
+dispatch, and the changes are written with the generation. Each wish gets one answer: refused, or settled when the last
+of its changes is committed.
 
-A release begins when it is asked for: from then on none of its records is begun. It comes about in parts: at each look
-those of its workers go that run nothing, and of which all that was done is taken. What was declared with one worker
-goes as a whole.
+A release begins with its wish: from then on no record of the range is begun. A release may take several steps: each
+look releases the workers that run nothing and whose done records are all taken. A partition declared with one worker is
+released as a whole.
 
-A grant is taken up at once, whatever is under way. What it changes is written in front of the next generation: that is
-the *opening*, with the splits of workers that lie across the border of a release.
+A grant is taken up at once, in any situation. The new workers are written in front of the next generation, in the
+*opening*. The opening also has the splits of workers that lie across the border of a release.
 
-Who comes first when several things are asked of the same points: a release ends a hold, and refuses splits and merges.
-A split waits while its worker is held, which is a bounded time; a merge waits while another one holds one of its
-workers.
+Precedence between wishes for the same points: a release ends a hold, and refuses splits and merges. A split waits while
+its worker has a hold, for a bounded time. A merge waits while another merge holds one of its workers.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -45,19 +44,19 @@ from .dispatch import PartitionDispatch
 from .worker import Worker
 
 HOLD_PAUSE = 4
-"""After a hold that led to no merge, its neighbours run freely for so many times its length."""
+"""After a hold without a merge, its neighbours run freely for so many times the hold's length."""
 
 
 EPOCH_ANY = 1 << 62
-"""Above all that there are."""
+"""Above all epochs."""
 _ONE_WORKER = even_bounds(1)
-"""The cut of a partition of which no two records run at once: it is given up as a whole, also where it was split."""
+"""The cut of a partition that runs one record at a time: a release gives it up as a whole, even where it was split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleaseWish:
-    """Give up what is held of a range, under grants up to an epoch, as part of a move. ``wanted``: the bounds of the
-    declared cut.
+    """Give up this process's workers in the range ``within``, under grants up to ``epoch``, as part of a move.
+    ``wanted``: the bounds of the declared cut.
     """
 
     dispatch: PartitionDispatch
@@ -77,20 +76,20 @@ class SplitWish:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergeWish:
-    """Make one worker of those that make up a range."""
+    """Make one worker of the workers that make up a range."""
 
     dispatch: PartitionDispatch
     within: KeyRange
 
 
 Wish: TypeAlias = ReleaseWish | SplitWish | MergeWish
-"""What can be asked for. Two that ask for the same are two wishes."""
+"""A wish for a change. Two wishes with equal fields are two wishes."""
 
 
 @dataclass(slots=True, eq=False)
 class LeavingRange:
-    """What is left of a release. ``workers``: those that are still there; they begin no record. ``hot``: where workers
-    met before it, beside the declared cut.
+    """The rest of a release. ``workers``: not released yet; they begin no record. ``hot``: the bounds where workers met
+    before the release, without the bounds of the declared cut.
     """
 
     workers: list[Worker]
@@ -99,7 +98,7 @@ class LeavingRange:
 
 @dataclass(slots=True, eq=False)
 class MergeHold:
-    """Neighbours that shall become one, held until they are level or the time is up; ``wish`` if one asked."""
+    """Neighbours to be merged, on hold until all have one edge, at most until ``until_s``. ``wish``: of the merge."""
 
     dispatch: PartitionDispatch
     workers: list[Worker]
@@ -109,55 +108,55 @@ class MergeHold:
 
 @dataclass(slots=True)
 class Reshaped:
-    """What one look at the wishes led to: changes and their heirs belong to the generation that was just taken."""
+    """The result of one look at the wishes: changes and their heirs belong to the generation that was just taken."""
 
     changes: list[Change] = field(default_factory=list)
     heirs: list[tuple[Worker, int]] = field(default_factory=list)
-    """Workers made by the changes, and the offset that they go on from."""
+    """Workers made by the changes, each with the offset where it goes on."""
     ready: list[tuple[PartitionDispatch, list[Worker]]] = field(default_factory=list)
-    """Workers that were idle and may run now; marked active."""
+    """Idle workers that may run now; marked active."""
     refused: list[tuple[Wish, str]] = field(default_factory=list)
-    """These wishes come to nothing, and why."""
+    """Refused wishes, each with the reason."""
 
     def refuse(self, wish: Wish, why: str) -> None:
-        """The wish comes to nothing."""
+        """Refuse a wish, with the reason ``why``."""
         self.refused.append((wish, f"{wish.dispatch.label}: {why}"))
 
     def let_go(self, held: MergeHold, why: str) -> None:
-        """The held neighbours do not come to the merge."""
+        """End a hold without a merge, and refuse the hold's wish."""
         let_go(held.workers)
         if held.wish is not None:
             self.refuse(held.wish, f"{KeyRange(held.workers[0].first, held.workers[-1].end)} {why}")
 
 
 class Wishes:
-    """What is asked for, over all partitions of a process. A merge holds its workers at most ``merge_hold_ms``."""
+    """The open wishes of all partitions of a process. A merge holds its workers at most ``merge_hold_ms``."""
 
     def __init__(self, merge_hold_ms: int) -> None:
         self.merge_hold_ms = merge_hold_ms
         self.leaving: dict[ReleaseWish, LeavingRange] = {}
         self.going: list[tuple[PartitionDispatch, KeyRange]] = []
-        """What was released in a generation that is not committed yet."""
+        """Ranges released in a generation that is not committed yet."""
         self.splitting: list[SplitWish] = []
         self.merging: list[MergeWish] = []
         self.holds: list[MergeHold] = []
         self.wanted: dict[PartitionDispatch, tuple[int, ...]] = {}
-        """The bounds to which a partition's workers are merged as they become level."""
+        """The bounds of the cut to which a partition's workers are merged."""
         self._hold_after_s: dict[PartitionDispatch, float] = {}
-        """Neighbours are held to be merged to the wanted cut from then on."""
+        """The earliest time of the next hold for the wanted cut, in seconds."""
         self._staying: set[PartitionDispatch] = set()
-        """Of which something was to be released, and is not."""
+        """Partitions with workers whose release or hold was ended: the workers may be runnable again."""
         self._fulfilled: list[Wish] = []
-        """That they were is not committed yet."""
+        """Wishes that are fulfilled in a generation that is not committed yet."""
         self._opening: list[Change] = []
         self._heirs: list[tuple[Worker, int]] = []
         self._refused: list[tuple[Wish, str]] = []
 
-    # --- what is asked for -------------------------------------------------------------------------------------------
+    # --- wishes come in ----------------------------------------------------------------------------------------------
 
     def ask(self, wish: Wish) -> None:
-        """A release begins; the others are looked at in the next commit cycle. Raises ValueError when there is nothing
-        to be released, or when it is asked for what is being given up.
+        """Take a wish in. A release begins at once; the commit cycle looks at the other wishes. Raises ValueError when
+        there is nothing to release, or when the wish needs a range that is being given up.
         """
         dispatch = wish.dispatch
         match wish:
@@ -173,8 +172,8 @@ class Wishes:
                 self.merging.append(wish)
 
     def withdraw(self, wish: Wish) -> None:
-        """Nobody waits for it any more: a split or a merge is forgotten unless it has begun. What is to be released and
-        was not yet stays: its workers go on.
+        """Withdraw a wish: nobody waits for its answer any more. A split, or a merge without a hold yet, is forgotten.
+        Workers that a release has not released yet go on.
         """
         if isinstance(wish, ReleaseWish) and wish in self.leaving:
             let_go(self.leaving.pop(wish).workers)
@@ -190,8 +189,8 @@ class Wishes:
         within: Iterable[KeyRange],
         wanted: Sequence[int],
     ) -> None:
-        """Workers for ranges of a grant, at once, by the bounds of the wanted cut. ``part``: what the ledger has of its
-        epoch. Raises ValueError when it is no grant to this process, or something of it is held already.
+        """Add workers for ranges of a grant at once, by the bounds of the wanted cut. ``part``: the ledger's part of
+        ``epoch``. Raises ValueError when the epoch is no grant to this process, or a worker has points of the ranges.
         """
         if part is None or part.incarnation != dispatch.incarnation:
             raise ValueError(f"{dispatch.label}: epoch {epoch} is no grant to this process")
@@ -202,15 +201,15 @@ class Wishes:
         self._opening += add_granted(dispatch, part, ranges, wanted)
         self.wanted[dispatch] = tuple(sorted({*wanted, *part.granted_bounds, *before}))
 
-    # --- what becomes of it ------------------------------------------------------------------------------------------
+    # --- wishes are answered -----------------------------------------------------------------------------------------
 
     def opened(self) -> tuple[list[Change], list[tuple[Worker, int]]]:
-        """The opening of the generation that is about to be taken, and the workers that it made."""
+        """Take the opening of the next generation, and the workers that the opening's splits made."""
         opened, self._opening, self._heirs = (self._opening, self._heirs), [], []
         return opened
 
     def change(self, now: float) -> Reshaped:
-        """Release what is through, merge what is level, split: all written with the generation that was just taken."""
+        """Release finished workers, merge neighbours with one edge, split: written with the last taken generation."""
         reshaped = Reshaped(refused=self._refused)
         self._refused = []
         changed: dict[PartitionDispatch, None] = dict.fromkeys(self._staying)
@@ -229,8 +228,8 @@ class Wishes:
         return reshaped
 
     def begin_holds(self, now: float) -> Reshaped:
-        """Hold neighbours that shall become one, a bounded time each: those asked for, then, where nothing is held or
-        leaving, those that lie in one range of a wanted cut.
+        """Begin holds on neighbours to be merged, for a bounded time each: first by wishes; then, in partitions without
+        a hold or a release, on neighbours in the same range of the wanted cut.
         """
         reshaped = Reshaped()
         until_s = now + self.merge_hold_ms / 1000
@@ -246,13 +245,13 @@ class Wishes:
         return reshaped
 
     def settle(self) -> list[Wish]:
-        """The generation was committed, and with it these wishes."""
+        """The generation was committed: return the wishes fulfilled in it."""
         self.going.clear()
         settled, self._fulfilled = self._fulfilled, []
         return settled
 
     def _kept_bounds(self, dispatch: PartitionDispatch) -> Iterable[int]:
-        """Those of the workers there are that merging to the wanted cut shall not undo."""
+        """The bounds of the present workers that merging to the wanted cut shall not undo."""
         workers = dispatch.workers
         return self.wanted.get(dispatch) or {bound for worker in workers for bound in (worker.first, worker.end)}
 
@@ -265,7 +264,7 @@ class Wishes:
                 Reshaped(refused=self._refused).let_go(held, f"is not merged while {within} is being given up")
                 self.holds.remove(held)
                 self._staying.add(dispatch)
-        hot = hot_bounds(dispatch.workers, wish.wanted)  # also towards what leaves by another wish
+        hot = hot_bounds(dispatch.workers, wish.wanted)  # also towards workers that leave by another wish
         parted = carve(dispatch, within, self._leaving_of(dispatch))
         if parted:
             self._opening += parted
@@ -275,13 +274,13 @@ class Wishes:
         wind_up(dispatch, workers)
 
     def _to_leave(self, wish: ReleaseWish) -> list[Worker]:
-        """The workers with points that are to be released, in order of points."""
+        """The workers that the wish is to release, in order of points."""
         leaving = self._leaving_of(wish.dispatch)
         workers = (worker for worker in wish.dispatch.workers if _common(wish.within, worker))
         return [worker for worker in workers if worker.epoch <= wish.epoch and worker not in leaving]
 
     def has_idle(self, wish: ReleaseWish) -> bool:
-        """Whether something of a release runs nothing, and can go."""
+        """Whether a worker of a release runs nothing, and can be released."""
         idle = (worker.running is None for worker in self.leaving[wish].workers)
         return all(idle) if _goes_whole(wish) else any(idle)
 
@@ -299,14 +298,14 @@ class Wishes:
             self._fulfilled.append(wish)
 
     def _leaving_of(self, dispatch: PartitionDispatch) -> set[Worker]:
-        """The workers of a partition that are given up."""
+        """The workers of a partition that are being given up."""
         return {worker for wish, one in self.leaving.items() if wish.dispatch is dispatch for worker in one.workers}
 
     def _is_leaving(self, dispatch: PartitionDispatch, within: KeyRange) -> bool:
         return any(_common(within, worker) for worker in self._leaving_of(dispatch))
 
     def _end_hold(self, held: MergeHold, now: float, reshaped: Reshaped) -> bool:
-        """Whether a hold is over: its workers are merged, or the time is up."""
+        """Merge the workers of a hold, or end the hold when its time is up. Returns whether the hold is over."""
         if are_level(held.workers) and all(w.taken_to == w.hold_at for w in held.workers):
             heir, changes = merge(held.dispatch, held.workers)
             reshaped.changes += changes
@@ -321,7 +320,7 @@ class Wishes:
         return True
 
     def _split(self, wish: SplitWish, reshaped: Reshaped) -> bool:
-        """Whether the split is through, one way or the other; it waits while its worker is held to be merged."""
+        """Split or refuse. Returns False while the split waits because its worker has a hold."""
         dispatch, at = wish.dispatch, wish.at
         worker = next((w for w in dispatch.workers if w.first < at < w.end), None)
         if worker is None:
@@ -333,13 +332,13 @@ class Wishes:
         else:
             reshaped.changes.append(split(dispatch, worker, at))
             reshaped.heirs += [(w, w.taken_to) for w in dispatch.workers if at in (w.first, w.end)]
-            if dispatch in self.wanted:  # what goes on merging to the wanted cut shall not undo it
+            if dispatch in self.wanted:  # merging to the wanted cut shall not undo the split
                 self.wanted[dispatch] = tuple(sorted({*self.wanted[dispatch], at}))
             self._fulfilled.append(wish)
         return True
 
     def _begin_merge(self, wish: MergeWish, until_s: float, reshaped: Reshaped) -> bool:
-        """Whether the merge is under way or refused; it waits while one of its workers is held."""
+        """Begin the merge's hold or refuse the wish. Returns False while the merge waits for another hold to end."""
         dispatch, within = wish.dispatch, wish.within
         group = workers_within(dispatch, within)
         if self._is_leaving(dispatch, within):
@@ -358,17 +357,17 @@ class Wishes:
 
 
 def _goes_whole(wish: ReleaseWish) -> bool:
-    """Whether all of it is released at once."""
+    """Whether the wish releases all its workers at once."""
     return len(wish.wanted) == len(_ONE_WORKER)
 
 
 def _common(within: KeyRange, worker: Worker) -> int:
-    """How many points of a range a worker owns."""
+    """The number of points of a range that a worker owns."""
     return max(0, min(within.end, worker.end) - max(within.first, worker.first))
 
 
 def _spans(part: EpochPart, within: Iterable[KeyRange]) -> list[list[int]]:
-    """The bounds at which the edges of an epoch differ in ranges, one list for each run of points without a gap."""
+    """The bounds where the edges of an epoch differ inside ranges, a list for each stretch of points without a gap."""
     spans: list[list[int]] = []
     for one in sorted(within, key=lambda one: one.first):
         for first, end, _ in part.edges.pieces(one.first, one.end):
@@ -380,17 +379,17 @@ def _spans(part: EpochPart, within: Iterable[KeyRange]) -> list[list[int]]:
 
 
 def _worker_inside(dispatch: PartitionDispatch, within: Iterable[KeyRange]) -> Worker | None:
-    """A worker that holds points of these ranges already."""
+    """A worker that owns points of the ranges already."""
     return next((worker for one in within for worker in dispatch.workers if _common(one, worker)), None)
 
 
 def add_granted(
     dispatch: PartitionDispatch, part: EpochPart, within: Iterable[KeyRange], wanted: Iterable[int]
 ) -> list[Change]:
-    """New workers for ranges of an epoch that are not held, by the wanted cut, the bounds that came with the grant, and
+    """New workers for ranges of an epoch without workers, cut at the wanted bounds, at the bounds in the grant, and
     where edges differ.
 
-    One whose edge lies below the front is caught up; the main reader passes over what lies below an edge ahead of it.
+    A worker with an edge below the front is caught up. The main reader skips records below an edge ahead of the front.
     """
     dispatch.epoch = part.epoch
     changes: list[Change] = []
@@ -401,7 +400,7 @@ def add_granted(
 
 
 def edge_at(edges: Steps[int]) -> Callable[[int], int]:
-    """The edges as a function of points where they are known to be defined."""
+    """The edges as a function of points; every point has to be granted."""
 
     def edge_of(first: int) -> int:
         edge = edges.at(first)

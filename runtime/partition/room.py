@@ -1,9 +1,9 @@
-"""PURE. How long a reader waits for room at a full worker, and when it goes on without that worker.
+"""PURE. How long a reader waits for room at a full worker, and when the reader goes on without the worker.
 
-Three clocks run while it waits. ``PartitionDispatch.may_drop`` decides by them:
+Three clocks run while the reader waits. ``PartitionDispatch.may_drop`` decides by the clocks:
 
-- It has waited for long: ``full_wait_ms`` since it came to stand.
-- The worker is stuck: at one record for ``STUCK_MS``, counted from when that record began.
+- The reader has waited for long: ``full_wait_ms`` since the worker was found full.
+- The worker is stuck: at the same record for ``STUCK_MS``, counted from the start of the record.
 - All stands still: for ``full_wait_ms`` the queues of the workers that the reader feeds have not held fewer records
   together than at any look before.
 """
@@ -15,13 +15,13 @@ from .dispatch import Blocked, PartitionDispatch
 from .worker import Worker
 
 STUCK_MS: Final = 100
-"""A full worker that is at one record for so long makes no room soon."""
+"""A full worker that runs one record for so long makes no room soon."""
 
 _ANY: Final = 1 << 60
-"""More records than there are."""
+"""More records than all queues can have."""
 
 Verdict: TypeAlias = Literal["wait", "go", "drop"]
-"""What a reader does next: it waits, it hands over the record, or it goes on without the worker."""
+"""The next step of a reader: wait, hand over the record, or go on without the worker."""
 
 
 class RoomWait:
@@ -35,11 +35,11 @@ class RoomWait:
         self._queued_least, self._still_from_s = _ANY, self._long_from_s
 
     def may_go_on(self) -> bool:
-        """Whether there is room, or the worker is no more: then the record has another owner."""
+        """Whether the worker has room, or is retired: then the record has another owner."""
         return self._worker.retired or self._dispatch.has_room_again(self._worker, self._size)
 
     def look(self, now_s: float, fed: Callable[[], Sequence[Worker]]) -> Verdict:
-        """What the reader does now. ``fed``: the workers that it feeds, asked for only where there is no room."""
+        """The next step of the reader. ``fed``: gives the workers that the reader feeds, called only without room."""
         if self.may_go_on():
             return "go"
         if self._worker.running is not self._running:
@@ -59,5 +59,5 @@ class RoomWait:
 
 
 def _stuck_from_s(worker: Worker, now_s: float) -> float:
-    """From when on a worker that stays at its record is stuck at it: it may be so already."""
+    """The time from which a worker that stays at its record counts as stuck; the time may be past already."""
     return (now_s if worker.running is None else min(worker.started_s, now_s)) + STUCK_MS / 1000

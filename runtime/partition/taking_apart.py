@@ -1,8 +1,8 @@
-"""PURE. What becomes of a generation that the broker refuses for what one of its outputs is.
+"""PURE. Take apart a generation that the broker refuses because of an output.
 
-It is taken apart until the record whose output is refused stands alone. That record then fails as its handler would:
-it becomes a dead letter, or stops the application. A dead letter that is refused is sent once more, with the time of
-now. A record that changed state does not become a dead letter: later records of its key have seen the change.
+The generation is divided until the record with the refused output stands alone. The record then fails as its handler
+would: the record becomes a dead letter, or stops the application. A refused dead letter stops the application, too. A
+record that changed state does not become a dead letter: later records of its key have seen the change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,17 @@ from .generation import Generation, WorkerShare
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """It is sent in these parts, one after the other."""
+    """The generation is sent in ``parts``, one after the other."""
 
     parts: Sequence[Generation]
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The record stood alone, and sends something else now: the generation, as it is now, is sent again.
+    """The record stood alone, and sends a dead letter now: the changed ``generation`` is sent again.
 
-    ``said``: what became of the record, for people. ``grown_bytes``: how much larger is what it sends. ``letter_of``:
-    the source topic of the record, which is a dead letter now.
+    ``said``: the message about the record, for people. ``grown_bytes``: by how much the record's result became larger.
+    ``letter_of``: the source topic of the record.
     """
 
     generation: Generation
@@ -47,7 +47,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Unblamed:
-    """No output is to blame, but what is ours in the transaction: there is nothing to take apart."""
+    """No output is to blame, but keylanes' own records in the transaction: there is nothing to take apart."""
 
     why: str
 
@@ -61,16 +61,16 @@ def take_apart(
     policies: Mapping[str, DeadLetter | Stop],
     known: Mapping[str, Destination],
 ) -> Verdict:
-    """What to do with a generation whose transaction was refused. It is used up: parts share what it held.
+    """The verdict on a generation whose transaction was refused. The generation is used up: parts take over its shares.
 
-    The culprits of the refusal are indexes into the generation's outputs; beyond them stands what is not of handlers.
-    ``policies``: what becomes of a record that failed for good, by source topic. ``known``: topics that are written to.
+    The culprits of the refusal are indexes into the generation's outputs; larger indexes are keylanes' own records.
+    ``policies``: what becomes of a record that failed for good, by source topic. ``known``: destinations by topic.
     """
     count = len(generation.outputs())
     culprits = [i for i in refusal.culprits if i < count]
-    if not culprits or (refusal.is_untimely and len(culprits) < len(refusal.culprits)):  # ours are stamped by our clock
+    if not culprits or (refusal.is_untimely and len(culprits) < len(refusal.culprits)):  # own records have our time
         return Unblamed(f"the broker refuses to take the offset log's events or changes of state: {refusal}")
-    if generation.stretches:  # who is to blame is told when it has been sent record by record
+    if generation.stretches:  # the culprit is found when the records are sent one by one
         generation.spread()
         return Apart([generation])
     if sum(len(share.done) for share in generation.shares) > 1:
@@ -89,11 +89,11 @@ def take_apart(
 def _instead(
     share: WorkerShare, refusal: TransactionRefused, policy: DeadLetter | Stop, known: Mapping[str, Destination]
 ) -> tuple[Produced, str] | Failed:
-    """What a share's only record sends instead of what was refused, and what is said of that."""
+    """The dead letter that the share's only record sends in place of the refused output, and the message about it."""
     dispatch = share.dispatch
     done, place = share.done[0], place_of(dispatch.topic, dispatch.partition, dispatch.app_id)
     where = f"{place.topic}[{place.partition}] offset {done.record.offset}: the broker refuses its output: {refusal}"
-    if done.changes:  # later records of its key have seen them
+    if done.changes:  # later records of the key have seen the changes
         return Failed(f"{where}; it changed state, so it can't become a dead letter any more")
     destination = known.get(policy.topic) if isinstance(policy, DeadLetter) else None
     if not isinstance(policy, DeadLetter) or destination is None or done.dead:

@@ -1,4 +1,4 @@
-"""PURE. The owner of one key range of one partition, and what its records produced while they ran straight."""
+"""PURE. A worker, the owner of one key range of one partition; and the stretch, the results of straight records."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -12,30 +12,31 @@ from .load import LoadMeter
 PERMIT_NONE: Final = 0
 PERMIT_NEW: Final = 1
 PERMIT_USED: Final = 2
-"""What a worker has of the permits that its handler's limit gives out: none, a new one, or one that has served."""
+"""The permit of a worker whose handler has a limit: none, a new permit, or a permit used for an attempt."""
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """The owner of the key range ``[first, end)`` of one partition, held under the grant of ``epoch``.
+    """The owner of the key range ``[first, end)`` of one partition, under the grant of ``epoch``.
 
-    What is looked at for every record stands together: with many workers it is a walk through memory. In this order:
+    Fields that the code reads for every record stand together: with many workers each read is a walk through memory. In
+    this order:
 
-    - ``number``: its name in the logs, never used again.
-    - ``edge``: all of its range below this offset is committed. ``taken_to``: the same, in a generation.
-    - ``dropped_from``: the first record that a reader passed because the queue was full; None: it lacks none.
-    - ``active``: a task runs its records, or is about to. Whoever sets it has to start that task.
-    - ``retired``: it owns nothing any more; what still holds it begins no record of it.
-    - ``timed_out``: its handler ran over its time and is being cancelled.
-    - ``queue_bytes``: of what waits in ``queue``; 0 only where that is empty.
-    - ``hold_at``: no record at or beyond this offset is begun; None: it is not held.
-    - ``running``: the record that its handler works on. ``started_s``: when that was called, infinite
+    - ``number``: the worker's name in the logs, never used again.
+    - ``edge``: the whole range below this offset is committed. ``taken_to``: the whole range below is in a generation.
+    - ``dropped_from``: the first record that a reader passed because the queue was full; None: the worker lacks none.
+    - ``active``: a task runs the worker's records, or is about to. A caller that sets the flag has to start the task.
+    - ``retired``: the worker owns nothing any more; a task that still has the worker begins no record.
+    - ``timed_out``: the handler ran over its time and is being cancelled.
+    - ``queue_bytes``: the bytes of the records in ``queue``; 0 only for an empty queue.
+    - ``hold_at``: no record at or beyond this offset is begun; None: no hold.
+    - ``running``: the record that the handler works on. ``started_s``: when the handler was called, infinite
       before and after.
-    - ``kept``: how many records are in ``done``, where what they produced waits for a commit.
-    - ``done_to``: behind the last record that was finished.
-    - ``records``: how many were run in the window that ``load`` measures.
-    - ``permit``: what it has of the permits of a handler with a limit.
-    - ``awaited_bytes``: a reader that stands at the full queue waits for room for so many; 0: none does.
+    - ``kept``: how many records in ``done`` wait for a commit with their results.
+    - ``done_to``: the offset behind the last finished record.
+    - ``records``: how many records ran in the window that ``load`` measures.
+    - ``permit``: the worker's permit, where the handler has a limit.
+    - ``awaited_bytes``: a reader that stands at the full queue waits for room for so many bytes; 0: none waits.
     """
 
     number: int
@@ -62,24 +63,24 @@ class Worker:
     load: LoadMeter = field(default_factory=LoadMeter)
 
     def keep(self, done: Produced) -> None:
-        """What the last record produced waits for a commit."""
+        """Keep the results of the last record for a commit."""
         self.done.append(done)
         self.kept += 1
 
     def first_not_done(self) -> int | None:
-        """The offset of the first record that was handed over and is not done."""
+        """The offset of the first unfinished record among the records handed to the worker."""
         if self.running is not None:
             return self.running.offset
         return self.queue[0].offset if self.queue else None
 
     def has_next(self) -> bool:
-        """Whether it has a record that it may begin."""
+        """Whether the worker may begin the first record of its queue."""
         if not self.queue or self.retired:
             return False
         return self.hold_at is None or self.queue[0].offset < self.hold_at
 
     def edge_now(self, front: int) -> int:
-        """All of the range below this offset is done."""
+        """The worker's edge as of now: the whole range below this offset is done."""
         edge = front
         if self.dropped_from is not None and self.dropped_from < edge:
             edge = self.dropped_from
@@ -92,13 +93,13 @@ class Worker:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it has something to do."""
+        """Whether the worker runs a record or has records in its queue."""
         return self.running is not None or bool(self.queue)
 
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """How many outputs there are, and the sum of their digests."""
+    """A number of outputs, and the sum of their digests."""
 
     outputs: int = 0
     digest: int = 0
@@ -106,11 +107,11 @@ class Tally:
 
 @dataclass(slots=True, eq=False)
 class Stretch:
-    """What records with offsets in ``[offset_from, offset_to)`` produced that ran straight from their batch: what is
-    sent, or what is changed of the state, of each key the last value. Handlers that do both have their records kept one
-    by one, as ``Produced``.
+    """Results of records that ran straight from their batch, with offsets in ``[offset_from, offset_to)``: outputs, or
+    changes of state, with the last value of each key. Records that both send and change state are kept one by one, as
+    ``Produced``.
 
-    What a worker has in stretches lies below all of its done records, so that both can be taken up to any line.
+    A worker's records in stretches lie below all of its done records. So a generation can take both up to any line.
     """
 
     offset_from: int
@@ -118,17 +119,17 @@ class Stretch:
     changes: Layer = field(default_factory=Layer)
     records: list[ConsumerRecord] = field(default_factory=list)
     outputs: list[Outgoing] = field(default_factory=list)
-    """Records that sent something, and what each of them sent: one output."""
+    """The output of each record in ``records``, by index."""
     tallies: dict[Worker, Tally] = field(default_factory=dict)
-    """Of each worker whose records sent something: what its commit says of that."""
+    """By worker whose records sent something: the count and digest for the worker's commit."""
     is_split: bool = False
-    """A worker with a tally was split: what that counts is of both children, and which of them is told by points."""
+    """A worker with a tally was split: the tally counts outputs of both children, and the points tell them apart."""
     topic: str = ""
-    """Where it is sent: what a handler returns goes to one place."""
+    """The topic of all outputs: a handler's results go to one topic."""
     size: int = 0
 
     def send(self, worker: Worker, record: ConsumerRecord, output: Outgoing, digest: int) -> None:
-        """What one more record sends, and the digest of that."""
+        """Add the output of one more record, with the output's digest."""
         self.records.append(record)
         self.outputs.append(output)
         if not self.topic:
