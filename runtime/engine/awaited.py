@@ -1,4 +1,4 @@
-"""An async handler as one function that is called and awaited, whatever was put around it."""
+"""An async handler as a function to call and await, with or without a decorator."""
 
 import asyncio
 import inspect
@@ -10,8 +10,8 @@ from ..handlers.handler import Handler
 
 
 def async_function(handler: Handler) -> Callable[..., Any]:
-    """The function of an async handler. Below a decorator that is a plain def it is known by what that returns; in a
-    task of its own it runs where ``own_task`` asks for that.
+    """The function of an async handler. Below a decorator with a plain def the decorator's result has to be awaitable.
+    With ``own_task`` the call runs in a task of its own.
     """
     function = handler.function
     if not (handler.is_decorated or handler.own_task):

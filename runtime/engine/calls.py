@@ -1,11 +1,11 @@
-"""A handler is called in a context of its own: what an attempt sets of context variables ends with it.
+"""Calls of a handler on the loop, each in a context of its own: context variables set by an attempt end with the call.
 
-A context can be entered for a step only: there is no other way in Python. So each step that a handler takes on the loop
-is taken inside of ``Context.run``: the first one when it is called, the others when what it waits for has come. What
-it begins meanwhile, tasks and callbacks, inherits its context, as everywhere in asyncio. Nobody looks whether a handler
-has set anything: to copy a context is cheaper than to find that out, and only the copy is sure.
+Python lets code enter a context for a step only. So each step of a handler on the loop runs inside of ``Context.run``:
+the first step at the call, every other step when the awaited result has come. Tasks and callbacks that the handler
+begins inherit the context, as everywhere in asyncio. Nothing checks whether a handler has set a variable: to copy a
+context is cheaper than to check, and only the copy is sure.
 
-What takes the steps is one generator for many calls, and runs in the context of whoever asks it for the next step.
+One generator takes the steps of many calls. A generator runs in the context of the caller that asks for the next step.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -13,14 +13,14 @@ from contextvars import Context
 from typing import Any, Final
 
 NOTHING: Final[list[Any]] = []
-"""Behind the value a handler is called with no more."""
+"""The arguments behind the value, for a handler without further arguments."""
 
 _NEXT: Final = next
 """Compiled, a builtin is looked up by its name each time, and a constant is not."""
 
 
 class Outcome:
-    """What a handler is called with, then what it returned or raised (``failed``)."""
+    """The arguments of a call, then its result or its exception (``failed``)."""
 
     __slots__ = ("failed", "further", "result", "value")
 
@@ -32,9 +32,9 @@ class Outcome:
 
 
 class LoopCalls:
-    """Calls of one handler on the loop, one after the other: ``begin``, and ``await`` the rest if it is not through.
+    """Calls of one handler on the loop, one after the other: ``begin``, then ``await`` an unfinished call.
 
-    ``within``: the context that each call's is a copy of. ``context``: the last call's.
+    ``within``: each call gets a copy of this context. ``context``: the last call's context.
     """
 
     __slots__ = ("_outcome", "_steps", "_waits_for", "context", "within")
@@ -46,7 +46,7 @@ class LoopCalls:
         self._waits_for: Any = None
 
     def begin(self, value: bytes | None, further: Sequence[Any]) -> bool:
-        """Call the handler with a value, which is decoded, and with what stands behind it; whether it is through.
+        """Call the handler with the decoded value and ``further`` arguments. Returns whether the call is finished.
 
         Raises nothing that the handler raises: see ``failed``.
         """
@@ -60,12 +60,12 @@ class LoopCalls:
         return False
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Wait until a call that was begun is through."""
+        """Wait until the call that was begun is finished."""
         waits_for, self._waits_for = self._waits_for, None
         return _rest(self.context, self._steps, self._outcome, waits_for)
 
     def failed(self) -> BaseException | None:
-        """What the last call raised; None: nothing. Says it once."""
+        """The exception of the last call; None: no exception. A second request returns None."""
         outcome = self._outcome
         failed = outcome.failed
         if failed is not None:
@@ -73,14 +73,14 @@ class LoopCalls:
         return failed
 
     def result(self) -> Any:
-        """What the last call returned. Says it once."""
+        """The result of the last call. A second request returns None."""
         outcome = self._outcome
         result = outcome.result
         outcome.result = None
         return result
 
     def end(self) -> None:
-        """Let go of what the last call had."""
+        """Let go of the last call's arguments and context."""
         outcome = self._outcome
         outcome.value, outcome.further = None, NOTHING
         self.context = self.within
@@ -89,19 +89,19 @@ class LoopCalls:
 def _steps(
     function: Callable[..., Any], decode: Callable[[bytes | None], Any], outcome: Outcome
 ) -> Generator[Any, None, None]:
-    """Calls, as often as it is asked for; the outcome itself behind each, before that what the handler waits for."""
+    """A generator of calls. Yields the futures that the handler waits for, then ``outcome`` at the end of each call."""
     while True:
         try:
             further = outcome.further
             if not further:
                 outcome.result = yield from function(decode(outcome.value)).__await__()
-            elif len(further) == 1:  # the usual case; to unpack them takes a while
+            elif len(further) == 1:  # the usual case; unpacking takes longer
                 outcome.result = yield from function(decode(outcome.value), further[0]).__await__()
             else:
                 outcome.result = yield from function(decode(outcome.value), *further).__await__()
         except GeneratorExit:
             raise
-        except BaseException as error:  # noqa: BLE001  # what it means is said where it is known whose it is
+        except BaseException as error:  # noqa: BLE001  # the caller judges the error, with the record at hand
             outcome.failed = error
         yield outcome
 
@@ -115,7 +115,7 @@ def _rest(
         except GeneratorExit:
             context.run(steps.close)
             raise
-        except BaseException as error:  # noqa: BLE001  # it is for the handler
+        except BaseException as error:  # noqa: BLE001  # the error is for the handler
             waits_for = context.run(steps.throw, error)
         else:
             waits_for = context.run(_NEXT, steps)

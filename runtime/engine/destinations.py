@@ -1,4 +1,4 @@
-"""What is known of the topics that are written to, and how it is looked up."""
+"""The topics that an application writes to, as described by the broker, and their look-up."""
 
 import asyncio
 from collections import defaultdict
@@ -18,14 +18,14 @@ from ..settings import Settings
 
 NO_PARTITIONERS: Final[Mapping[str, PartitionOfKey]] = MappingProxyType({})
 MISSING_MS: Final = 5_000
-"""So long a topic that is not there is asked for: one that was made just now may not be known to all brokers."""
+"""How long a missing topic is looked up again: some brokers may not know a topic that was created just now."""
 ASK_AGAIN_MS: Final = 250
 
 
 class Destinations:
-    """The topics that are written to. ``known``: by name; ``reserved``: our own logs, where no handler writes to.
+    """The topics that handlers write to. ``known``: by name. ``reserved``: keylanes' own logs, closed to handlers.
 
-    ``partitioners``: where the keys of a topic go, for those of which it is said.
+    ``partitioners``: the partition of a key, for topics with a declared partitioner.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class Destinations:
         self._sought: defaultdict[str, _Sought] = defaultdict(_Sought)
 
     def learn(self, description: TopicDescription) -> None:
-        """Know a topic from here on, as the broker describes it."""
+        """Add a topic to ``known`` by the broker's description."""
         partition_of = self.partitioners.get(description.name)
         self.known[description.name] = destination_of(description, self.settings.output_bytes_max, partition_of)
 
     async def look_up(self, topic: Any) -> None:
-        """Learn what a topic takes. Raises OutputRefused; the topic is looked for again the next time a record names
-        it. One record asks for all that name it meanwhile.
+        """Look a topic up and add the topic to ``known``; raises OutputRefused. The next record that names a missing
+        topic starts a new look-up. Records that name the same topic meanwhile share a look-up.
         """
         if topic in self.reserved:
             raise OutputRefused(f"topic {topic!r} is a log of this application")
@@ -81,8 +81,8 @@ class Destinations:
 
 @dataclass(eq=False, slots=True)
 class _Sought:
-    """A topic that is looked for. ``records``: those that wait for the answer; ``missing_s``: when it was found to be
-    missing last.
+    """A topic under look-up. ``records``: how many records wait for the answer. ``missing_s``: when the last look-up
+    found the topic missing.
     """
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -93,7 +93,7 @@ class _Sought:
 async def description_of(
     ask: Callable[[], Awaitable[Mapping[str, TopicDescription]]], topic: str, patience: Patience
 ) -> TopicDescription | None:
-    """What is said of a topic as soon as it is there; None: it was asked for for ``MISSING_MS``."""
+    """The description of a topic as soon as the topic exists; None: missing for ``MISSING_MS``."""
     for left in reversed(range(MISSING_MS // ASK_AGAIN_MS + 1)):
         found = await until_answered(ask, patience)
         if topic in found:
@@ -104,7 +104,7 @@ async def description_of(
 
 
 async def describe_output(broker: Broker, topic: str) -> dict[str, TopicDescription]:
-    """What a broker says of a topic that is to be written to; raises NotAuthorized with all that this needs."""
+    """A broker's description of a topic for outputs; raises NotAuthorized with all rights that outputs need."""
     try:
         return await broker.describe([topic])
     except NotAuthorized as error:

@@ -1,4 +1,4 @@
-"""One source partition while it runs."""
+"""A source partition in a running process."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -32,38 +32,38 @@ def _references_most(stores: "list[State[Any] | MapState[Any, Any]] | list[objec
 
 
 _NOT_KEPT: Final = _references_most([object()])
-"""So many references there are to a store that nobody else has; interpreters count differently."""
+"""The reference count of a store that no other code has; interpreters count differently."""
 
 
 CALLS_KEPT_MAX: Final = 1_000
-"""So many calls that have ended are kept to be used again: about as many as run at once."""
+"""At most so many ended calls are kept for reuse: about as many as run at once."""
 
 
 @dataclass(slots=True, eq=False)
 class PartitionRun:
-    """One source partition while it runs: its dispatch, its handler, and what its readers wait for."""
+    """A source partition in a running process: the dispatch, the handler, and the events that its readers wait for."""
 
     dispatch: PartitionDispatch
     handler: Handler
     place: SourcePlace
     state: PartitionState | None = None
-    """None: its handler asks for none."""
+    """None: the handler has no stores."""
     bindings: Bindings = ()
-    """What the handler is called with behind the value; None: the context."""
+    """The handler's arguments behind the value; None: the context."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
     lacks: asyncio.Event = field(default_factory=asyncio.Event)
-    """A worker lacks records and may have room for them: set by whoever brings that about."""
+    """A worker may have dropped records and room for them: set by the code that drops records or makes room."""
     is_codec_ours: bool = False
-    """Its codec looks at no context variables."""
+    """The codec is keylanes' own, and reads no context variables."""
     is_limited: bool = False
-    """Its handler says how many may run at once, or begin in a second."""
+    """The handler limits how many attempts run at once, or begin in a second."""
     has_lanes: bool = False
-    """Its handler runs in threads."""
+    """The handler runs in threads."""
     cut: tuple[int, ...] = ()
     """The bounds that the handler's declaration asks for."""
     function: Callable[..., Any] = field(init=False)
-    """What is called with a value."""
+    """The function to call with a value."""
     _spare: Attempt | None = None
     _calls: list[LoopCalls] = field(default_factory=list)
 
@@ -77,13 +77,13 @@ class PartitionRun:
         self.is_codec_ours = type(self.handler.codec) in (JsonCodec, MsgpackCodec)
 
     def scope(self, record: ConsumerRecord) -> Scope | None:
-        """What an attempt at a record sees of the state; None: its handler asks for none."""
+        """The scope of the state for an attempt at a record; None: the handler has no stores."""
         return None if self.state is None else Scope(self.state, record)
 
     def attempt(self, record: ConsumerRecord, cell: OverlayEntry | None = None) -> Attempt | None:
-        """What an attempt at a record of a handler that asks for nothing but stores sees of the state, and what
-        the handler is called with behind the value; None: it asks for no store. ``cell``: where the value of the key
-        is in its only store, when that was looked up.
+        """The scope for an attempt at a record, and the stores to call the handler with; for a handler without the
+        context. None: the handler has no stores. ``cell``: the cell of the record's key in the handler's only store,
+        where looked up before.
         """
         if self.state is None:
             return None
@@ -103,20 +103,20 @@ class PartitionRun:
         return spare
 
     def put_back(self, attempt: Attempt) -> None:
-        """An attempt has ended and was closed; it serves again, unless the handler keeps one of its stores somewhere:
-        that one has to go on saying that its attempt has ended.
+        """Put an ended, closed attempt back for reuse, unless the handler still refers to a store of the attempt: the
+        store has to go on raising ContextClosed.
         """
         if _references_most(attempt[1]) == _NOT_KEPT:
             self._spare = attempt
 
     def calls(self, within: Context) -> LoopCalls:
-        """What calls the handler on the loop, in copies of this context. Whoever has it gives it back with
+        """A ``LoopCalls`` for the handler, with copies of the context ``within``. The caller returns the object with
         ``put_back_calls``, unless a call did not come to its end.
         """
         return self._calls.pop() if self._calls else LoopCalls(self.function, self.handler.decode, within)
 
     def put_back_calls(self, calls: LoopCalls) -> None:
-        """Its last call is through."""
+        """Put a ``LoopCalls`` back for reuse; its last call is finished."""
         calls.end()
         if len(self._calls) < CALLS_KEPT_MAX:
             self._calls.append(calls)
@@ -128,7 +128,9 @@ class PartitionRun:
 
 
 def run_of(runs: Iterable[PartitionRun], place: tuple[str, int], app: str) -> PartitionRun:
-    """The run of a source partition of an application; raises ValueError when there is none."""
+    """The ``PartitionRun`` of a source partition; raises ValueError for a place that is no source of application
+    ``app``.
+    """
     for run in runs:
         if run.dispatch.place == place:
             return run

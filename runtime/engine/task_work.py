@@ -1,4 +1,4 @@
-"""What a task of the slots works on: workers one after the other, or a batch whose records run straight."""
+"""The work of a slots' task: workers one after the other, or a batch whose records run straight."""
 
 import asyncio
 import types
@@ -16,8 +16,8 @@ G = TypeVar("G", bound="TaskWork")
 
 
 class TaskWork:
-    """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend, the next
-    one last. They are ``parted`` when they waited for another one before, which did.
+    """A task's work: the running worker, and the workers that wait as long as its handler does not suspend, the next
+    last. ``parted``: these workers waited in another task before, whose handler suspended.
     """
 
     __slots__ = ("parted", "run", "waiting", "worker")
@@ -27,16 +27,16 @@ class TaskWork:
         self.worker: Worker | None = None
 
     def running(self) -> tuple[ConsumerRecord, float] | None:
-        """The record that runs, and since when."""
+        """The running record, and the time of its start."""
         worker = self.worker
         record = None if worker is None else worker.running
         return None if worker is None or record is None else (record, worker.started_s)
 
 
 class StraightBatch(TaskWork):
-    """A task's work: a batch whose records run in order of offsets as long as no handler suspends, each in the place of
-    its worker, which has nothing else to do. The first that suspends keeps the task, and the permit of a handler with a
-    limit, if it ``is_permitted``.
+    """A task's work: a batch whose records run in order of offsets as long as no handler suspends, each for its worker,
+    which is idle otherwise. The first record whose handler suspends keeps the task, and, if ``is_permitted``, the
+    permit of a handler with a limit.
     """
 
     __slots__ = (
@@ -56,24 +56,24 @@ class StraightBatch(TaskWork):
         self.is_permitted = False
 
     def running(self) -> tuple[ConsumerRecord, float] | None:
-        """The record that runs, and since when; of those that do not suspend, since the first of a stretch."""
+        """The running record, and its start; for records that do not suspend, the start of the first in a stretch."""
         record = self.record
         return super().running() if self.has_parted or record is None else (record, self.since_s)
 
     def end(self, at: int) -> None:
-        """The batch was handed over up to this index; the rest is for its reader."""
+        """End the batch, handed over up to index ``at``; the rest is for its reader."""
         if not self.through.done():  # a reader that was cancelled does not care
             self.through.set_result(at)
 
     def let_go(self) -> None:
-        """Go on without the batch: a task that stays with one worker for long must not hold the records of all."""
+        """Go on without the batch: a task that stays with one worker for long must not keep all records in memory."""
         self.batch = Batch(self.batch.source, (), self.batch.offset_next)
         self.route.records, self.route.cells = [], []
 
 
 @types.coroutine
 def driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
-    """Await the work, and tell when it suspends for the first time."""
+    """Await ``work``, and call ``on_suspended`` when the work suspends for the first time."""
     steps = work.__await__()
     try:
         waits_for = next(steps)
@@ -87,7 +87,7 @@ def driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], N
         except GeneratorExit:
             work.close()
             raise
-        except BaseException as error:  # noqa: BLE001  # it is the work's
+        except BaseException as error:  # noqa: BLE001  # the error is for the work
             try:
                 waits_for = work.throw(error)
             except StopIteration as ended:

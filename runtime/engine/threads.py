@@ -1,10 +1,10 @@
-"""Threads that run handlers which are no coroutines: each takes what waits, one call after the other.
+"""Threads that run sync handlers: each thread takes waiting calls, one after the other.
 
-To hand a call to a thread and back costs as much as a short handler, for Python's threads share one lock. So a thread
-that is at work takes the next call by itself, and the loop takes what is through in one go. How many are at work at
-once depends on what calls cost (``wanted``). Where they compute, and take no time else, one more thread gains nothing:
-it waits for the lock, and whoever has it is interrupted. Where they wait for something each has a thread, up to the
-limit. A thread that takes no call while some wait is not counted until its own is through.
+To hand a call to a thread and back costs as much as a short handler, for Python's threads share a lock. So a working
+thread takes the next call by itself, and the loop takes all finished calls in one go. How many threads work at once
+depends on the cost of calls (``threads_wanted``). Where calls only compute, one more thread gains nothing: the thread
+waits for the lock, and interrupts the thread with the lock. Where calls wait for something, each call has a thread, up
+to the limit. A thread that takes no call while calls wait is not counted until its own call is finished.
 """
 
 import asyncio
@@ -22,32 +22,33 @@ from ...errors import caused
 from ..partition.worker import Worker
 
 LONG_S: Final = 0.001
-"""Calls that take less are not worth a thread each."""
+"""Shorter calls are not worth a thread each."""
 SLICE_S: Final = 0.005
-"""So long a thread has the lock while others want it (``sys.getswitchinterval``)."""
+"""How long a thread has the lock while others want the lock (``sys.getswitchinterval``)."""
 WAITING: Final = 0.03
 WAITING_MOST: Final = 0.8
-"""Calls wait for something where more of them than this part, and three in each slice, stand still for ``LONG_S``: some
-of those that only compute do, too, when another thread has the lock. ``WAITING_MOST`` are enough in any case.
+"""Calls count as waiting for something where more than this part of the calls, and three more for each slice of
+computing, stand still for ``LONG_S``. Computing calls stand still, too, when another thread has the lock. The part
+``WAITING_MOST`` is enough in any case.
 """
 LOOK_S: Final = 0.002
-"""So long a call that is through waits for the loop at most, while a thread goes on with short ones."""
+"""How long at most a finished call waits for the loop, while a thread goes on with short calls."""
 TAKE_MOST: Final = 256
-"""So many calls that are through go on in one turn of the loop."""
+"""At most so many finished calls go on in one turn of the loop."""
 STANDS_STILL: Final = 3
-"""After so many looks in a row at which no call had been begun those at work are given up for lost, and another thread
-takes their place. At one look they may just have had no lock.
+"""After so many looks in a row without a new call, the working threads are given up for lost, and another thread takes
+their place. After a single look the threads may just have had no lock.
 """
 WEIGHT: Final = 1 / 16
-"""Of the newest call in the mean of what calls cost."""
+"""The weight of the newest call in the mean cost of calls."""
 PROCESSORS: Final = os.cpu_count() or 1
 BUSY: Final = 0.7
-"""Threads that compute for this part of the time of their calls, all taken together, are short of the processor."""
+"""The processor is short where all threads together compute for this part of their calls' time."""
 
 
 class CallCost:
-    """What a call costs in the mean: how long it takes, how long it computes, and the part of calls that stand still
-    for ``LONG_S``. Several threads count: what one of them overwrites is lost.
+    """The mean cost of a call: duration, processor time, and the part of calls that stand still for ``LONG_S``. Several
+    threads count at once: a count that another thread overwrites is lost.
     """
 
     __slots__ = ("cpu_s", "waiting", "wall_s")
@@ -56,14 +57,14 @@ class CallCost:
         self.wall_s, self.cpu_s, self.waiting = wall_s, cpu_s, waiting
 
     def count(self, wall_s: float, cpu_s: float) -> None:
-        """One more call."""
+        """Count a call."""
         self.wall_s += (wall_s - self.wall_s) * WEIGHT
         self.cpu_s += (cpu_s - self.cpu_s) * WEIGHT
         self.waiting += ((1.0 if wall_s - cpu_s >= LONG_S else 0.0) - self.waiting) * WEIGHT
 
 
 def threads_wanted(cost: CallCost, at_work: int, most: int, processors: int) -> int:
-    """How many threads should be at work at once, where calls cost so much while ``at_work`` threads were."""
+    """How many threads should work at once, by the cost of calls while ``at_work`` threads worked."""
     waits = cost.waiting > min(WAITING + 3 * cost.cpu_s / SLICE_S, WAITING_MOST)
     if waits and cost.cpu_s * at_work < BUSY * cost.wall_s:
         return most
@@ -71,7 +72,7 @@ def threads_wanted(cost: CallCost, at_work: int, most: int, processors: int) -> 
 
 
 class ThreadCall(ABC):
-    """A call that waits for a thread, runs or is through. ``seconds``: how long it ran."""
+    """A call that waits for a thread, runs or is finished. ``seconds``: how long the call ran."""
 
     __slots__ = ("arguments", "context", "failed", "function", "result", "seconds", "worker")
 
@@ -84,29 +85,29 @@ class ThreadCall(ABC):
         self.seconds = 0.0
 
     def is_awaited(self) -> bool:
-        """Whether somebody still wants it. Threads ask, too."""
+        """Whether the result is still wanted. Threads call this, too."""
         return True
 
     def make(self, now_s: Callable[[], float]) -> None:
-        """Make the call, in this thread."""
+        """Make the call, in the current thread."""
         worker = self.worker
-        worker.started_s = began_s = now_s()  # its wait for a thread is not the handler's time
+        worker.started_s = began_s = now_s()  # the wait for a thread is not the handler's time
         try:
             self.result = self.context.run(self.function, *self.arguments)
-        except StopIteration as error:  # no coroutine can raise it
+        except StopIteration as error:  # no coroutine can raise StopIteration
             self.failed = caused(RuntimeError("the handler raised StopIteration"), error)
-        except BaseException as error:  # noqa: BLE001  # it is raised where the call is awaited
+        except BaseException as error:  # noqa: BLE001  # raised again where the call is awaited
             self.failed = error
         self.seconds = now_s() - began_s
         worker.started_s = math.inf
 
     @abstractmethod
     def end(self) -> None:
-        """It is through: go on, on the loop."""
+        """Go on after the finished call, on the loop."""
 
 
 class AwaitedCall(ThreadCall):
-    """A call that a task waits for."""
+    """A call with a waiting task."""
 
     __slots__ = ("future",)
 
@@ -122,19 +123,19 @@ class AwaitedCall(ThreadCall):
 
     def end(self) -> None:
         """See ThreadCall."""
-        if not self.future.done():  # nobody was cancelled who waits for it
+        if not self.future.done():  # else the waiting task was cancelled
             self.future.set_result(None)
 
     async def through(self, clock: Callable[[], float]) -> None:
-        """Wait for it. The worker's record is as one that has come to its end just now."""
+        """Wait for the call. Afterwards the worker's record counts as finished just now."""
         await self.future
         self.worker.started_s = clock() - self.seconds
 
 
 class HandlerThreads:
-    """At most ``most`` threads, of one loop, which makes them: in the simulation a call is made where it is begun. None
-    keeps a process alive: a handler may never return. ``now_s``: the loop's time, also when another thread asks;
-    ``cpu_s``: the processor time of the thread that asks.
+    """At most ``most`` threads of one loop. The loop makes the threads: in the simulation a call is made where it is
+    begun. No thread keeps a process alive: a handler may never return. ``now_s``: the loop's time, for any thread;
+    ``cpu_s``: the processor time of the calling thread.
     """
 
     def __init__(self, most: int, name: str, now_s: Callable[[], float], cpu_s: Callable[[], float]) -> None:
@@ -144,26 +145,26 @@ class HandlerThreads:
         self._waiting: deque[ThreadCall] = deque()
         self._through: deque[ThreadCall] = deque()
         self._making: dict[int, ThreadCall] = {}
-        """What each thread is at."""
+        """The call that each thread makes."""
         self._guard = Lock()
-        """Over the next three, and over whether there is something to do for one that stops."""
+        """Guards the next three fields, and a stopping thread's look for waiting calls."""
         self._at_work = self._lost = 0
-        """Threads; those that were at work when nothing went on are lost until their calls are through."""
+        """Working threads, and threads given up for lost until their calls are finished."""
         self._generation = 0
-        """So often threads were given up for lost."""
+        """How often threads were given up for lost."""
         self._is_closed = False
         self._wanted = most
         self._cost = CallCost(0.0, 0.0, 1.0)
         self._begun = self._seen = 0
-        """Calls that were begun, about, and how many were when it was looked last."""
+        """About how many calls were begun, now and at the last look."""
         self._stood_still = 0
-        """At so many looks in a row none had been begun."""
+        """The number of looks in a row without a new call."""
         self._last = 0
-        """The thread that was through with a call last."""
+        """The thread that finished a call last."""
         self._is_told = self._is_looking = False
 
     def begin(self, call: ThreadCall) -> None:
-        """Have a call made; it goes on (``end``) when it is through. Raises RuntimeError after ``close``."""
+        """Have a call made; the loop calls ``end`` of the finished call. Raises RuntimeError after ``close``."""
         if self._is_closed:
             raise RuntimeError("these threads were closed")
         with self._guard:
@@ -177,11 +178,11 @@ class HandlerThreads:
             self._loop.call_later(LOOK_S, self._look)
 
     def making(self) -> list[ThreadCall]:
-        """The calls that threads are at. May be called from any thread."""
-        return list(self._making.values())  # at one stroke
+        """The calls that threads make now. May be called from any thread."""
+        return list(self._making.values())  # a single step for the interpreter
 
     def close(self) -> None:
-        """Begin no more calls. Nobody waits for those that are being made."""
+        """Begin no more calls. Nothing waits for calls under way."""
         self._is_closed = True
         self._waiting.clear()
         self._threads.shutdown()
@@ -189,9 +190,9 @@ class HandlerThreads:
     # --- on the loop -------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """What is through; and whether those that wait, wait for threads that take none."""
+        """Take finished calls; give working threads up for lost when calls wait and no thread takes a call."""
         self._take()
-        if self._is_closed or not self._waiting:  # what is left is told when it is through
+        if self._is_closed or not self._waiting:  # a thread tells the loop when its call is finished
             self._is_looking = False
             return
         begun = self._begun
@@ -211,7 +212,7 @@ class HandlerThreads:
         self._take()
 
     def _take(self) -> None:
-        """Have calls go on that are through: those that are there now, for each may begin another one."""
+        """End finished calls: only the calls there are now, for each end may begin another call."""
         through = self._through
         for _ in range(min(len(through), TAKE_MOST)):
             through.popleft().end()
@@ -222,7 +223,7 @@ class HandlerThreads:
     # --- in a thread -------------------------------------------------------------------------------------------------
 
     def _work(self, generation: int) -> None:
-        """Make calls as long as there are any, and this thread should."""
+        """Make calls as long as calls wait and the thread is wanted."""
         waiting, making, thread, is_alone = self._waiting, self._making, get_ident(), True
         while True:
             if generation != self._generation:
@@ -236,7 +237,7 @@ class HandlerThreads:
                 return
             try:
                 call = waiting.popleft()
-            except IndexError:  # another thread has taken it
+            except IndexError:  # another thread has taken the call
                 continue
             self._begun += 1
             if call.is_awaited():
@@ -247,7 +248,7 @@ class HandlerThreads:
                 self._has_cost(call.seconds, self._cpu_s() - cpu_s)
                 is_alone, self._last = self._last in (0, thread), thread
             self._through.append(call)
-            del call  # it holds a record
+            del call  # the call refers to a record
             if (self._wanted > 1 or not waiting) and not self._is_told:
                 self._is_told = True
                 try:
@@ -256,7 +257,7 @@ class HandlerThreads:
                     return
 
     def _rests(self, is_alone: bool) -> bool:
-        """Whether a thread stops: there is nothing to do, or too many are at work, and others that get on with it."""
+        """Whether a thread stops: no call waits, or too many threads work and others go on."""
         is_too_much = self._at_work > self._wanted and not is_alone
         if self._waiting and not is_too_much:
             return False
