@@ -1,15 +1,15 @@
-"""Hot ranges are split and cold ones merged back while the process runs: looks, decides by policy.py, asks.
+"""Split hot ranges and merge cold ranges back while the process runs: look, decide by policy.py, ask with wishes.
 
-When the windows of a partition's workers were closed (windows.py), the policy says what is to be done about them, and
-the commit cycle does it between two transactions. While something that was asked for is under way, nothing more is
-asked of that partition: the policy sees the workers as they are, never as they are about to be.
+After the windows of a partition's workers were closed (windows.py), the policy decides on splits and merges, and the
+commit cycle makes the changes between two transactions. While a wish for a partition is open, the partition gets no
+further wish: the policy sees the workers as they are, never as they are about to be.
 
-A partition that was declared with one worker keeps it: whoever declares that wants one record at a time. Of one that is
-shared with other members as many workers are made here as its part of the points allows. While the loop's thread has no
-time left, only workers are split that have far more to do than others.
+A partition declared with one worker keeps one worker: the declaration asks for one record at a time. In a partition
+with other members, the number of workers here is limited by this process's part of the points. While the loop's thread
+has no time left, only workers with a far higher demand than others are split.
 
-A worker's histogram begins with the records that wait for it. When they are many they are enough to say at once where
-it is to be cut: else a hot range would stay a bottleneck for one interval more.
+A worker's histogram begins with its waiting records. Many waiting records are enough to choose the cut at once:
+otherwise a hot range would stay a bottleneck for another interval.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ from .reshaping import Reshaping
 logger = logging.getLogger("keylanes")
 
 SAY_LOOKS = 3
-"""A hot key is said when it was hot in so many looks one after the other: while splits go on, many are for a moment."""
+"""A hot key is logged when hot in so many looks in a row: while splits go on, many keys are hot for a moment."""
 
 SATURATED_SHARE = 0.9
-"""A thread that had so much of an interval on a processor has no time left."""
+"""A thread with so large a part of an interval on a processor has no time left."""
 
 SATURATED_DEMAND = 1.5
-"""When it has none, only workers with so many times the demand of an average one are split."""
+"""When the loop's thread has no time left, only workers with so many times the average demand are split."""
 
 SAID_LOOKS = 600
-"""One that was not hot for so many looks is said again."""
+"""A key that was not hot for so many looks is logged again."""
 
 
 class Balance:
-    """Who is split and merged for what it costs: looks at the windows of all partitions."""
+    """Splits and merges workers by their costs: looks at the windows of all partitions."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Balance:
         """The loop's thread had no time left in the last interval. ``cpu_s``: its processor time so far, in seconds."""
         self.looks = 0
         self.calm_looks = 0
-        """For so many looks no worker was busy and nothing was asked for."""
+        """The number of looks in a row without a busy worker and without a wish."""
         self.splits = 0
         self.merges = 0
         self._hot: dict[PartitionRun, dict[HotKey, int]] = {}
@@ -73,11 +73,11 @@ class Balance:
 
     @property
     def hot_keys(self) -> list[HotKey]:
-        """The keys that are the bottleneck of their partition, as of the last look."""
+        """The keys that are a bottleneck of their partition, as of the last look."""
         return [key for run in self.runs for key in self._hot.get(run, ())]
 
     def next_look(self) -> None:
-        """The partitions are looked at once more."""
+        """Begin another look at all partitions."""
         began_s, began_cpu_s = self._began
         self._began = now_s, now_cpu_s = asyncio.get_running_loop().time(), self.cpu_s()
         self.is_saturated = now_cpu_s - began_cpu_s >= SATURATED_SHARE * (now_s - began_s)
@@ -86,14 +86,14 @@ class Balance:
         self._said = {key: look for key, look in self._said.items() if look > self.looks - SAID_LOOKS}
 
     def stop(self) -> None:
-        """Ask for nothing more. What was asked for and has not begun is not done."""
+        """Ask for no more changes, and cancel wishes that have not begun."""
         self._is_stopped = True
         for asked in self._asked.values():
             for settled in list(asked):
                 settled.cancel()
 
     async def look(self, run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad]) -> None:
-        """Ask for what the policy decides about workers whose windows were closed just now."""
+        """Ask for the policy's splits and merges of workers whose windows were closed just now."""
         if run.handler.parallelising_factor == 1:
             return
         if any(load.busy for load in loads):
@@ -111,8 +111,8 @@ class Balance:
             self._carry_out(run, workers, decisions)
 
     def _workers_max(self, run: PartitionRun, workers: Sequence[Worker]) -> int:
-        """How many workers splits may make here: of those of the whole partition the share of the points that are held
-        here, and one for each cell of the declared cut.
+        """The limit of workers for splits here: the partition's limit times this process's part of the points, and at
+        least one worker for each range of the declared cut here.
         """
         cut = run.cut
         cells = {bisect_right(cut, worker.first) for worker in workers}
@@ -150,7 +150,7 @@ class Balance:
         done: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """Ask. What is refused, because the range is being given up or does not become level, is looked at again."""
+        """Hand in a wish. A later look decides anew after a refusal: the range leaves, or its workers did not meet."""
         asked = self._asked.setdefault(run, set())
 
         def answered(settled: "asyncio.Future[None]") -> None:
@@ -192,14 +192,14 @@ class Balance:
 
 
 def _key_at(worker: Worker, point: int) -> bytes | None:
-    """Whose point it is, as far as a record of it is at hand."""
+    """The key of a point, if the worker's running or waiting records have a record of the point."""
     running = () if worker.running is None else (worker.running,)
     keys = (record.key for record in chain(running, islice(worker.queue, SEEDS_MAX)))
     return next((key for key in keys if key is not None and point_of_key(key) == point), None)
 
 
 def _watch(run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad], numbers: Container[int]) -> None:
-    """Keep histograms of these workers and of no others; what waits may say at once where a new one's load lies."""
+    """Keep histograms of the workers ``numbers`` only. Many waiting records give a new histogram's load at once."""
     for i, worker in enumerate(workers):
         if worker.number not in numbers:
             worker.load.unwatch()
@@ -208,6 +208,6 @@ def _watch(run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad]
 
 
 def _unsettle(workers: Sequence[Worker]) -> None:
-    """They count as busy for a while: whoever is held in vain again and again would serve its keys late."""
+    """Count workers of a refused merge as busy for a while: repeated holds in vain would delay their keys."""
     for worker in workers:
         worker.load.average = FULL

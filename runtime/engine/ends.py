@@ -1,14 +1,15 @@
-"""PURE. When an application is level with its sources, also where it writes to some of them itself.
+"""PURE. When an application is caught up with its sources, also where the application writes to some sources itself.
 
-A source that only others write to ends where it ended at the start. A source that the application itself writes to (a
-handler's ``to`` is another handler's topic) ends where everything upstream of it, done to its end, has left it: it is
-*pinned anew* as soon as all of that is level. So records that others go on sending keep nobody from coming to an end.
+A source that only others write to ends at its high watermark of the start. A source that the application writes to (a
+handler's ``to`` is another handler's topic) ends where all sources upstream, processed to their ends, have left it. The
+source is *pinned anew* as soon as all sources upstream are caught up. So records that others go on sending do not delay
+the end of a run.
 
-Topics that write to each other in a circle are upstream of themselves: what they make of their own records never ends.
-They are judged together, and pinned anew only for what lies upstream of all of them.
+Topics that write to each other in a circle are upstream of themselves: outputs of their own records never end. The
+topics of a circle are judged together, and pinned anew only for sources upstream of the whole circle.
 
-Order matters: first look at the edges, then ask the broker for the watermarks of ``to_pin``, then ``pin``. A write that
-no handler declares has to be told by ``discover`` before the edge of its record is committed.
+Order matters: first look at the edges, then ask the broker for the watermarks of ``to_pin``, then ``pin``. The caller
+reports a write that no handler declares with ``discover``, before the edge of the record is committed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,16 +20,16 @@ from ...brokers.protocol import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _SourceCircle:
-    """Sources that are judged together: one, or some that write to each other in a circle; and who writes to them."""
+    """Sources judged together: a single source, or a circle of sources that write to each other; and their upstream."""
 
     topics: frozenset[str]
     upstream: frozenset[str]
 
 
 class Ends:
-    """``ends``: the high watermarks of all source partitions at the start.
+    """The ends of all source partitions. ``ends``: the high watermarks at the start.
 
-    ``writes``: (source topic, destination topic) as handlers declare them, dead letters too; destinations that are no
+    ``writes``: (source topic, destination topic) as declared by handlers, dead letters too; destinations that are no
     sources don't matter.
     """
 
@@ -41,15 +42,15 @@ class Ends:
                 self._writes[source].add(destination)
         self._groups = _groups(self._writes)
         self._pinned: set[str] = set()
-        """Pinned when all their upstream was level."""
+        """Topics that were pinned after all their upstream was caught up."""
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
-        """The end of each source partition as it is known now."""
+        """The end of each source partition, as known now."""
         return self._ends
 
     def discover(self, source: str, destination: str) -> bool:
-        """A handler of ``source`` wrote to ``destination``; True when that was not known and matters."""
+        """Report that a handler of ``source`` wrote to ``destination``; True when the write is new and matters."""
         if source not in self._topics or destination not in self._topics or destination in self._writes[source]:
             return False
         self._writes[source].add(destination)
@@ -58,14 +59,14 @@ class Ends:
         return True
 
     def is_level(self, edges: Mapping[TopicPartition, int]) -> bool:
-        """Whether everything up to the ends is committed, and the ends are final. ``edges``: the least of each source
-        partition; one that is missing is not level.
+        """Whether everything up to the ends is committed, and the ends are final. ``edges``: the least edge of each
+        source partition; a missing partition is not caught up.
         """
         reached = self._reached(edges)
         return all(self._is_final(group) and group.topics <= reached for group in self._groups)
 
     def to_pin(self, edges: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """The source partitions whose high watermarks are to be taken now, for ``pin``; in order of names."""
+        """The source partitions whose high watermarks ``pin`` needs now, in order of names."""
         reached = self._reached(edges)
         level: set[str] = set()
         wanted: set[str] = set()
@@ -79,7 +80,7 @@ class Ends:
         return sorted(source for source in self._ends if source.topic in wanted)
 
     def pin(self, ends: Mapping[TopicPartition, int]) -> None:
-        """The high watermarks of what ``to_pin`` named, taken after that."""
+        """Pin the partitions of ``to_pin`` at ``ends``, high watermarks read after the call of ``to_pin``."""
         for source, end in ends.items():
             self._pinned.add(source.topic)
             self._ends[source] = max(self._ends[source], end)
@@ -89,12 +90,12 @@ class Ends:
         return self._topics - behind
 
     def _is_final(self, group: _SourceCircle) -> bool:
-        """Whether the ends of a group stay as they are."""
+        """Whether the ends of a group are final."""
         return not group.upstream or group.topics <= self._pinned
 
 
 def _groups(writes: Mapping[str, Iterable[str]]) -> list[_SourceCircle]:
-    """The sources by groups, those upstream first."""
+    """The sources in groups; upstream groups come first."""
     reach = {topic: _downstream(topic, writes) for topic in writes}
     found: list[_SourceCircle] = []
     for topic in sorted(writes):
@@ -102,12 +103,12 @@ def _groups(writes: Mapping[str, Iterable[str]]) -> list[_SourceCircle]:
         if topic == min(circle):
             upstream = frozenset(other for other in writes if topic in reach[other]) - circle
             found.append(_SourceCircle(circle, upstream))
-    # Whatever is upstream of a group has less upstream than the group itself.
+    # A group upstream of another group has less upstream than the other group.
     return sorted(found, key=lambda group: (len(group.upstream), min(group.topics)))
 
 
 def _downstream(topic: str, writes: Mapping[str, Iterable[str]]) -> set[str]:
-    """The sources that come behind a topic; with itself when it is in a circle."""
+    """The sources downstream of a topic; a topic in a circle is downstream of itself."""
     found: set[str] = set()
     todo = list(writes[topic])
     while todo:

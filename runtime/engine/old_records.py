@@ -1,4 +1,4 @@
-"""Records that are older than their outputs may become."""
+"""A warning of records older than the retention time of their outputs."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -14,8 +14,8 @@ logger = logging.getLogger("keylanes")
 
 
 class OldRecords:
-    """Warns once for each source topic whose outputs retention would delete at once. ``known``: topics that are written
-    to; ``wall_ms``: the time of the clock.
+    """Warns once for each source topic whose outputs retention would delete at once. ``known``: destinations by topic.
+    ``wall_ms``: the time of the clock.
     """
 
     def __init__(self, known: Mapping[str, Destination], wall_ms: Callable[[], int]) -> None:
@@ -23,7 +23,7 @@ class OldRecords:
         self._told: set[str] = set()
 
     def look(self, run: PartitionRun, first: ConsumerRecord) -> None:
-        """Look at the first record that is read of a partition."""
+        """Look at the first record read from a partition."""
         handler, topic = run.handler, run.dispatch.topic
         destination = self._known.get(handler.to or "")
         if destination is None or destination.retention_ms is None or not handler.keeps_time or topic in self._told:

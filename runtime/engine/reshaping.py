@@ -1,7 +1,6 @@
-"""Has ranges change while the process runs: the host of partition/reshape.py.
+"""Changes of ranges while the process runs: the host of partition/reshape.py.
 
-It keeps who waits for which wish, starts the workers that may run again, and gives what changed to the generation that
-is taken next.
+The host keeps the caller's future of each wish, starts workers that may run again, and gives changes to a generation.
 """
 
 import asyncio
@@ -20,15 +19,15 @@ from .partition_run import PartitionRun
 from .slots import Slots
 
 HOLD_BACK_MS: Final = 20
-"""For so long a release waits for records that run, and an ordinary commit with it. What comes to its end later is
-released by itself, at most so often.
+"""How long a release waits for running records; an ordinary commit waits with the release. Workers whose records finish
+later are released by commits of their own, with at least this time between two commits.
 """
 
 
 class Reshaping:
-    """What is changing, over all partitions of this process. ``runs``: these, also those that are added later.
+    """The changes of all partitions of this process. ``runs``: the partitions; the list grows and shrinks later.
 
-    ``on_released`` is called when something of a release is committed.
+    ``on_released`` is called when a part of a release is committed.
     """
 
     def __init__(self, runs: Sequence[PartitionRun], slots: Slots, settings: Settings) -> None:
@@ -37,12 +36,12 @@ class Reshaping:
         self.on_released: Callable[[], None] = _nobody
         self._waiting: dict[Wish, asyncio.Future[None]] = {}
         self._asked_s: dict[Wish, float] = {}
-        """When each release was asked for."""
+        """The time of each release's wish, in seconds."""
 
     def ask(self, wish: Wish) -> "asyncio.Future[None]":
-        """Have a wish fulfilled; the result is there when that is committed, ValueError when it is refused.
+        """Hand in a wish. The future ends with the commit of the wish's changes, or with ValueError for a refusal.
 
-        Raises ValueError when it is refused at once.
+        Raises ValueError for a wish that is refused at once.
         """
         self.wishes.ask(wish)
         loop = asyncio.get_running_loop()
@@ -53,7 +52,7 @@ class Reshaping:
         return settled
 
     def withdraw(self, wish: ReleaseWish) -> None:
-        """What is left of a release goes on at once."""
+        """Withdraw a release: workers that are not released yet go on at once."""
         self.wishes.withdraw(wish)
         self._asked_s.pop(wish, None)
         self._waiting.pop(wish).cancel()
@@ -67,14 +66,14 @@ class Reshaping:
         within: Iterable[KeyRange],
         wanted: Sequence[int],
     ) -> None:
-        """Workers for ranges of a grant, at once; see ``Wishes.take_up``. Their state is whole."""
+        """Add workers for ranges of a grant at once; see ``Wishes.take_up``. The ranges' state has to be complete."""
         self.wishes.take_up(dispatch, epoch, part, within, wanted)
         share_buffer(self.runs, self.settings.buffer_bytes_max)
 
-    # --- what is given up --------------------------------------------------------------------------------------------
+    # --- releases ----------------------------------------------------------------------------------------------------
 
     def is_fresh(self, now: float) -> bool:
-        """Whether a release was asked for a moment ago, and a record of it runs that may soon have come to its end."""
+        """Whether a release began less than ``HOLD_BACK_MS`` ago and a record of the release still runs."""
         since = now - HOLD_BACK_MS / 1000
         return any(
             worker.running is not None
@@ -84,7 +83,7 @@ class Reshaping:
         )
 
     def has_idle(self, dispatch: PartitionDispatch | None = None) -> bool:
-        """Whether something that is being given up, of a partition or of any, runs nothing: it can go."""
+        """Whether a release, of a partition or of any (None), has a worker that runs nothing and can be released."""
         wishes = self.wishes
         return any(wishes.has_idle(wish) for wish in wishes.leaving if dispatch in (None, wish.dispatch))
 
@@ -92,14 +91,14 @@ class Reshaping:
         """Whether a worker is being given up."""
         return any(worker in leaving.workers for leaving in self.wishes.leaving.values())
 
-    # --- what the commit cycle does ----------------------------------------------------------------------------------
+    # --- steps of the commit cycle -----------------------------------------------------------------------------------
 
     def opened(self) -> tuple[list[Change], list[tuple[Worker, int]]]:
-        """What the generation begins with that is about to be taken."""
+        """Take the opening of the next generation, and the workers that the opening's splits made."""
         return self.wishes.opened()
 
     def change(self, generation: Generation, now: float) -> None:
-        """Release what is through, merge what is level, split: all written with this generation."""
+        """Release finished workers, merge neighbours with one edge, split: all written with ``generation``."""
         self._withdraw(self.wishes.splitting)
         reshaped = self.wishes.change(now)
         generation.add(reshaped.changes, reshaped.heirs)
@@ -108,48 +107,48 @@ class Reshaping:
             self._activate(dispatch, workers)
 
     def begin_holds(self, now: float) -> None:
-        """Hold neighbours that shall become one, a bounded time each."""
+        """Begin holds on neighbours to be merged, for a bounded time each."""
         self._withdraw(self.wishes.merging)
         self._refuse(self.wishes.begin_holds(now))
 
     def settle(self) -> None:
-        """The generation was committed, and with it what was asked for."""
+        """Settle the wishes fulfilled in the generation that was just committed."""
         has_released = bool(self.wishes.going)
         for wish in self.wishes.settle():
             settled = self._waiting.pop(wish)
             self._asked_s.pop(wish, None)
             if not settled.done():
                 settled.set_result(None)
-            # What was held for it, and was cut off from it, goes on: nobody else may come to hand it a record.
+            # Workers made by the merge or carve have records queued and no task. Perhaps no new record starts them.
             self._activate(wish.dispatch, wish.dispatch.runnable())
         if has_released:
             self.on_released()
 
     def end(self) -> None:
-        """Of what was asked for only what is given up still comes about."""
+        """Cancel all wishes but releases."""
         for wish, settled in self._waiting.items():
             if not isinstance(wish, ReleaseWish):
                 settled.cancel()
 
     def close(self) -> None:
-        """Nothing more will be settled."""
+        """Cancel all wishes: no commit comes any more."""
         for settled in self._waiting.values():
             settled.cancel()
 
     def _activate(self, dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
-        for run in self.runs:  # none: it has just ended
+        for run in self.runs:  # the dispatch is in no run when its run has just ended
             if run.dispatch is dispatch:
                 self.slots.activate(run, workers)
 
     def _withdraw(self, wishes: Iterable[Wish]) -> None:
-        """Those among them that nobody waits for any more."""
+        """Withdraw the wishes whose callers have cancelled."""
         for wish in list(wishes):
             if self._waiting[wish].done():
                 self.wishes.withdraw(wish)
                 del self._waiting[wish]
 
     def _refuse(self, reshaped: Reshaped) -> None:
-        """Answer with a ValueError, unless nobody waits any more."""
+        """Answer refused wishes with a ValueError, unless the caller has cancelled."""
         for wish, why in reshaped.refused:
             settled = self._waiting.pop(wish)
             if not settled.done():
@@ -157,7 +156,7 @@ class Reshaping:
 
 
 def share_buffer(runs: Sequence[PartitionRun], bytes_max: int) -> None:
-    """What all queues together may hold, in equal parts for the workers there are: those still to be merged, too."""
+    """Divide the bytes of all queues equally among all workers; workers that will be merged count, too."""
     workers = sum(len(run.dispatch.workers) for run in runs)
     for run in runs:
         run.dispatch.quota_bytes = max(1, bytes_max // max(1, workers))
@@ -165,4 +164,4 @@ def share_buffer(runs: Sequence[PartitionRun], bytes_max: int) -> None:
 
 
 def _nobody() -> None:
-    """Nobody hears it."""
+    """The default of ``on_released``: does nothing."""

@@ -1,4 +1,4 @@
-"""The work of a slots' task: workers one after the other, or a batch whose records run straight."""
+"""The work of a slots' task: workers one after the other, or a batch with records that run straight."""
 
 import asyncio
 import types
@@ -17,7 +17,7 @@ G = TypeVar("G", bound="TaskWork")
 
 class TaskWork:
     """A task's work: the running worker, and the workers that wait as long as its handler does not suspend, the next
-    last. ``parted``: these workers waited in another task before, whose handler suspended.
+    last. ``parted``: the waiting workers come from another task, after its handler suspended.
     """
 
     __slots__ = ("parted", "run", "waiting", "worker")
@@ -34,9 +34,9 @@ class TaskWork:
 
 
 class StraightBatch(TaskWork):
-    """A task's work: a batch whose records run in order of offsets as long as no handler suspends, each for its worker,
-    which is idle otherwise. The first record whose handler suspends keeps the task, and, if ``is_permitted``, the
-    permit of a handler with a limit.
+    """A task's work: a batch with records run in order of offsets as long as no handler suspends, each for its idle
+    worker. The first record with a suspended handler keeps the task, and, if ``is_permitted``, the permit of a handler
+    with a limit.
     """
 
     __slots__ = (

@@ -1,10 +1,10 @@
-"""Whose turn it is, where a handler says how many of its records may run at once (``max_in_flight``), or how many
-attempts may begin in a second (``rate_per_s``).
+"""Turns of workers, where a handler limits how many of its records run at once (``max_in_flight``), or how many
+attempts begin in a second (``rate_per_s``).
 
-A worker takes a permit before it begins a record, and stands in line, without a task, where there is none. When others
-wait it gives way behind each record. A record that is tried again lets go of its permit between two attempts. Records
-that run straight from their batch run one after the other, so a stretch of them has one permit; the record that
-suspends keeps it. Where there is a rate each attempt has a permit of its own, and none runs straight.
+A worker takes a permit before a record begins. Without a free permit the worker waits in line, without a task. While
+others wait, a worker gives its permit back behind each record. A record lets go of its permit between two attempts.
+Records that run straight from their batch run one after the other, and share a permit; the record with a suspended
+handler keeps the permit. Where there is a rate, each attempt has a permit of its own, and no record runs straight.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Waiting: TypeAlias = tuple[PartitionRun, Worker]
 
 @dataclass(slots=True, eq=False)
 class _Limit:
-    """Of one handler. ``due``: the next look at those that wait for the pace."""
+    """The limit of one handler. ``due``: the timer of the next look at workers that wait for the pace."""
 
     permits: Permits[Waiting]
     due: asyncio.TimerHandle | None = None
@@ -32,19 +32,19 @@ class _Limit:
 
 @dataclass(slots=True)
 class Turns:
-    """The permits of all handlers that have a limit. ``start`` has workers begin that were in line."""
+    """The permits of all handlers with a limit. ``start`` starts workers that were in line."""
 
     start: Callable[[PartitionRun, Iterable[Worker]], None] | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _limits: dict[str, _Limit] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
-    """So many attempts may begin in a second in this process, by topic."""
+    """How many attempts may begin in a second in this process, by topic."""
     _resuming: dict[Worker, "asyncio.Future[None]"] = field(default_factory=dict)
-    """Workers whose record waits for its next attempt."""
+    """Workers whose record waits for a permit for its next attempt."""
 
     @property
     def resuming(self) -> int:
-        """How many records that are tried again wait for a permit."""
+        """How many records wait for a permit for their next attempt."""
         return len(self._resuming)
 
     def rates(self) -> dict[str, float]:
@@ -52,8 +52,8 @@ class Turns:
         return dict(self._rates)
 
     def set_rate(self, topic: str, per_s: float) -> None:
-        """So many attempts may begin in a second, in this process, at the records of a topic whose rate is limited;
-        before this is called, none.
+        """Set how many attempts may begin in a second in this process, at the records of a topic with a limited rate;
+        before the first call, no attempt begins.
         """
         self._rates[topic] = per_s
         limit = self._limits.get(topic)
@@ -62,7 +62,7 @@ class Turns:
             self._serve(limit)
 
     def may_begin(self, run: PartitionRun, worker: Worker) -> bool:
-        """Whether a worker of a handler with a limit may begin its next record. False: it is in line."""
+        """Whether a worker of a handler with a limit may begin its next record. False: the worker waits in line."""
         if not worker.has_next():
             return True
         permits = self._limit_of(run).permits
@@ -75,22 +75,22 @@ class Turns:
         return True
 
     def give_back(self, run: PartitionRun, worker: Worker) -> None:
-        """Let go of a worker's permit, if it has one."""
+        """Give a worker's permit back, if any."""
         if worker.permit != PERMIT_NONE:
             is_unused, worker.permit = worker.permit == PERMIT_NEW, PERMIT_NONE
             self._give_back(self._limit_of(run), is_unused=is_unused)
 
     def begin_stretch(self, run: PartitionRun) -> bool:
-        """Take a permit for records that run straight; False: there is none."""
+        """Take a permit for records that run straight; False: no permit is free, or the handler has a rate."""
         permits = self._limit_of(run).permits
         return permits.pace is None and permits.take()
 
     def end_stretch(self, run: PartitionRun) -> None:
-        """Give back a permit; who is next goes on."""
+        """Give back the permit of records that ran straight; the next worker in line goes on."""
         self._give_back(self._limit_of(run), is_unused=False)
 
     async def resume(self, run: PartitionRun, worker: Worker) -> None:
-        """Wait for a permit for another attempt at the record that the worker runs."""
+        """Wait for a permit for another attempt at the worker's running record."""
         if not run.is_limited or worker.permit != PERMIT_NONE:
             return
         if self._take(run):
@@ -108,7 +108,7 @@ class Turns:
         worker.permit = PERMIT_USED
 
     def close(self) -> None:
-        """Nobody begins any more."""
+        """Cancel the timers: no waiting worker begins any more by the pace."""
         for limit in self._limits.values():
             if limit.due is not None:
                 limit.due.cancel()
@@ -127,12 +127,12 @@ class Turns:
             self._serve(limit)
 
     def _serve(self, limit: _Limit) -> None:
-        """Whoever is next goes on, as long as there are permits; when there is one by the pace, it is looked again."""
+        """Serve the line as long as permits are free; set a timer for the next permit by the pace."""
         now_s = self._loop.time()
         while (found := limit.permits.serve(now_s)) is not None:
             run, worker = found
             resumed = self._resuming.pop(worker, None)
-            if resumed is not None and resumed.done():  # it was cancelled, and is about to say so
+            if resumed is not None and resumed.done():  # the waiting attempt was cancelled
                 limit.permits.give_back(is_unused=True)
                 continue
             worker.permit = PERMIT_NEW

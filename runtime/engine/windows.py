@@ -1,10 +1,11 @@
-"""What the workers of all partitions cost: in every interval the window of each worker is closed, of all partitions.
+"""The costs of all partitions' workers: every interval closes the window of each worker.
 
-Who looks at the workers (balance.py) gets each window as it is closed. The costs are also summed up by cells of the
-declared cut, until they are taken (load_report.py): a cell is the unit in which points go from member to member. A
-worker lies in one; the cost of one that does not is shared out by points.
+balance.py gets each closed window. The costs are also summed by ranges of the declared cut until load_report.py takes
+the sums: such a range is the unit of a move from member to member. A worker lies in one range of the cut; otherwise the
+worker's cost is divided by points.
 
-To close them is work in proportion to the workers, and records wait for the loop meanwhile: it takes several turns.
+The work of closing is proportional to the number of workers, and records wait for the loop meanwhile. So the work takes
+several turns of the loop.
 """
 
 import asyncio
@@ -19,23 +20,24 @@ from ..settings import Settings
 from .partition_run import PartitionRun
 
 WORKERS_PER_TURN = 128
-"""So many windows are closed in one turn of the loop."""
+"""How many windows are closed in one turn of the loop."""
 
 
 class Looks(Protocol):
-    """Who looks at each window."""
+    """The receiver of closed windows: ``Balance``."""
 
     def next_look(self) -> None:
-        """The windows of all partitions are closed now, those of one after the other."""
+        """Begin a look: the windows of all partitions are closed now, partition by partition."""
 
     async def look(self, run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad]) -> None:
-        """Those of this partition's workers were closed, of which there may be others meanwhile."""
+        """Look at the closed windows of a partition's workers; the partition may have other workers meanwhile."""
 
 
 class CellCosts:
-    """What was spent on each cell of a partition since it was taken last: handlers' microseconds, and records.
+    """The costs of a partition by cell, a range of the declared cut, since the last ``Windows.take``: handlers'
+    microseconds, and records.
 
-    ``bounds``: of the declared cut. ``seconds``: how long the windows were.
+    ``bounds``: the bounds of the declared cut. ``seconds``: the total length of the windows.
     """
 
     __slots__ = ("bounds", "busy_us", "records", "seconds")
@@ -47,7 +49,7 @@ class CellCosts:
         self.seconds = 0.0
 
     def add(self, loads: Sequence[WorkerLoad], seconds: float) -> None:
-        """One more window of this length, of all workers."""
+        """Add a window of all workers, with its length."""
         self.seconds += seconds
         for load in loads:
             if not (load.busy or load.records):
@@ -72,7 +74,7 @@ class CellCosts:
 
 
 class Windows:
-    """Of all partitions of a process, which come and go. ``looks``: who looks at them; None: nobody."""
+    """The windows of a process's partitions; partitions come and go. ``looks``: the receiver of windows, or None."""
 
     def __init__(self, runs: Sequence[PartitionRun], settings: Settings, looks: Looks | None) -> None:
         self.runs, self.settings, self.looks = runs, settings, looks
@@ -80,7 +82,7 @@ class Windows:
         self._is_stopped = False
 
     async def run(self) -> None:
-        """Close them in intervals until stopped or cancelled, with a breath for others between partitions."""
+        """Close the windows in intervals until stopped or cancelled, with a turn of the loop between partitions."""
         loop = asyncio.get_running_loop()
         closed_s = dict.fromkeys(self.runs, loop.time())
         interval_s = self.settings.balance_interval_ms / 1000
@@ -102,15 +104,15 @@ class Windows:
             self._costs = {run: costs for run, costs in self._costs.items() if run in there}
 
     def stop(self) -> None:
-        """Close no more."""
+        """Close no more windows."""
         self._is_stopped = True
 
     def take(self, run: PartitionRun) -> CellCosts | None:
-        """What was spent on a partition since this was asked last; None: no window was closed since."""
+        """Take the costs of a partition since the last call; None: no window was closed since."""
         return self._costs.pop(run, None)
 
     async def _close(self, run: PartitionRun, seconds: float) -> None:
-        """The windows of a partition's workers, which lasted so long, some of them in each turn of the loop."""
+        """Close the windows, ``seconds`` long, of a partition's workers, some windows in each turn of the loop."""
         loop, workers = asyncio.get_running_loop(), list(run.dispatch.workers)
         loads: list[WorkerLoad] = []
         for i in range(0, len(workers), WORKERS_PER_TURN):
