@@ -1,1 +1,1 @@
-"""The engine of one process: read records, run handlers, commit finished records."""
+"""The engine of a process: read records, run handlers, commit finished records."""

@@ -1,7 +1,7 @@
-"""The commit cycle: takes a generation of what is done and makes it visible, without stopping any handler.
+"""The commit cycle: take a generation of finished records and make it visible, without stopping any handler.
 
-Between two transactions ranges change: workers are split, held, merged and released (reshape.py). How a generation
-becomes visible is in transaction.py.
+Between two transactions ranges change: workers are split, held, merged and released (reshape.py). transaction.py makes
+a generation visible.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class CommitCycle:
         self.standing, self.transactions, self.runs = standing, transactions, runs
         self.keeper, self.settings = keeper, settings
         self.is_sending = False
-        """A generation was taken and is not committed yet: no other may be taken, or a tile would be skipped."""
+        """A generation is taken and not committed yet: to take another would skip a tile."""
         self.on_step = on_step
         self.reshape, self.slots = Reshaping(runs, slots, settings), slots
         slots.on_held = self._has_come_to_its_end
@@ -46,16 +46,16 @@ class CommitCycle:
         self._wake = asyncio.Event()
         self._began_s = 0.0
         self._is_more_done = False
-        """More may be done than the last generation could take, and nothing throttles."""
+        """The last generation was full, so more records may be done, and nothing throttles."""
 
     # --- the cycle -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Commit in intervals until cancelled; between two transactions nothing of ours is open.
+        """Commit in intervals until cancelled; between two transactions this process has no open transaction.
 
-        An interval begins where a commit begins, not where it ends: so what is run again after a crash is what was done
-        in an interval, the lead and one transaction, and not in the transaction before, too. One that takes longer than
-        an interval is followed by the next at once, and so is one that could not take all that was done.
+        An interval begins where a commit begins, not where a commit ends. So a crash repeats the records of an
+        interval, the lead and one transaction, and not of the transaction before, too. The next commit begins at once
+        after a commit that took longer than an interval, or that could not take all done records.
         """
         loop = asyncio.get_running_loop()
         interval, lead = self.settings.commit_interval_ms / 1000, self.settings.commit_lead_ms / 1000
@@ -74,27 +74,27 @@ class CommitCycle:
             await self.keeper.write_when_due()
 
     async def _hold_back(self) -> None:
-        """A release shall not be queued behind an ordinary transaction that has just begun."""
+        """Wait for the running records of a new release, lest the release queue behind an ordinary transaction."""
         loop = asyncio.get_running_loop()
         until = loop.time() + HOLD_BACK_MS / 1000
         while self.reshape.is_fresh(now := loop.time()) and now < until:
             await self._pause(until - now)
 
     def _has_come_to_its_end(self, worker: Worker) -> None:
-        """A worker that is held runs nothing any more: if it is given up, that is committed at once, but seldom."""
+        """A worker on hold runs nothing any more: if the worker is being given up, commit soon, but not too often."""
         if self.reshape.is_given_up(worker):
             loop = asyncio.get_running_loop()
             due_s = loop.time() if self.reshape.is_fresh(loop.time()) else self._began_s + HOLD_BACK_MS / 1000
             loop.call_at(due_s, self.wake)
 
     def _is_full(self) -> None:
-        """There is no room for more that is done: it is committed at once, unless a quota says when."""
+        """The memory for done records is full: commit at once, unless a quota sets the pace."""
         if not self.transactions.is_throttled:
             self.wake()
 
     def _lines(self) -> Mapping[PartitionDispatch, int] | None:
-        """The fronts, as the lines that the next generation is cut at. None while so few workers are at work that a
-        commit stays small with all that is done then: nothing has to wait for a line.
+        """The fronts, as the lines at which the next generation is cut. None while few workers lag behind: a commit of
+        all done records stays small then, and no record has to wait for a line.
         """
         more = self.settings.commit_all_workers_max
         for run in self.runs:
@@ -104,17 +104,17 @@ class CommitCycle:
         return None
 
     async def commit(self, lines: Mapping[PartitionDispatch, int] | None = None) -> bool:
-        """One generation: what is done below the lines (None: all that is done). False when there was nothing."""
+        """Commit a generation: the done records below the lines (None: all done records). False: nothing to commit."""
         self.on_step("take")
         opening, heirs = self.reshape.opened()
         drawn = lines or {}
         below: list[tuple[PartitionDispatch, int]] = []
-        for dispatch in (run.dispatch for run in self.runs):  # some came, or went, since the lines were drawn
+        for dispatch in (run.dispatch for run in self.runs):  # partitions may have come or gone since the lines
             has_line = dispatch in drawn and not self.reshape.has_idle(dispatch)
             below.append((dispatch, drawn[dispatch] if has_line else dispatch.line()))
         turn = self.transactions.commits % max(
             1, len(below)
-        )  # where the limits are what ends it, the last would never have a turn
+        )  # where the limits end a generation, the last partition would never have a turn
         below = [*below[turn:], *below[:turn]]
         below.sort(key=lambda one: not self.reshape.has_idle(one[0]))
         now = asyncio.get_running_loop().time()
@@ -136,7 +136,7 @@ class CommitCycle:
         return bool(generation)
 
     async def send(self, generation: Generation) -> None:
-        """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
+        """Make a generation visible, by as many transactions as needed; raises a FatalError for a failure for good."""
         self.is_sending = True
         await self.transactions.send(generation)
         self.is_sending = False
@@ -146,7 +146,7 @@ class CommitCycle:
         self._wake.set()
 
     async def close(self) -> None:
-        """Let go of the producer; what is open is aborted."""
+        """Let go of the producer; aborts an open transaction."""
         self.reshape.close()
         await self.transactions.close()
 

@@ -1,10 +1,10 @@
 """Reading source partitions: the main reader that moves the front, and the catch-up pass behind it.
 
-The main reader waits while the workers, not the reading, are what is slow; it goes past a worker that holds back the
-others. One pass per partition then serves all workers that were passed, from the least place on; it never waits for one
-full worker, and stops at the front. Where it would have to wait and a worker that it left behind has room, it begins
-anew: the one that is furthest behind is the bottleneck, and must not be idle while others are served. What decides all
-this is in dispatch.py and room.py; here is only the fetching.
+The main reader waits while the workers, not the reading, are slow. The main reader goes past a worker that delays the
+others. Then a single pass per partition serves all passed workers, from the least offset on. The pass never waits for a
+single full worker, and stops at the front. Where the pass would have to wait and a worker left behind has room, the
+pass begins anew: the worker furthest behind is the bottleneck, and must not be idle while others are served. The
+decisions are in dispatch.py and room.py; this module does the fetching.
 """
 
 import asyncio
@@ -37,33 +37,33 @@ from .slots import Slots
 logger = logging.getLogger("keylanes")
 
 STARTED_MS = 20
-"""So long at most a reader waits for workers to begin that the loop has had no time for."""
+"""How long at most a reader waits for ready workers to begin, when the loop has had no time for them."""
 
 WORKED_OFF_MS = 100
-"""So long at most it waits for them to work off what they have."""
+"""How long at most a reader waits for workers to work off their records."""
 
 IDLE_TURNS = 3
-"""After so many turns of the loop in which no record was done it has time for more of them."""
+"""After so many turns without a finished record the loop has time for more records."""
 
 BLOCKED_CHECK_MS = 20
 """How often a reader that stands at a full worker looks whether the others run dry."""
 
 CATCH_UP_CHECK_MS = 1_000
-"""How often a partition looks whether a dropped worker has room again, beside being told."""
+"""How often a partition looks whether a dropped worker has room again, beside the event ``lacks``."""
 
 CATCH_UP_READERS_MAX = 8
-"""Passes that read at once; those of other partitions wait for a reader."""
+"""The limit of passes at once; passes of other partitions wait for a reader."""
 
 CATCH_UP_PASS_MS = 100
-"""A pass that has read for so long leaves its reader to another partition that waits for one, when it has to wait."""
+"""A pass that has read for so long and has to wait leaves the reader to a waiting partition."""
 
 
 ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[ConsumerRecord]], Awaitable[Sequence[OverlayEntry | None]]]
-"""Makes ready what the handlers of records will ask for, and says where it is: see ``Keeper.read_ahead``."""
+"""Reads the state of records ahead and returns the cells: see ``Keeper.read_ahead``."""
 
 
 class MainReader:
-    """Reads all source partitions on one connection, each only while its last batch was handed out."""
+    """Reads all source partitions on one connection, each only after its last batch was handed out."""
 
     def __init__(
         self,
@@ -78,19 +78,19 @@ class MainReader:
         self.is_stopped = False
         self.old_records = old_records
         self._begun: set[TopicPartition] = set()
-        """Partitions of which something was read."""
+        """Partitions with at least one record read."""
         self._positions: dict[TopicPartition, int] = {}
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._moved = asyncio.Event()
         self._fetching: asyncio.Task[list[Batch]] | None = None
         self._has_changed = self._has_ended = False
         self._removed: set[asyncio.Task[None]] = set()
-        """Who stood in a partition that is read no more."""
+        """Tasks that stood at a full worker of a removed partition."""
         self._records_read = 0
-        """Records that were read, as ``slots.records_done`` counts those that are done."""
+        """The number of read records, the counterpart of ``slots.records_done``."""
 
     async def run(self) -> None:
-        """Read until stopped or cancelled; a broker that is away, or refuses to be read, is waited for."""
+        """Read until stopped or cancelled; waits for a broker that is away or refuses reading."""
         patience = Patience(self.settings.broker_retry_ms, "reading")
         try:
             await until_answered(lambda: self._read(patience), patience)
@@ -100,7 +100,7 @@ class MainReader:
                 task.cancel()
 
     async def _read(self, patience: Patience) -> None:
-        """Read on one connection, from behind what was fetched last, until stopped."""
+        """Read on one connection until stopped, from the offset behind the last fetched record."""
         if self.is_stopped:
             return
         reader = await self.broker.reader(self._positions)
@@ -112,16 +112,16 @@ class MainReader:
             await _close(reader, self.settings)
 
     def add(self, run: PartitionRun) -> None:
-        """Read a partition more, from its front on."""
+        """Read another partition, too, from its front on."""
         self.runs[run.dispatch.place] = run
         self._positions[run.dispatch.place] = run.dispatch.front
         self._has_changed = True
         self._moved.set()
-        if self._fetching is not None:  # its first record is not to wait until there is something in another one
+        if self._fetching is not None:  # else the first record would wait for a record of another partition
             self._fetching.cancel()
 
     def remove(self, run: PartitionRun) -> None:
-        """Read a partition no more. What was fetched of it and not handed out is dropped."""
+        """Read a partition no more. Fetched records that were not handed out are dropped."""
         place = run.dispatch.place
         if self.runs.get(place) is run:
             del self.runs[place], self._positions[place]
@@ -137,10 +137,10 @@ class MainReader:
         self._moved.set()
 
     async def _step(self, reader: Reader) -> None:
-        if self._has_changed:  # here, where nothing that was fetched is still to be handed out
+        if self._has_changed:  # here, where all fetched records are handed out
             self._has_changed = False
             reader.assign(self._positions)
-        fetched = dict(self.runs)  # as they are assigned: one may go, and come again elsewhere, in each of the waits
+        fetched = dict(self.runs)  # as assigned: a partition may leave and come back at another offset in each await
         free = [source for source in self.runs if source not in self._standing]
         if not free:
             self._moved.clear()
@@ -154,7 +154,7 @@ class MainReader:
             if self.is_stopped:
                 return
             run = fetched[batch.source]
-            if self.runs.get(batch.source) is not run:  # it went, or went and came again: then it begins elsewhere
+            if self.runs.get(batch.source) is not run:  # the partition left, and perhaps came back at another offset
                 continue
             cells = await self.read_ahead(run, batch.records)
             if self.is_stopped:
@@ -181,7 +181,7 @@ class MainReader:
             await asyncio.sleep(0)
 
     async def _fetch(self, reader: Reader, free: Sequence[TopicPartition], wait_ms: int) -> list[Batch]:
-        """What there is of these partitions; nothing when there is one more to be read."""
+        """Fetch records of the partitions ``free``; nothing when the set of partitions has changed."""
         if self._has_changed:
             return []
         fetch = reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
@@ -194,8 +194,8 @@ class MainReader:
         return [] if fetching.cancelled() else fetching.result()
 
     async def _until_started(self) -> None:
-        """Let workers that wait for the loop begin: to read on would only make queues longer. Not for ever: others that
-        it has time for may have nothing to do.
+        """Let workers that wait for the loop begin: reading on would only make queues longer. The wait is bounded:
+        other workers may have nothing to do.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + STARTED_MS / 1000
@@ -203,10 +203,10 @@ class MainReader:
             await asyncio.sleep(0)
 
     async def _until_worked_off(self) -> None:
-        """Let the workers work off what they have, down to about a fetch and a record each, as long as the processor is
-        what is short: the longer records are queued, the fewer of them are in its caches when their turn comes. Where
-        the loop has time, to wait would only have workers run dry. Not for ever: records that were skipped, or that
-        are queued behind a stuck one, look as if they waited.
+        """Let the workers work off their records, down to about a fetch and a record each, as long as the processor is
+        the bottleneck: the longer records are queued, the fewer records are in its caches when their turn comes. Where
+        the loop has time, a wait would only make workers idle. The wait is bounded: skipped records, and records queued
+        behind a stuck record, count as waiting, too.
         """
         slots, loop = self.slots, asyncio.get_running_loop()
         most = self.settings.fetch_records_max + sum(len(run.dispatch.workers) for run in self.runs.values())
@@ -244,7 +244,7 @@ class MainReader:
                 self._standing.pop(source, None)
             self._moved.set()
             if task.cancelled():
-                if not self._has_ended and not is_removed:  # or the rest of its batch would be skipped, and nobody knew
+                if not self._has_ended and not is_removed:  # else the rest of the batch would be skipped silently
                     self.slots.fail(InvariantBroken(f"{task.get_name()} was cancelled by somebody else"))
             elif (error := task.exception()) is not None:
                 self.slots.fail(error)
@@ -253,7 +253,7 @@ class MainReader:
 
 
 class CatchUp:
-    """The pass of each partition, run by a bounded number of readers that are kept for the next pass."""
+    """The catch-up pass of each partition. A bounded number of readers serves all passes; the next pass reuses them."""
 
     def __init__(self, broker: Broker, slots: Slots, settings: Settings, read_ahead: ReadAhead) -> None:
         self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
@@ -266,7 +266,7 @@ class CatchUp:
         self._opening: asyncio.Task[None] | None = None
 
     def make_ready(self) -> None:
-        """A pass will begin soon: connect a reader for it, unless there is one."""
+        """Connect a reader for a pass that will begin soon, unless a reader is idle."""
         if not (self._idle or self._opening or self.is_stopped):
             self._opening = asyncio.ensure_future(self._open())
 
@@ -274,7 +274,7 @@ class CatchUp:
         try:
             self._idle.append(await self.broker.reader({}))
         except BrokerError as error:
-            logger.debug("a reader for the next pass can't be connected: %s", error)  # then the pass says it
+            logger.debug("a reader for the next pass can't be connected: %s", error)  # the pass will report the error
         finally:
             self._opening = None
 
@@ -299,7 +299,7 @@ class CatchUp:
                 self._limit.release()
 
     def stop(self) -> None:
-        """Begin no pass any more, and end those that are under way."""
+        """Begin no pass any more, and end passes under way."""
         self.is_stopped = True
 
     async def close(self) -> None:
@@ -372,8 +372,8 @@ class CatchUp:
                     return
 
     def _pass_end(self, dispatch: PartitionDispatch) -> Callable[[], bool]:
-        """Whether a pass that begins now is over when it has to wait: it left somebody behind who has room, or others
-        wait for its reader. What it has handed out stays handed out; the next one goes on from there.
+        """A function for a pass that begins now and has to wait: whether the pass should end. A pass ends when a worker
+        left behind has room, or when another partition waits for the reader. The next pass goes on from there.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + CATCH_UP_PASS_MS / 1000
@@ -388,7 +388,7 @@ async def wait_for_room(
     full_wait_ms: int,
     is_over: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Wait until the full worker has room (True), or until its reader should go on without it or is over (False)."""
+    """Wait until the full worker has room (True), or until the reader should go on without it or end (False)."""
     loop = asyncio.get_running_loop()
     standing = RoomWait(run.dispatch, blocked, loop.time(), full_wait_ms)
     verdict: Verdict = "go" if standing.may_go_on() else "wait"

@@ -1,10 +1,10 @@
-"""Transactions: each makes a generation visible, whatever it takes, and moves the edges then.
+"""Transactions: each makes a generation visible, and moves the edges after its commit.
 
-A transaction that fails is sent again from memory: handlers are not run again. Whatever the failure, the producer is
-replaced: INIT → READ the control log to an own append. If the outcome is not known: READ the partitions of the offset
-log that the transaction wrote to, each to an own append, and look whether the transaction is there. If it is not, it is
-sent again. A refused one is taken apart until the record that is refused stands alone, which then fails as
-its handler would; one that timed out is sent in halves.
+A failed transaction is sent again from memory: handlers are not run again. After any failure the producer is replaced:
+INIT → READ the control log to an own append. If the outcome is unknown: READ the partitions of the offset log that the
+transaction wrote to, each to an own append, and look for the transaction there. A missing transaction is sent again. A
+refused transaction is taken apart until the refused record stands alone; the record then fails as its handler would. A
+transaction that timed out is sent in halves.
 """
 
 import asyncio
@@ -58,15 +58,15 @@ from .slots import Slots
 logger = logging.getLogger("keylanes")
 
 RETRY_WAIT_MS = 100
-"""The wait before a producer is made again, or an aborted transaction sent again."""
+"""The wait before the next try to make a producer, or to send an aborted transaction."""
 STOP_SHARE = 0.5
-"""Of the time that a stop has to drain and to close, so much is planned for what a quota makes wait."""
+"""The part of a stop's time to drain and to close that is planned for waits of a quota."""
 
 
 class Transactions:
     """Sends generations, one transaction at a time. Owns the producer.
 
-    ``policies``: what becomes of a record that failed for good, by source topic.
+    ``policies``: dead letter or stop for a record that failed for good, by source topic.
     """
 
     def __init__(
@@ -88,22 +88,20 @@ class Transactions:
         self.last_commit_s: float | None = None
         self._allowance = standing.identity.broker.throttling.writing
         self._weight = 1.0
-        """So many bytes were written for each byte of the last generation, at most 1: of a key's states only the last
-        one is written.
-        """
+        """Bytes written for each byte of the last generation, at most 1: of a key's states only the last is written."""
         self._written = 0
-        """All that was written before the last transaction."""
+        """All bytes written before the last transaction."""
         self._refusals = 0
-        """In a row."""
+        """The number of refusals in a row."""
         self._producer: BrokerProducer | None = producer
         self._on_step = on_step
         self.on_released: Callable[[int, Released], None] = _nobody
-        """Called with the number of a transaction that was committed, for each release in it."""
+        """Called with the number of a committed transaction, for each release in the transaction."""
 
     async def send(self, generation: Generation) -> None:
-        """Make a generation visible, whatever it takes; raises a FatalError when that can't be done.
+        """Make a generation visible, by as many transactions as needed; raises a FatalError for a failure for good.
 
-        The last try begins after ``broker_retry_ms``: one that began before says nothing of a broker that came back.
+        The last try begins after ``broker_retry_ms``: an earlier try proves nothing about a broker that came back.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.broker_retry_ms / 1000
@@ -127,17 +125,17 @@ class Transactions:
                 waiting = [*part.halves(), *waiting]
             else:
                 waiting = [part, *waiting]
-                await asyncio.sleep(RETRY_WAIT_MS / 1000)  # what makes a broker abort may last
+                await asyncio.sleep(RETRY_WAIT_MS / 1000)  # the cause of a broker's abort may last
             if failure is not None and began >= deadline:
                 what = f"no transaction could be committed within {self.settings.broker_retry_ms} ms"
                 raise given_up(what, failure) from failure
 
     def bytes_max(self, now_s: float) -> int:
-        """So large may a generation be now, for a quota of the cluster too."""
+        """The limit of a generation's bytes now, by the setting and by a quota of the cluster."""
         return min(self.settings.generation_bytes_max, int(self._allowance.bytes_max(now_s) / self._weight))
 
     def bound_done(self, now_s: float) -> None:
-        """Bound what waits for a commit: a stop can still commit it, by the quota that there is, or may be."""
+        """Bound the bytes that wait for a commit: a stop can still commit them under a present or possible quota."""
         stop_s = (self.settings.drain_timeout_ms + self.settings.close_timeout_ms) / 1000 * STOP_SHARE
         least = 0 if self.is_throttled else BYTES_OPEN
         most = max(least, int(self._allowance.least_rate(now_s) * stop_s / self._weight))
@@ -145,11 +143,11 @@ class Transactions:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether generations are as large as a quota allows, and no larger."""
+        """Whether a quota limits the size of generations."""
         return self._allowance.rate is not None
 
     async def close(self) -> None:
-        """Let go of the producer; what is open is aborted."""
+        """Let go of the producer; aborts an open transaction."""
         producer, self._producer = self._producer, None
         if producer is not None:
             limit = self.settings.close_timeout_ms
@@ -158,7 +156,7 @@ class Transactions:
     # --- one transaction -------------------------------------------------------------------------------------------
 
     async def _transact(self, generation: Generation, deadline: float) -> BrokerError | None:
-        """Send one transaction; None when it was committed, else why it was not (for sure)."""
+        """Send one transaction. None: committed; else the error of a transaction that was surely not committed."""
         if self._producer is None:
             await self._replace_producer(deadline)
         assert self._producer is not None, "a producer was made"
@@ -170,7 +168,7 @@ class Transactions:
         snapshot = await self.snapshots.take_when_due(transaction)
         logged = self._log_records([*events, *snapshot])
         records = [*generation.outputs(), *changelog, *logged]
-        if not records:  # there was to be a snapshot, and it can't be taken now
+        if not records:  # a snapshot was due, and can't be taken now
             return None
         limit = self.settings.transaction_limit_ms
         failure: BrokerError | None = None
@@ -190,7 +188,7 @@ class Transactions:
                 self._on_step("committed")
                 standing.fold(transaction, events)
         if failure is not None:
-            has_expired = isinstance(failure, ProducerForgotten)  # or another one has the id: the control log says so
+            has_expired = isinstance(failure, ProducerForgotten)  # or another process has the id: see the control log
             if not (has_expired or isinstance(failure, TransactionThrottled) or self._say_refusal(failure)):
                 logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
             await self.close()
@@ -203,15 +201,15 @@ class Transactions:
                     logger.info("the transactional id had expired; transaction %d is sent again", transaction)
                 return failure
             logger.info("transaction %d had been committed after all", transaction)
-        for change in released:  # at once: others wait for it
+        for change in released:  # at once: other processes wait for the ranges
             self.on_released(transaction, change)
-        # What is given up may be written by others soon, and may come back: nothing of it may be written later.
+        # Others may write a released range soon, and the range may come back: no write of its state may follow later.
         await self.keeper.committed(changes, positions, is_last=bool(released))
         self._finish(generation, has_snapshot=bool(snapshot))
         return None
 
     def _too_large(self, generation: Generation) -> TransactionRefused | None:
-        """The refusal of outputs that a quota never lets pass: one by itself, or all of a record that stands alone."""
+        """The refusal of outputs too large for a quota: of one output, or all outputs of a lone record; else None."""
         limit = self._allowance.passes_max()
         if limit is None:
             return None
@@ -227,7 +225,7 @@ class Transactions:
         )
 
     def _first_writes(self, generation: Generation, transaction: int) -> list[TopicsWritten]:
-        """To which sources records led for the first time: what a run to the level has to wait for, too."""
+        """Events for the first writes to source topics: a run with ``until="level"`` waits for these topics, too."""
         ledger = self.standing.ledger
         if not ledger.control.runs_to_level:
             return []
@@ -243,7 +241,7 @@ class Transactions:
         ]
 
     def _say_refusal(self, error: BrokerError) -> bool:
-        """Say the first of several refusals in a row; whether the error is one."""
+        """Log the first of several refusals in a row. Returns whether the error is a refusal."""
         refusal = refusal_in(error)
         if refusal is None:
             return False
@@ -256,7 +254,7 @@ class Transactions:
         ledger, own = self.standing.ledger, self.standing.incarnation
         for place, epoch in [*ledger.violations(own), *ledger.waiting(own)]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
-        check_violations(ledger)  # of others: what was read beside this transaction
+        check_violations(ledger)  # other processes' events, read beside the transaction
         if self._refusals:
             logger.info("transactions are committed again; they were refused %d times", self._refusals)
             self._refusals = 0
@@ -282,17 +280,17 @@ class Transactions:
             records.append(Outgoing(topic, logs.log_partition_of(_partition_of(event)), None, data))
         return records
 
-    # --- when a transaction failed ---------------------------------------------------------------------------------
+    # --- after a failed transaction --------------------------------------------------------------------------------
 
     async def _replace_producer(
         self, deadline: float, doubtful: Collection[int] = (), *, was_fenced: bool = False
     ) -> None:
-        """INIT → READ the control log; raises Expelled when that is what it says. Then, of the partitions of the offset
-        log that a transaction of unknown outcome wrote to: READ to an own append. INIT is answered when that
-        transaction is decided and its markers are written, so all of it lies below the append.
+        """INIT → READ the control log; raises Expelled when the log says so. Then READ the offset log's ``doubtful``
+        partitions, where a transaction of unknown outcome wrote, to an own append. The broker answers INIT when the
+        transaction is decided and its markers are written, so the whole transaction lies below the append.
 
-        After a fence it looks before INIT, too: who was expelled stops there. If nobody was, the broker itself fenced a
-        transaction that was open for too long.
+        After a fence (``was_fenced``) the control log is read before INIT, too: an expelled process stops there. A
+        process that was not expelled was fenced by the broker, because a transaction was open for too long.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -308,7 +306,7 @@ class Transactions:
                         await self.standing.confirm_offsets(doubtful)
                 except BaseException:
                     limit = self.settings.close_timeout_ms
-                    # An error of the close would stand for what is raised, a cancellation too.
+                    # An error of the close, or a cancellation, would hide the raised error.
                     await asyncio.shield(closed_within(limit, producer.close(), "closing", excused=BrokerError))
                     raise
                 self._producer = producer
@@ -321,7 +319,7 @@ class Transactions:
                 await asyncio.sleep(RETRY_WAIT_MS / 1000)
 
     def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> Sequence[Generation]:
-        """What is sent in place of a generation that was refused; raises HandlerFailed, BrokerUnavailable."""
+        """The generations to send in place of a refused generation; raises HandlerFailed, BrokerUnavailable."""
         match take_apart(generation, refusal, self.policies, self.slots.destinations.known):
             case Apart(parts):
                 return parts
@@ -341,13 +339,13 @@ class Transactions:
 
 
 def _partition_of(event: OffsetEvent) -> int:
-    """The partition whose number says which partition of the offset log an event is written to."""
+    """The partition number that gives the offset log's partition for an event."""
     match event:
         case WorkersCut() | WorkerSplit() | WorkersMerged() | RangesReleased() | Committed():
             return event.partition
         case StateChanged() | TopicsWritten():
             return event.partition
-        case SnapshotTaken():  # one of no source partition has the number of the log's
+        case SnapshotTaken():  # a snapshot of no source partition has the number of the log's partition
             return event.partition
         case LogOpened():
             return event.log_partition
@@ -360,4 +358,4 @@ def _points(released: Sequence[Released]) -> list[tuple[Place, KeyRange]]:
 
 
 def _nobody(_: int, __: Released) -> None:
-    """Nobody hears it."""
+    """The default of ``on_released``: does nothing."""

@@ -96,7 +96,7 @@ class Windows:
                 if self._is_stopped:
                     return
                 now = loop.time()
-                await self._close(run, now - closed_s.get(run, now - interval_s))  # some are added while it runs
+                await self._close(run, now - closed_s.get(run, now - interval_s))  # a new partition has no time
                 closed_s[run] = now
                 await asyncio.sleep(0)
             there = set(self.runs)

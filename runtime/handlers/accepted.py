@@ -1,4 +1,4 @@
-"""PURE. Risks that an application accepts of its topics at the first start, checked; results may be wrong for them."""
+"""PURE. Risks of topics that an application accepts at the first start, checked. Results may be wrong there."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple

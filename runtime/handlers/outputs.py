@@ -39,7 +39,7 @@ _ARRAYS: Final = (tuple, set, frozenset)
 _SOURCE_KEY: Final = msgspec.UNSET
 _ORIGIN_BYTES: Final = RECORD_FRAME_BYTES + len(HEADER)
 _OURS: Final = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
-"""The headers of a dead letter. An output made of a letter has none of them, and a later letter gets its own."""
+"""The headers of a dead letter. An output made of a letter has none of these, and a later letter gets its own."""
 ERROR_BYTES_MAX: Final = 1_000
 
 

@@ -121,7 +121,7 @@ def shape_of(annotation: Any) -> str:
     if isinstance(info, arrays):
         return "array"
     if annotation is not str and isinstance(info, msgspec.inspect.StrType | msgspec.inspect.BytesType):
-        return "quoted"  # with a constraint it is JSON, and not the text or the bytes as they are
+        return "quoted"  # a value with a constraint is JSON, not the plain text or bytes
     return type(info).__name__.removesuffix("Type").lower()
 
 

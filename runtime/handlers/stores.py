@@ -82,7 +82,7 @@ class Binding:
         return MapState(self, scope, key) if self.declaration.kind == "map" else State(self, scope, key)
 
     def encode(self, value: Any) -> bytes:
-        """A value's bytes. Raises TypeError for None and for a value that can't be decoded again, and codec errors."""
+        """A value's bytes. Raises TypeError for None and for a value that can't be decoded again; codec errors pass."""
         if value is None:
             raise TypeError(f"None is no value of store {self.declaration.name!r}; delete() says that there is none")
         payload = self.declaration.encode(value)
@@ -132,7 +132,7 @@ class State(Generic[T]):
         self._cell = cell
 
     def get(self) -> T | None:
-        """The value; None without a value."""
+        """The value; None when there is none."""
         payload = self._scope.read(self._cell or _with_key(self._cell, self._binding))
         if payload is None:
             return None
@@ -167,7 +167,7 @@ class MapState(Generic[K, V]):
         self._at = None if key is None else self._binding.places[key]
 
     def get(self, key: K) -> V | None:
-        """The value of a key; None without a value."""
+        """The value of a key; None when there is none."""
         payload = self._scope.read(self._scope.cell(self._entry(key)))
         return None if payload is None else self._scope.tried(self._binding.decode, payload)
 

@@ -69,8 +69,8 @@ class JsonCodec:
 
     def encoder(self, annotation: Any) -> Callable[[Any], bytes]:
         """A function from values to bytes that ``decoder`` of the same annotation reads: a str is written unchanged
-        only for the annotation ``str``. For ``bytes``, ``bytearray`` and ``str`` the function raises TypeError for a
-        value of another type.
+        only for the annotation ``str``. The function raises TypeError for any value but a str where the annotation is
+        ``str``, and for any value but a bytes-like object where the annotation is ``bytes`` or ``bytearray``.
         """
         annotation = plain(annotation)
         if annotation not in (bytes, bytearray, str):

@@ -1,4 +1,4 @@
-"""PURE. Changes of the workers of a partition: split, merge of neighbours with one edge, release, grant.
+"""PURE. Changes of the workers of a partition: split, merge of neighbours with the same edge, release, grant.
 
 All changes happen between two transactions, on workers whose finished records a generation has just taken. The changes
 are written in the transaction that carries the old workers' last tiles; the new workers start where the tiles end. So
@@ -61,7 +61,7 @@ class SplitMade:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The neighbours ``left`` and ``right``, with one edge, became ``worker``."""
+    """The neighbours ``left`` and ``right``, with the same edge, became ``worker``."""
 
     dispatch: PartitionDispatch
     epoch: int
@@ -171,7 +171,7 @@ def let_go(workers: Sequence[Worker]) -> None:
 
 
 def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worker, list[Merged]]:
-    """Merge neighbours with one edge into one worker, from left to right, one change a step; else raises ValueError."""
+    """Merge neighbours with the same edge, from left to right, one change a step; raises ValueError for others."""
     if not are_level(workers) or any(a.end != b.first for a, b in pairwise(workers)):
         raise ValueError(f"only level neighbours merge; seen {[w.number for w in workers]}")
     changes = []

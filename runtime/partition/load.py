@@ -17,7 +17,7 @@ from ...keyrange.melting import melt_costs
 from ...keyrange.policy import FULL
 
 POINTS: Final = 128
-"""A histogram is melted down to about twice this number of points, when it has four times this number."""
+"""A histogram with more than four times this number of points is melted down to about twice the number."""
 
 SEEDS_MAX: Final = 256
 """A histogram starts with the points of at most so many waiting records."""

@@ -76,7 +76,7 @@ class SplitWish:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergeWish:
-    """Make one worker of the workers that make up a range."""
+    """Merge the workers that make up a range into a single worker."""
 
     dispatch: PartitionDispatch
     within: KeyRange

@@ -59,5 +59,5 @@ class RoomWait:
 
 
 def _stuck_from_s(worker: Worker, now_s: float) -> float:
-    """The time from which a worker that stays at its record counts as stuck; the time may be past already."""
+    """The time from which a worker counts as stuck, if the running record stays the same; perhaps in the past."""
     return (now_s if worker.running is None else min(worker.started_s, now_s)) + STUCK_MS / 1000

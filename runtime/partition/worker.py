@@ -1,4 +1,4 @@
-"""PURE. A worker, the owner of one key range of one partition; and the stretch, the results of straight records."""
+"""PURE. A worker, the owner of a key range of a partition; and a stretch, the results of records that ran straight."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -129,7 +129,7 @@ class Stretch:
     size: int = 0
 
     def send(self, worker: Worker, record: ConsumerRecord, output: Outgoing, digest: int) -> None:
-        """Add the output of one more record, with the output's digest."""
+        """Add the output of another record, with the output's digest."""
         self.records.append(record)
         self.outputs.append(output)
         if not self.topic:
