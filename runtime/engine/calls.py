@@ -89,7 +89,7 @@ class LoopCalls:
 def _steps(
     function: Callable[..., Any], decode: Callable[[bytes | None], Any], outcome: Outcome
 ) -> Generator[Any, None, None]:
-    """A generator of calls. Yields the futures that the handler waits for, then ``outcome`` at the end of each call."""
+    """A generator of calls. Yields everything that the handler yields, then ``outcome`` at the end of each call."""
     while True:
         try:
             further = outcome.further

@@ -34,9 +34,9 @@ class TaskWork:
 
 
 class StraightBatch(TaskWork):
-    """A task's work: a batch with records run in order of offsets as long as no handler suspends, each for its idle
-    worker. The first record with a suspended handler keeps the task, and, if ``is_permitted``, the permit of a handler
-    with a limit.
+    """A task's work: the records of a batch, in order of offsets, each for its idle worker, as long as no handler
+    suspends. The first record with a suspended handler keeps the task, and, if ``is_permitted``, the permit of a
+    handler with a limit.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class StraightBatch(TaskWork):
         self.is_permitted = False
 
     def running(self) -> tuple[ConsumerRecord, float] | None:
-        """The running record, and its start; for records that do not suspend, the start of the first in a stretch."""
+        """The running record, and its start; for records that do not suspend, the start of their stretch."""
         record = self.record
         return super().running() if self.has_parted or record is None else (record, self.since_s)
 

@@ -62,7 +62,7 @@ class Points:
 
 
 class LoadMeter:
-    """The cost of one worker. A new worker counts as always busy before, for otherwise it would be merged at once."""
+    """The cost of one worker. A new worker starts as if always busy before: otherwise a merge would follow at once."""
 
     __slots__ = ("average", "busy_s", "counted_to_s", "points")
 

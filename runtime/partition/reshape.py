@@ -98,7 +98,9 @@ class LeavingRange:
 
 @dataclass(slots=True, eq=False)
 class MergeHold:
-    """Neighbours to be merged, on hold until all have one edge, at most until ``until_s``. ``wish``: of the merge."""
+    """Neighbours to be merged, on hold until all have one edge, at most until ``until_s``. ``wish``: None for the
+    merge to the wanted cut.
+    """
 
     dispatch: PartitionDispatch
     workers: list[Worker]
@@ -367,7 +369,7 @@ def _common(within: KeyRange, worker: Worker) -> int:
 
 
 def _spans(part: EpochPart, within: Iterable[KeyRange]) -> list[list[int]]:
-    """The bounds where the edges of an epoch differ inside ranges, a list for each stretch of points without a gap."""
+    """The bounds where the edges of an epoch differ inside ranges, a list for each span of points without a gap."""
     spans: list[list[int]] = []
     for one in sorted(within, key=lambda one: one.first):
         for first, end, _ in part.edges.pieces(one.first, one.end):
