@@ -1,4 +1,4 @@
-"""What a process is by the logs of its application: who it is there, whether it may work, and what they say."""
+"""What the logs of an application say of a process: its identity, the right to work, and the ledger."""
 
 import asyncio
 import logging
@@ -19,12 +19,12 @@ from .true_ends import TrueEnds
 logger = logging.getLogger("keylanes")
 
 BEHIND_MAX = 20_000
-"""Who is so many events behind the ends of the offset log begins with its newest snapshots, as a start does."""
+"""A process further behind the ends of the offset log (in events) begins with the newest snapshots, as a start does."""
 
 
 class Identity:
-    """One process in the logs of an application. ``birth`` is text that no other run of a process ever had;
-    ``instance`` the name that it goes by, "" for none.
+    """A process in the logs of an application. ``birth`` is text that no other run of a process ever had; ``instance``
+    is its ``group_instance_id``, or "".
     """
 
     def __init__(
@@ -34,17 +34,19 @@ class Identity:
         self.broker, self.logs, self.settings = broker, logs, settings
         self.ends = TrueEnds(broker, logs, settings)
         self.transactional_id = ""
-        """Of its producer; it stands in the event of its joining."""
+        """The transactional id of the producer, from the event of the joining."""
         self.incarnation: int | None = None
-        """What this process is in the control log, once it has joined: a member that is over is forgotten there."""
+        """The incarnation of this process, from its joining on; the control log forgets an incarnation in the end."""
 
     def joined(self, member: Member) -> None:
-        """It takes part from here on."""
+        """Note the incarnation and the transactional id of the member as which this process has joined."""
         self.incarnation, self.transactional_id = member.incarnation, member.transactional_ids[0]
 
     async def make_producer(self) -> BrokerProducer:
-        """INIT: every older producer of the own id is fenced. It is of use behind ``OwnLedger.confirm`` alone: who was
-        expelled and fenced has a good epoch again by an INIT.
+        """Make a producer with an INIT, which fences every older producer of the own transactional id.
+
+        The caller confirms the membership first (``OwnLedger.confirm``): an INIT gives a good epoch even to a process
+        that was expelled and fenced.
         """
         return await within_limit(
             self.broker.producer(self.transactional_id, transaction_timeout_ms=self.settings.transaction_timeout_ms),
@@ -54,8 +56,8 @@ class Identity:
 
 
 class Expelled(FencedError):
-    """The application goes on without this process. ``expulsion``: why, as the control log says; "" where it is
-    forgotten there already.
+    """The application goes on without this process. ``expulsion``: the cause, as the control log says; "" where the log
+    has forgotten the member.
     """
 
     def __init__(self, app: str, incarnation: int, expulsion: str) -> None:
@@ -67,14 +69,14 @@ class Expelled(FencedError):
 
     @property
     def comes_back(self) -> bool:
-        """Whether it may ask to take part again, as somebody new."""
+        """Whether the process may ask to join again, as a new member."""
         return comes_back(self.expulsion)
 
 
 class OwnLedger:
-    """What a process is by its logs, as far as they are known here: one ledger for all that goes on in it.
+    """The ledger of a process, as far as the logs were read. All parts of the process share this object.
 
-    ``ledger``: of both logs; ``transaction``: the number of the last transaction that was used.
+    ``ledger``: the fold of both logs; ``transaction``: the last transaction number that this process took.
     """
 
     def __init__(self, identity: Identity) -> None:
@@ -84,71 +86,71 @@ class OwnLedger:
         self._own = Own()
         self._has_begun = False
         self._reading_control, self.reading_offsets = asyncio.Lock(), asyncio.Lock()
-        """Held by who reads a log."""
+        """Each lock belongs to a log. The reader of the log takes the lock."""
         self.sending = asyncio.Lock()
-        """Held while the own transaction is under way, and while the offset log is begun anew.
+        """Locked while the own transaction is under way, and while the offset log is begun anew. Without the lock:
 
-        1. A member that has not read for long begins with a newer snapshot. 2. It commits meanwhile: into the folds of
-        before, which are given up then. 3. What the new ones have of this transaction the snapshot does not say. They
-        lack it, or have it twice, and the next own commit seems to be damage.
+        1. A member that has not read for long begins with a newer snapshot. 2. Meanwhile the member commits, into the
+           old folds; the new folds then replace the old ones. 3. The snapshot does not say whether the new folds
+           contain the transaction. The folds lack the transaction, or count it twice, and the next own commit looks
+           like damage.
         """
         self._begun = self._through = 0
-        """So many reads of the control log were begun; the number of the last one that came to the end."""
+        """How many reads of the control log have begun, and the number of the last read that came to the end."""
         self._offsets_begun = self._offsets_through = 0
-        """The same of the offset log."""
+        """Both numbers for the offset log."""
 
     @property
     def incarnation(self) -> int:
-        """Under which it has joined; raises FencedError before that."""
+        """The incarnation of this process; raises FencedError before the process has joined."""
         if self.identity.incarnation is None:
             raise FencedError(f"this process of {self.identity.app!r} has not joined yet")
         return self.identity.incarnation
 
     @property
     def app_id(self) -> bytes:
-        """What the application calls itself in the headers of its outputs."""
+        """The id of the application in the headers of its outputs."""
         return app_id_of(self.ledger.control.app_birth)
 
     def next_transaction(self) -> int:
-        """A number that no transaction of this process had yet."""
+        """Take the next transaction number; no earlier transaction of this process had the number."""
         self.transaction += 1
         self._own.incarnation, self._own.in_flight = self.incarnation, self.transaction
         return self.transaction
 
     def fold(self, transaction: int, events: Sequence[OffsetEvent]) -> None:
-        """The own transaction was committed, with these events: they are passed over when the log is read on.
+        """Fold the events of the own committed transaction. The reader of the log passes the events over later.
 
-        It is read on from where it was read last, not from behind this transaction: what others committed in front of
-        it belongs in the ledger, too.
+        Reading goes on from the last position, not from behind the transaction: commits of other processes in front of
+        the transaction belong in the ledger, too.
         """
         self.ledger = evolve_all(self.ledger, events)
         self._own.folded = transaction
         self._own.in_flight = None
-        self._own.held.clear()  # the same
+        self._own.held.clear()  # the same events
 
     def unknown(self) -> None:
-        """What became of the own transaction is not known: from here on the log says it."""
+        """The outcome of the own transaction is not known: from here on the log tells the outcome."""
         self._own.in_flight = None
         held = list(self._own.held)
         self._own.held.clear()
         self.ledger = evolve_all(self.ledger, held)
 
     def has_committed(self, transaction: int) -> bool:
-        """Whether the offset log, as it was read, has a transaction of this process."""
+        """Whether the offset log, as far as read, contains a transaction of this process."""
         return self.ledger.transactions.get(self.incarnation, 0) >= transaction
 
     def check(self) -> None:
-        """Raises Expelled when the control log, as it was read, says that this process may commit no more."""
+        """Raises Expelled when the control log, as far as read, forbids further commits of this process."""
         own, control = self.identity.incarnation, self.ledger.control
         if own is not None and control.is_expelled(own):
             member = control.members.get(own)
             raise Expelled(self.identity.app, own, "" if member is None else member.cause)
 
     async def read_control(self) -> int:
-        """Read the control log to its end; the position there. Raises LogError, BrokerError.
+        """Read the control log to its end; returns the position there. Raises LogError, BrokerError.
 
-        Who asks while it is read gets what the next read finds, and shares that with all who asked meanwhile: a process
-        that has much to do would be late with every one of them.
+        Callers that come during a read share the next read: a busy process would be late with a read for each caller.
         """
         asked = self._begun
         async with self._reading_control:
@@ -160,17 +162,17 @@ class OwnLedger:
             return self.logs.positions[self.logs.control]
 
     async def read_control_to(self, end: int) -> None:
-        """Read the control log up to a position, unless it was read so far. Raises LogError, BrokerError."""
+        """Read the control log up to ``end``, unless the position is already reached. Raises LogError, BrokerError."""
         async with self._reading_control:
             if self.logs.positions.get(self.logs.control, 0) < end:
                 self.ledger = await self.logs.read_control(self.ledger, end)
 
     async def confirm(self) -> None:
-        """Read the control log to behind an own append that is begun now. Raises Expelled when this process may commit
-        no more, LogError, BrokerError.
+        """Append to the control log, and read to behind the append. Raises Expelled when this process may commit no
+        more, LogError, BrokerError.
 
-        An end that some broker tells is not enough: a leader that was deposed and still answers tells an old one. A
-        member that was expelled would go on, and commit what its successor commits too.
+        The end as told by a broker is not enough: a deposed leader that still answers tells an old end. An expelled
+        member would go on and commit the same records as its successor.
         """
         await self.read_control_to(await self.identity.ends.control())
         self.check()
@@ -178,12 +180,12 @@ class OwnLedger:
     async def read(self) -> None:
         """Read both logs to their ends, the control log first. Raises LogError, BrokerError.
 
-        Snapshots are taken, and the log is trimmed below them, wherever the others stand who read it. One that stands
-        below its start, or far behind its end, begins with the newest snapshot.
+        The coordinator takes snapshots and trims the offset log without regard to the positions of other readers. A
+        reader below the start of the log, or far behind the end, begins with the newest snapshot.
         """
         await self.read_control()
         asked = self._offsets_begun
-        async with self.reading_offsets:  # to its end: another read would bring what was granted since
+        async with self.reading_offsets:  # read_control has read to the end: a second read would bring newer grants
             if self._offsets_through > asked:
                 return
             self._offsets_begun += 1
@@ -193,22 +195,22 @@ class OwnLedger:
             self._offsets_through = number
 
     async def read_partition(self, log_partition: int) -> None:
-        """Read one partition of the offset log to its end, as soon as it can be. Raises LogError, BrokerError."""
+        """Read a partition of the offset log to its end; the first read reads all. Raises LogError, BrokerError."""
         if self._has_begun:
             await self.read_offsets_to(await self.logs.ends_of([self.logs.offsets(log_partition)]))
         else:
             await self.read()
 
     async def confirm_offsets(self, log_partitions: Collection[int]) -> None:
-        """Read partitions of the offset log to behind own appends that are begun now. Raises LogError, BrokerError."""
-        if self._has_begun:  # first, because an append would hide that a log has lost everything
+        """Append to partitions of the offset log, and read to behind the appends. Raises LogError, BrokerError."""
+        if self._has_begun:  # first, because an append would hide the loss of a whole log
             await self.logs.ends_of([self.logs.offsets(number) for number in log_partitions])
         else:
             await self.read()
         await self.read_offsets_to(await self.identity.ends.offsets(log_partitions, self.identity.incarnation or 0))
 
     async def read_offsets_to(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Read partitions of the offset log up to these positions. Raises LogError, BrokerError."""
+        """Read partitions of the offset log up to the positions in ``ends``. Raises LogError, BrokerError."""
         if not self._has_begun:
             await self.read()
         async with self.reading_offsets:
@@ -221,8 +223,8 @@ class OwnLedger:
             await self._check_read()
 
     async def read_of(self, places: Sequence[Place]) -> None:
-        """Read the control log, and of the offset log what is about these source partitions, to their ends. Raises
-        LogError, BrokerError.
+        """Read to their ends the control log and the partitions of the offset log with the progress of ``places``.
+        Raises LogError, BrokerError.
         """
         log_partitions = {self.logs.log_partition_of(partition) for _, partition in places}
         if len(log_partitions) > 1:
@@ -232,13 +234,13 @@ class OwnLedger:
 
     async def _check_read(self) -> None:
         if self.ledger.waiting():
-            # A grant may have been written, and committed under, after the control log was read.
+            # After the read of the control log, a grant may have been written, and then a commit of the granted range.
             await self.read_control_to(await self.identity.ends.control())
         check_ledger(self.ledger)
 
     async def fold_control(self, begins: int, batch: Batch) -> bool:
-        """What was read of the control log over another connection, from a position on; False: something in front of
-        that was not read. What is known of it is passed over.
+        """Fold a batch of the control log, read over another connection from position ``begins`` on. Known events are
+        passed over. False: events in front of ``begins`` were not read yet.
         """
         async with self._reading_control:
             if self.logs.positions[self.logs.control] < begins:
@@ -266,14 +268,14 @@ class OwnLedger:
 
 
 def check_ledger(ledger: Ledger) -> None:
-    """Raises LogError when the logs contradict the rules: then something else wrote to them, or we are wrong."""
+    """Raises LogError when the logs contradict the rules: another program wrote to the logs, or keylanes is wrong."""
     check_violations(ledger)
     for (topic, partition), epoch in ledger.waiting():
         raise LogError(f"{topic}[{partition}]: commits of epoch {epoch}, which the control log does not know")
 
 
 def check_violations(ledger: Ledger) -> None:
-    """Raises LogError when a commit does not count, whosever it is."""
+    """Raises LogError when a commit of any process does not count."""
     for (topic, partition), epoch in ledger.violations():
         raise LogError(
             f"{topic}[{partition}]: a commit of epoch {epoch} lies outside what was granted, and its outputs are "

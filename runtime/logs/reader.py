@@ -1,9 +1,10 @@
 """Reading our own logs to their ends, into the ledger.
 
-"To its end" means: take the high watermark, then read committed until the position reaches it. Who may commit, and from
-where, is read to an own append instead, whose position the caller gives. An event that can't be decoded stops the
-reader. At the start the offset log is read from its newest snapshot on. Its partitions are read
-together: one after the other each would wait for what the consumer has under way for the one before.
+"To the end" means: take the high watermark, then read committed records until the position reaches the watermark. To
+learn who may commit, and from which offset, a process reads up to an own append instead; the caller gives the position
+of the append. An event that can't be decoded stops the reader. At the start a process reads the offset log from the
+newest snapshot on. The partitions of the offset log are read together: in a sequence, each partition would wait for the
+fetch that the consumer has under way for the partition before.
 """
 
 import asyncio
@@ -32,19 +33,19 @@ logger = logging.getLogger("keylanes")
 T = TypeVar("T")
 
 READ_RECORDS_MAX = 5_000
-"""So long a stretch of a log is looked at."""
+"""How many positions of a log are looked at together."""
 FETCH_RECORDS_MAX = 2_000
-"""At a time."""
+"""How many records a fetch returns at most."""
 GRANTS = "the control log again"
-"""A connection over which grants are read that were read before."""
+"""The connection for the second read of grants."""
 
 Extent: TypeAlias = tuple[int, int]
-"""Positions from the first on and below the second."""
+"""Positions ``[first, end)``."""
 Found: TypeAlias = tuple[list[SnapshotTaken] | None, int]
 
 
 class Placed(NamedTuple):
-    """An event, where its record stands in its log, and that one's timestamp in ms since the epoch."""
+    """An event, the position of its record in the log, and the timestamp of the record in ms since the epoch."""
 
     position: int
     timestamp_ms: int
@@ -52,7 +53,7 @@ class Placed(NamedTuple):
 
 
 class EventsRead(NamedTuple):
-    """Events of one source in their order; all below ``end`` that were not in one before."""
+    """The next events of a source in their order. All events below ``end`` are in this value or in an earlier one."""
 
     source: TopicPartition
     events: list[Placed]
@@ -61,12 +62,12 @@ class EventsRead(NamedTuple):
 
 @dataclass(slots=True)
 class Own:
-    """The own transactions of whoever reads: their events are folded when they are committed, and passed over here.
+    """The own transactions of the reading process. A commit folds the events at once, and the reader passes them over.
 
-    ``folded``: the last one whose events went into the ledger so. ``in_flight``: the one that is under way; what is
-    read of it is ``held`` until it is known what becomes of it. Not everything up to the last one that the ledger knows
-    is passed over: a transaction of unknown outcome may be found in one partition while its events in the next one are
-    still to be read.
+    ``folded``: the last transaction with events in the ledger by a commit. ``in_flight``: the transaction under way;
+    its events are collected in ``held`` until the outcome is known. The reader does not pass over everything up to the
+    last transaction in the ledger: a transaction of unknown outcome may be read in a partition while its events in the
+    next partition are still to be read.
     """
 
     incarnation: int = 0
@@ -75,7 +76,7 @@ class Own:
     held: list[OffsetEvent] = field(default_factory=list)
 
     def takes(self, event: OffsetEvent) -> bool:
-        """Whether the event is one of these, and needs no folding now."""
+        """Whether the event belongs to these transactions, and needs no folding now."""
         if event.incarnation != self.incarnation or not event.transaction:
             return False
         if self.in_flight is not None and event.transaction >= self.in_flight:
@@ -85,7 +86,7 @@ class Own:
 
 
 class HistoryTrimmed(LogError):
-    """What was to be read of a log of ours is gone."""
+    """A trim has removed the part of a log of ours that was to be read next."""
 
 
 def control_topic(app: str) -> str:
@@ -99,21 +100,21 @@ def offsets_topic(app: str) -> str:
 
 
 def signals_topic(app: str) -> str:
-    """The name of the topic in which an application's processes tell each other what they see."""
+    """The name of the topic for the signals between the processes of an application."""
     return f"{app}.signals"
 
 
 class LogReader:
-    """Reads one application's logs; positions stay between calls. ``log_partitions``: how many the offset log has.
-    For who looks at the past: ``ends``: positions below which the log is read and no further, as if it ended there;
-    ``passed_over``: events that begin so are not even decoded.
+    """Reads the logs of an application; positions stay between calls. ``log_partitions``: the number of the offset
+    log's partitions. Two arguments serve programs that look at the past. ``ends``: positions; a log counts as ending
+    there. ``passed_over``: prefixes of events that are not decoded.
 
-    The two logs are read over connections of their own, side by side: what stands behind an open transaction in the
-    offset log keeps nobody from reading the control log, which may say how it is ended. Of each log there is one call
+    The two logs have connections of their own, and are read side by side: an open transaction at the end of the offset
+    log does not stop the reading of the control log, which may say how the transaction ends. Each log has only one call
     at a time.
 
-    ``close`` lets go of the connections, and of all that was fetched ahead of what was asked for (some MiB). Reading
-    may go on after it, over others.
+    ``close`` drops the connections and everything fetched ahead (some MiB). Reading may go on afterwards, over new
+    connections.
     """
 
     def __init__(
@@ -131,22 +132,22 @@ class LogReader:
         self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
         self._readers: dict[str, Reader] = {}
-        """By topic, or by what is read over it."""
+        """By topic, or by the purpose of the reader (``GRANTS``)."""
         self.commits_read = 0
-        """Transactions that ``begin_offsets`` read behind the snapshots."""
+        """How many transactions were read behind the snapshots."""
         self._granted = GrantTable()
         self._granted_meanwhile: list[RangesGranted] = []
-        """While the offset log is begun."""
+        """The grants read while the offset log is begun."""
         self._has_begun = self._is_beginning = False
 
     async def open(self, what: str) -> Reader:
-        """Connect to read something, unless it is connected."""
+        """The reader for a topic or another purpose, connected by the first call."""
         if what not in self._readers:
             self._readers[what] = await self._bounded(self.broker.reader({}), f"opening a reader of {what}")
         return self._readers[what]
 
     async def close(self) -> None:
-        """Let go of the connections. What goes wrong there is logged: nothing depends on it."""
+        """Drop the connections. A failure is logged: nothing depends on the closing."""
         readers, self._readers = list(self._readers.values()), {}
         for reader in readers:
             try:
@@ -159,17 +160,17 @@ class LogReader:
         return TopicPartition(offsets_topic(self.app), log_partition)
 
     def offset_logs(self) -> list[TopicPartition]:
-        """All of them."""
+        """All partitions of the offset log."""
         return [self.offsets(log_partition) for log_partition in range(self.log_partitions)]
 
     def log_partition_of(self, partition: int) -> int:
-        """The partition of the offset log that a source partition's progress is written to."""
+        """The partition of the offset log for the progress of a source partition."""
         return partition % self.log_partitions
 
     async def read_control(self, ledger: Ledger, end: int | None = None) -> Ledger:
-        """Read the control log up to a position (None: to its end), into the ledger, which is changed; raises LogError.
+        """Read the control log up to a position (None: to its end), and change the ledger; raises LogError.
 
-        What is granted goes into the folds of the source partitions once ``begin_offsets`` has found these.
+        Grants go into the folds of the source partitions once ``begin_offsets`` has made the folds.
         """
         if self.control not in self.positions:
             start = (await self.watermarks([self.control]))[self.control].start
@@ -188,7 +189,7 @@ class LogReader:
         return ledger
 
     def fold_control(self, ledger: Ledger, batch: Batch) -> Ledger:
-        """The ledger, changed, with a batch of the control log that begins where that was read to, or before."""
+        """Change the ledger by a batch of the control log. The batch begins at this reader's position, or before."""
         position = self.positions[self.control]
         for placed in self._decoded(batch, batch.offset_next):
             if placed.position >= position:
@@ -226,31 +227,31 @@ class LogReader:
             take(ledger.control, event)
 
     async def begin_offsets(self, ledger: Ledger, own: Own | None = None) -> Ledger:
-        """The offset log from its newest snapshots on to its ends: the first read, and one after what was to be read
-        next was trimmed. ``own``: see ``read_offsets``; what of it was folded is read again, too.
+        """Read the offset log from the newest snapshots on to its ends: as the first read, or after a trim of the part
+        to be read next. ``own``: see ``read_offsets``; own folded transactions are read again, too.
 
-        ``ledger``: of the control log as far as it was read; it is changed. Raises LogError when a log is foreign, or
-        has lost its history although something was granted.
+        ``ledger``: the fold of the control log as far as read; this call changes the ledger. Raises LogError when a log
+        belongs to another application, or has lost its history although ranges were granted.
         """
         positions = {source: at for source, at in self.positions.items() if source != self.control}  # read before
         commits_read = self.commits_read
         self._granted_meanwhile, self._is_beginning = [], True
         while True:
-            self.commits_read = commits_read  # without those of a try that was cut short
+            self.commits_read = commits_read  # without the commits of a try that was cut short
             begun = Ledger(ledger.control, {}, ledger.opened.copy(), ledger.transactions.copy())
             try:
                 await self._begin(begun, None if own is None else replace(own, folded=0), positions)
                 break
             except HistoryTrimmed as trimmed:
-                # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. It left
-                # a newer snapshot, so look again; each time the start is higher.
+                # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. The
+                # trim left a newer snapshot. Look again; the start is higher each time.
                 logger.info("while it was searched: %s", trimmed)
-            except BaseException:  # what was read goes with the positions: all of it, or nothing
+            except BaseException:  # undo the positions, too: the read counts as a whole, or not at all
                 control = {source: at for source, at in self.positions.items() if source == self.control}
                 self.positions, self.commits_read = {**positions, **control}, commits_read
                 self._is_beginning = False
                 raise
-        for grant in self._granted_meanwhile:  # what is there already stays as it is
+        for grant in self._granted_meanwhile:  # a grant that the folds have already changes nothing
             fold_grant(begun, grant)
         keep_granted_bounds(begun.partitions, ledger.partitions)
         ledger.partitions, ledger.opened, ledger.transactions = begun.partitions, begun.opened, begun.transactions
@@ -258,8 +259,9 @@ class LogReader:
         return ledger
 
     async def _begin(self, ledger: Ledger, own: Own | None, before: Mapping[TopicPartition, int]) -> None:
-        """``before``: up to where the partitions were read once; it is read so far again, whatever their ends are."""
-        # Known before the ends are asked for: meanwhile the control log is read on, to grants of what was opened since.
+        """Begin the ledger. ``before``: earlier positions of the partitions; the read goes at least as far again."""
+        # Known before the ends are asked for: meanwhile the control log is read on, to grants in partitions opened
+        # since.
         granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
         marks = await self.watermarks(self.offset_logs())
         self._check_history(marks, granted)
@@ -277,7 +279,9 @@ class LogReader:
         await self.read_offsets(ledger, own, {source: max(end, before.get(source, 0)) for source, end in ends.items()})
 
     async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
-        """The grants that count and that these folds may not hold: read again, for there may be very many others."""
+        """The grants that count and may be missing in ``folds``. A second read finds them: the grants are too many to
+        store.
+        """
         lacking = self._granted.lacking(folds)
         if not lacking:
             return []
@@ -289,7 +293,7 @@ class LogReader:
         return grants
 
     async def _search_snapshots(self, marks: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Found]:
-        """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
+        """For each partition of the offset log: the newest whole snapshot, and the position to go on reading at."""
         found: dict[TopicPartition, Found] = {}
         searched = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
         while searched:
@@ -319,8 +323,8 @@ class LogReader:
         return found
 
     def _check_history(self, marks: Mapping[TopicPartition, Watermarks], granted: Collection[int]) -> None:
-        """Raises LogError when a partition of the offset log is empty that can't be. ``granted``: those of which
-        something was granted before the ends were asked for.
+        """Raises LogError when a partition of the offset log is empty after events were written to the partition.
+        ``granted``: the log partitions with grants from before the question for the ends.
         """
         for source, mark in marks.items():
             if mark.high == mark.start and (source.partition in granted or mark.start > 0):
@@ -330,8 +334,8 @@ class LogReader:
                 )
 
     async def read_offsets(self, ledger: Ledger, own: Own | None, ends: Mapping[TopicPartition, int]) -> Ledger:
-        """Read partitions of the offset log from where they were left up to these positions; raises LogError. ``own``:
-        what is not to be folded of it.
+        """Read partitions of the offset log from the last positions up to the positions in ``ends``; raises LogError.
+        ``own``: the transactions that are not to be folded.
         """
         async for placed in self.stream({source: (self.positions[source], high) for source, high in ends.items()}):
             events = [one.event for one in placed.events]
@@ -341,7 +345,7 @@ class LogReader:
         return ledger
 
     def fold_offsets(self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], own: Own) -> Ledger:
-        """The ledger, changed, with the events of one partition of the offset log; see ``read_offsets``."""
+        """Change the ledger by events of a partition of the offset log; see ``read_offsets``."""
         for event in events:
             if own.takes(event):
                 continue
@@ -354,7 +358,7 @@ class LogReader:
         return ledger
 
     async def ends_of(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermarks of sources, which must not lie below the positions that they had been read to before."""
+        """The high watermarks of log partitions. Raises LogError when a watermark lies below the own position."""
         before = {source: self.positions[source] for source in sources}
         marks = await self.watermarks(sources)
         for source, mark in marks.items():
@@ -366,8 +370,8 @@ class LogReader:
         return {source: mark.high for source, mark in marks.items()}
 
     async def read_spans(self, spans: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, list[Placed]]:
-        """The events with positions in ``[start, high)`` of each source; raises LogError for one that can't be decoded,
-        HistoryTrimmed, BrokerTimeout.
+        """The events with positions in ``[start, high)`` of each source; raises LogError for an event that can't be
+        decoded, HistoryTrimmed, BrokerTimeout.
         """
         found: dict[TopicPartition, list[Placed]] = {source: [] for source in spans}
         async for placed in self.stream(spans):
@@ -375,8 +379,8 @@ class LogReader:
         return found
 
     async def stream(self, spans: Mapping[TopicPartition, Extent], over: str = "") -> AsyncIterator[EventsRead]:
-        """The same as it comes, so that a log of any length is read without being held; all sources are of one log.
-        ``over``: which connection; that of the log unless it is said.
+        """Yield events of ``spans`` as they arrive: memory does not grow with the log. All sources belong to a single
+        log. ``over``: the connection to use; "" is the connection of the log.
         """
         wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
         if not wanted:
@@ -396,7 +400,7 @@ class LogReader:
                 if batch.offset_next >= high:
                     del wanted[batch.source]
                 yield EventsRead(batch.source, self._decoded(batch, high), min(batch.offset_next, high))
-            await asyncio.sleep(0)  # a broker that always has the next batch would not let anything else run
+            await asyncio.sleep(0)  # let other tasks run: a broker may have the next batch at once, every time
 
     def _decoded(self, batch: Batch, high: int) -> list[Placed]:
         return [
@@ -412,7 +416,7 @@ class LogReader:
             raise LogError(f"{source.topic}[{source.partition}] at position {position}: {error}") from None
 
     async def watermarks(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Watermarks]:
-        """The watermarks of partitions of one of our logs, in this order; none above the ``ends``."""
+        """The watermarks of partitions of a log of ours, in the order of ``sources``; none above the ``ends``."""
         marks = await self._bounded(self.broker.watermarks(sources), f"watermarks of {sources[0].topic}")
         return {
             source: Watermarks(marks[source].start, min(marks[source].high, self.ends.get(source, marks[source].high)))
@@ -442,12 +446,12 @@ class LogReader:
 
 
 async def _some(reader: Reader, sources: Collection[TopicPartition]) -> list[Batch]:
-    """Batches of some of these assigned partitions; waits until there are."""
+    """Batches of some of the assigned partitions; waits until a batch arrives."""
     while not (batches := await reader.fetch(sources, records_max=FETCH_RECORDS_MAX, wait_ms=100)):
         pass
     return batches
 
 
 def places_of(ledger: Ledger, log_partition: int, log_partitions: int) -> Sequence[tuple[str, int]]:
-    """The source partitions whose progress one partition of the offset log holds, in order."""
+    """The source partitions with their progress in ``log_partition`` of the offset log, in order."""
     return sorted(place for place in ledger.control.started if place[1] % log_partitions == log_partition)
