@@ -1,11 +1,11 @@
 """Records that are sent outside of handlers: acknowledged, each by itself, and part of no transaction.
 
-They say nothing of where they came from, so nobody takes them for outputs. The connection and its appender are their
-own, so that a loss there disturbs nobody else.
+The records carry no provenance header: nobody takes them for outputs. Sending has a connection and an appender of its
+own: a lost connection there disturbs nothing else.
 
-Records go in batches. While a batch of a partition is under way, the calls for that partition wait in the order in
-which they came, and go together in the next one. A batch whose outcome is not known fails its own calls; those behind
-it are sent only then.
+Records go in batches. While a batch of a partition is under way, further calls for the partition wait in the order of
+their arrival, and go together in the next batch. A batch with an unknown outcome fails its own calls; only then the
+calls behind are sent.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ from .logs.topics import reserved_topics
 from .settings import Settings
 
 IDLE_MS_MAX: Final = 300_000
-"""A connection that was idle for so long is replaced: brokers and what stands before them drop such ones silently."""
+"""A connection idle for this time is replaced: brokers, and proxies before them, drop idle connections silently."""
 
 BATCH_RECORDS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 1_000_000
 
 STRETCH_RECORDS: Final = 100
-"""So many records are handed over, or encoded, before others have their turn at the loop."""
+"""How many records are handed over, or encoded, before other tasks have their turn at the loop."""
 
 
 class _Call:
-    """One record that is to be sent, and its outcome. ``record``: as it is written, once it has room."""
+    """A record that is to be sent, and the outcome. ``record``: the encoded record, once the call has room."""
 
     __slots__ = ("outcome", "output", "queue", "record", "size", "way")
 
@@ -59,18 +59,18 @@ class _Call:
         self.size = 0
 
     def succeed(self) -> None:
-        """The record was written."""
+        """Note that the record was written."""
         if not self.outcome.done():
             self.outcome.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """The record was not written, or the error says what is known of it."""
+        """Note that the record was not written, or may not be written; the error says which."""
         if not self.outcome.done():
             self.outcome.set_exception(error)
-            self.outcome.exception()  # a caller that is cancelled at this moment never asks
+            self.outcome.exception()  # a caller cancelled at this moment never retrieves the error
 
     def leave(self) -> None:
-        """Nobody waits for it any more: unless it is under way, it is not sent."""
+        """Take the call out, because its caller waits no more: a record not yet under way is not sent."""
         self.outcome.cancel()
         if self in self.queue:
             del self.queue[self]
@@ -78,11 +78,11 @@ class _Call:
 
 
 _Queue = OrderedDict[_Call, None]
-"""Calls in their order; one of them may leave."""
+"""Calls in their order; a call may leave from any place."""
 
 
 class Sending:
-    """Sending of one application. ``make``: by its role a broker, not open, and whether it is to be closed here."""
+    """The sending of an application. ``make``: by its role an unopened broker, and whether to close the broker here."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Sending:
         self._ways: dict[asyncio.AbstractEventLoop, _Way] = {}
 
     async def send(self, output: Output) -> None:
-        """Write one record. Raises OutputRefused, SendUnknown, and a FatalError when there is no broker."""
+        """Write a record. Raises OutputRefused, SendUnknown, and a FatalError without a broker."""
         call = self._way().enter(output)
         try:
             await call.outcome
@@ -106,8 +106,8 @@ class Sending:
             call.leave()
 
     async def send_many(self, topic: str, records: Iterable[Output]) -> None:
-        """Write records of a topic; returns when each of them has its outcome. Raises what ``send`` does for the first
-        one that failed; the others are tried all the same.
+        """Write records of a topic; returns when each record has its outcome. Raises the error of the first failed
+        record, as ``send`` does; the other records are tried all the same.
         """
         calls = deque[_Call]()
         failure: BaseException | None = None
@@ -118,12 +118,12 @@ class Sending:
                     calls.append(call := self._way().enter(output))
                     if number % STRETCH_RECORDS == STRETCH_RECORDS - 1:
                         await asyncio.sleep(0)
-                        if call.record is None:  # it has no room: nor have others
+                        if call.record is None:  # the call has no room, nor have others
                             await asyncio.wait([call.outcome])
                         while calls and calls[0].outcome.done():
                             error = calls.popleft().outcome.exception()
                             failure = failure or error
-            except Exception as error:  # noqa: BLE001  # those in front of what is wrong are on their way
+            except Exception as error:  # noqa: BLE001  # the records in front of the wrong record are on their way
                 last = error
             for call in calls:
                 await asyncio.wait([call.outcome])
@@ -135,8 +135,8 @@ class Sending:
             raise failure
 
     async def close(self, limit_ms: int | None = None) -> None:
-        """Let what is under way on this loop end, then let go of the connection: in ``close_timeout_ms`` unless the
-        limit is said. What has no outcome by then fails.
+        """Let the calls under way on this loop end, then drop the connection, within ``limit_ms`` (None:
+        ``close_timeout_ms``). Calls without an outcome by then fail.
         """
         way = self._ways.get(asyncio.get_running_loop())
         if way is not None:
@@ -144,7 +144,7 @@ class Sending:
 
     @property
     def broker(self) -> Broker | None:
-        """What is in use on this loop."""
+        """The broker in use on this loop, if any."""
         way = self._ways.get(asyncio.get_running_loop())
         return way.broker if way is not None and way.is_usable else None
 
@@ -159,10 +159,10 @@ class Sending:
 
 
 class _Way:
-    """An application's connection on one loop, and the calls that go over it. ``before``: the one that it replaces,
-    which is closed first, so that calls keep their order.
+    """An application's connection on an event loop, and the calls over the connection. ``before``: the replaced
+    connection. The new connection closes ``before`` first: thus calls keep their order.
 
-    A call waits for the connection and for what is known of its topic, then for room, then for its partition.
+    A call waits for the connection and for the description of its topic, then for room, then for its partition.
     """
 
     def __init__(self, sending: Sending, before: "_Way | None") -> None:
@@ -187,14 +187,14 @@ class _Way:
 
     @property
     def is_usable(self) -> bool:
-        """Whether calls may enter: it has not failed, is not being closed, and was not idle for long."""
+        """Whether calls may enter: the connection has not failed, is not being closed, and was not idle for long."""
         is_idle = not self._tasks and self._loop.time() - self._used_s >= IDLE_MS_MAX / 1000
         return not (self._is_over or is_idle)
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def enter(self, output: Output) -> _Call:
-        """A new call, behind all others of its topic."""
+        """Add a call behind all other calls of its topic."""
         topic = str(output.topic)
         self._used_s = self._loop.time()
         queue = self._waiting.get(topic)
@@ -206,7 +206,7 @@ class _Way:
         return call
 
     async def _admit(self, topic: str, queue: _Queue) -> None:
-        """Hand the calls of a topic on to their partitions, as there is room for them."""
+        """Hand the calls of a topic on to their partitions, as room allows."""
         try:
             await self._opened()
             while queue:
@@ -214,13 +214,13 @@ class _Way:
                     await self._learn(topic)
                 await self._room.wait()
                 self._build(topic, queue)
-                await asyncio.sleep(0)  # others have their turn
-        except Exception as error:  # noqa: BLE001  # a folder that can't be opened, too
+                await asyncio.sleep(0)  # other tasks have their turn
+        except Exception as error:  # noqa: BLE001  # errors of a folder that can't be opened, too
             _fail(queue, error, None)
         del self._waiting[topic]
 
     def _build(self, topic: str, queue: _Queue) -> None:
-        """Encode the next calls; each joins those of its partition."""
+        """Encode the next calls; each call joins the queue of its partition."""
         destination, codec = self._known.known.get(topic), codec_of_topic(topic, self._sending.handlers)
         for _ in range(min(len(queue), STRETCH_RECORDS)):
             if destination is None or not self._room.is_set():
@@ -228,7 +228,7 @@ class _Way:
             call, _ = queue.popitem(last=False)
             try:
                 call.record, call.size = build_sent(call.output, topic, codec, destination, next(self._sending.turns))
-            except Exception as error:  # noqa: BLE001  # whatever is wrong with the record is said to its caller
+            except Exception as error:  # noqa: BLE001  # the caller hears of any mistake in the record
                 call.fail(error)
             else:
                 self.take(call.size)
@@ -243,7 +243,7 @@ class _Way:
             self._start(self._run(place, call.queue))
 
     def take(self, size: int) -> None:
-        """So many bytes more, or fewer, wait for their answer."""
+        """Add ``size`` bytes, or a negative number, to the bytes that wait for their answer."""
         self._bytes += size
         if self._bytes < self._settings.send_bytes_max:
             self._room.set()
@@ -253,14 +253,14 @@ class _Way:
     # --- a partition -------------------------------------------------------------------------------------------------
 
     async def _run(self, place: TopicPartition, flow: _Queue) -> None:
-        """Send the calls of a partition, one batch after the other, until none is left."""
-        await asyncio.sleep(0)  # what comes in this turn of the loop goes together
+        """Send the calls of a partition batch by batch until no call is left."""
+        await asyncio.sleep(0)  # calls of this turn of the loop go together
         while flow:
             batch, size = list[_Call](), 0
             while flow and len(batch) < BATCH_RECORDS_MAX and size < BATCH_BYTES_MAX:
                 call, _ = flow.popitem(last=False)
                 size += call.size
-                if not call.outcome.done():  # it is about to leave
+                if not call.outcome.done():  # else the call is about to leave
                     batch.append(call)
             try:
                 await self._send(place, batch)
@@ -270,7 +270,7 @@ class _Way:
         del self._flows[place]
 
     async def _send(self, place: TopicPartition, batch: Sequence[_Call]) -> None:
-        """Send a batch; each of its calls has its outcome then."""
+        """Send a batch; then each call of the batch has its outcome."""
         topic, records = place.topic, [call.record for call in batch if call.record is not None]
         try:
             await within_limit(self._appender.append(records), self._settings.call_limit_ms, f"sending to {topic}")
@@ -287,19 +287,19 @@ class _Way:
             _fail(batch, unknown, error)
             if isinstance(error, asyncio.CancelledError):
                 raise
-        except Exception as error:  # noqa: BLE001  # a store that failed, too, is said to those whose records it concerns
+        except Exception as error:  # noqa: BLE001  # the callers also hear of a failed store of the embedded broker
             _fail(batch, error, None)
         else:
             for call in batch:
                 call.succeed()
 
     async def _isolate(self, place: TopicPartition, batch: Sequence[_Call], error: TransactionRefused) -> None:
-        """Some records of a batch are refused, and the others with them: send them apart, in their order."""
+        """Send the calls of a refused batch apart, in their order: a few wrong records refuse the whole batch."""
         topic, first, end = place.topic, min(error.culprits), max(error.culprits) + 1
         for call in batch[:first]:
             call.succeed()
         refused, behind = batch[first:end], batch[end:]
-        self._known.known.pop(topic, None)  # it may be another topic now
+        self._known.known.pop(topic, None)  # the name may belong to another topic now
         if len(refused) > 1:
             try:
                 await self._learn(topic)
@@ -339,8 +339,8 @@ class _Way:
             raise
 
     async def _connected(self) -> AsyncGenerator[None, None]:
-        """The connection, open until this generator is closed. A loop closes its generators where it ends, as that of
-        ``asyncio.run`` does: so nothing stays open behind a program that does not close the application.
+        """Open the connection, and close it with this generator. A loop such as that of ``asyncio.run`` closes its
+        generators at its end: nothing stays open behind a program that does not close the application.
         """
         try:
             await within_limit(self.broker.open(), self._settings.call_limit_ms, "connecting to send")
@@ -354,7 +354,7 @@ class _Way:
             )
 
     async def close(self, limit_ms: int) -> None:
-        """Let what is under way end, then let go of the connection; who has closed it before is waited for."""
+        """Let the calls under way end, then drop the connection; a second call waits for the first one."""
         if self._is_closing:
             await self._ended.wait()
             return
@@ -420,7 +420,7 @@ def _outputs(topic: str, records: Iterable[Output]) -> Iterator[Output]:
 
 
 async def _describe_topic(broker: Broker, topic: str) -> dict[str, TopicDescription]:
-    """What a broker says of a topic; raises AccessRefused at once: whoever sends hears of it, and can send again."""
+    """A broker's description of a topic. Raises AccessRefused at once: the caller can send again."""
     try:
         return await describe_output(broker, topic)
     except NotAuthorized as error:

@@ -1,14 +1,15 @@
 """How a process stops, in order and in time.
 
-1. *Leaves.* It says that it stops, and works on, while others copy its state and are granted its ranges. That is over
-   when it holds nothing, when the coordinator dismisses it, after ``leave_ms``, or when it is told to stop once more.
-   Who has no state, or nobody to copy it, or is back under its name soon, begins with the next step.
-2. *Drains.* It reads no more, and lets what runs come to its end, for ``drain_timeout_ms``.
-3. *Commits* what is done, with the release of all that it still holds, and waits until the group goes on without it.
+1. *Leaves.* The process says that it stops, and works on, while others copy its state and are granted its ranges. The
+   step ends when the process holds nothing, when the coordinator dismisses the process, after ``leave_ms``, or at a
+   second order to stop. A process without state, without others to copy the state, or soon back under its name begins
+   with the next step.
+2. *Drains.* The process reads no more, and lets running handlers come to their end, for ``drain_timeout_ms``.
+3. *Commits* all done records, with the release of all ranges still held, and waits until the group goes on alone.
 4. *Closes.*
 
-All of it ends within ``leave_ms`` + ``drain_timeout_ms`` + ``close_timeout_ms``, also when the broker says nothing.
-Each step has a time at which it is over; what it leaves of that is for the next ones.
+The stop ends within ``leave_ms`` + ``drain_timeout_ms`` + ``close_timeout_ms``, also when the broker does not answer.
+Each step has a time at which the step is over; unused time goes to the next steps.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from .work import Work
 
 TICK_MS: Final = 10
 SETTLE_SHARE: Final = 0.2
-"""In the last part of the drain no record is begun: those that run shall come to their end."""
+"""In this last part of the drain no record is begun: the running records shall come to their end."""
 
 CANCELLED: Final = 0.2
 COMMITTED: Final = 0.6
@@ -39,11 +40,11 @@ CONNECTIONS_CLOSED: Final = 0.8
 COPIES_CLOSED: Final = 0.9
 BROKER_CLOSED: Final = 0.95
 ENDED: Final = 1.0
-"""When each step behind the drain is over, as a part of ``close_timeout_ms``."""
+"""The time at which each step behind the drain is over, as a part of ``close_timeout_ms``."""
 
 
 class StopBudget:
-    """The time that a stop has, by the loop's time. Before it begins, each step has all of its own."""
+    """The time limits of a stop, by the loop's time. Before the stop begins, each step has its full time."""
 
     def __init__(self, settings: Settings) -> None:
         self.drain_s, self.close_s = settings.drain_timeout_ms / 1000, settings.close_timeout_ms / 1000
@@ -51,29 +52,29 @@ class StopBudget:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it is known when the stop is over."""
+        """Whether the stop has begun to drain or to close, and its end is fixed."""
         return self._drained_by_s is not None
 
     def drains(self, now_s: float) -> None:
-        """From now on what runs comes to its end."""
+        """Begin the drain: running handlers have ``drain_s`` from now on."""
         self._drained_by(now_s + self.drain_s)
 
     def closes(self, now_s: float) -> None:
-        """From now on nothing that runs is waited for."""
+        """Begin the closing: from now on nobody waits for running handlers."""
         self._drained_by(now_s)
 
     def left_s(self, part: float, now_s: float) -> float:
-        """What is left to a step that is over after this part of ``close_timeout_ms``; below 0, of the drain."""
+        """The seconds left to a step that ends after ``part`` of ``close_timeout_ms``; 0.0: the end of the drain."""
         by_s = now_s if self._drained_by_s is None else self._drained_by_s
         return max(0.0, by_s + part * self.close_s - now_s)
 
     def _drained_by(self, at_s: float) -> None:
-        """A later step never moves what an earlier one has set further away."""
+        """Set the end of the drain; a later call never moves the end further away."""
         self._drained_by_s = at_s if self._drained_by_s is None else min(self._drained_by_s, at_s)
 
 
 class Stopping:
-    """Of one run. ``is_over``: whether it ends anyway; ``has_failed``: by an error, which waits for nothing."""
+    """The stop of a run. ``is_over``: whether the run ends anyway; ``has_failed``: by an error, without waiting."""
 
     def __init__(
         self,
@@ -90,10 +91,10 @@ class Stopping:
         self.budget = StopBudget(self.settings)
         self.asked = asyncio.Event()
         self.is_at_once = False
-        """Told once more: nothing is waited for that others, or handlers, take their time for."""
+        """A second order to stop: the process waits neither for other processes nor for handlers."""
 
     def ask(self, now_s: float, *, at_once: bool = False) -> None:
-        """Stop; ``at_once``: neither work on nor drain."""
+        """Begin to stop; ``at_once``: neither work on nor drain."""
         self.asked.set()
         if at_once:
             self.is_at_once = True
@@ -104,7 +105,7 @@ class Stopping:
         return self.budget.left_s(part, asyncio.get_running_loop().time())
 
     def left_ms(self, part: float) -> int:
-        """The same in milliseconds."""
+        """``left_s`` in milliseconds."""
         return int(self.left_s(part) * 1000)
 
     def closes(self) -> None:
@@ -114,7 +115,7 @@ class Stopping:
     # --- 1: leaving --------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Say that this process stops, and work on until others have what they need of it."""
+        """Say that this process stops, and work on until others have copied its state and taken its ranges."""
         self.group.taking_part.leave()
         if not self._is_needed() or self._may_go():
             return
@@ -126,7 +127,7 @@ class Stopping:
             self.telling.left_early(leave_ms)
 
     def _is_needed(self) -> bool:
-        """Whether this process has, or may have, state that somebody else will have to copy."""
+        """Whether this process has, or may have, state for other members to copy."""
         taking_part, standing = self.group.taking_part, self.group.standing
         if not (self.group.stores and self.settings.leave_ms) or taking_part.is_alone or taking_part.returns_in_ms:
             return False
@@ -138,7 +139,7 @@ class Stopping:
     # --- 2 and 3: the end of the work --------------------------------------------------------------------------------
 
     async def drain(self, work: Work, committing: "asyncio.Task[None]") -> None:
-        """No more reading; workers finish what they hold until the deadline; what is done is committed."""
+        """Stop reading, let workers finish their records until the deadline, and commit the done records."""
         self.group.taking_part.leave()
         work.stop_reading()
         slots, budget, loop = self.slots, self.budget, asyncio.get_running_loop()
@@ -150,11 +151,11 @@ class Stopping:
             return transactions.is_throttled or (slots.is_idle() and not slots.paused)
 
         await self._until(has_enough, lambda: self.left_s(0.0) - settle_s)
-        # What is still queued is for the next start. Were workers to go on, there would always be more to commit; by a
-        # quota what is done already takes long.
+        # Queued records are left for the next start. Workers that went on would always have more to commit, and under a
+        # quota the commit of the done records takes long already.
         slots.stop()
         await self._until(slots.is_idle, lambda: self.left_s(0.0))
-        # Before the last commit: a handler that ended behind it would be run again, although it had come to its end.
+        # Before the last commit: a handler that ended behind the commit would run again, although its work was done.
         running, done = slots.running(), slots.records_done
         await slots.close(self.left_s(CANCELLED))
         self.telling.cut(running - (slots.records_done - done), at_once=self.is_at_once)
@@ -166,7 +167,7 @@ class Stopping:
             await self.group.leave(self.left_s(LEFT))
 
     async def _commit(self, work: Work, committing: "asyncio.Task[None]") -> None:
-        """The last transactions, with which all is released. Raises a FatalError."""
+        """Commit the last transactions, which release all ranges. Raises a FatalError."""
         cycle = work.cycle
         await self._until(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))
         committing.cancel()
@@ -184,7 +185,7 @@ class Stopping:
                     "stopped without the last commit: no time was left (close_timeout_ms)"
                 ) from error
             raise fatal_of(error) from error
-        # Before it leaves, or its own fence would be a newer producer's.
+        # Close the producer before leaving: else the fence of the own incarnation would refuse the open producer.
         await closed_within(self.left_ms(LEFT), cycle.transactions.close(), "closing a producer", excused=BrokerError)
 
     async def _until(self, is_reached: Callable[[], bool], left_s: Callable[[], float]) -> None:
@@ -192,12 +193,12 @@ class Stopping:
 
 
 async def _until(is_reached: Callable[[], bool], left_s: Callable[[], float]) -> None:
-    """Wait for a condition, as long as there is time left."""
+    """Wait for a condition as long as time is left."""
     while not is_reached() and left_s() > 0:  # noqa: ASYNC110  # only at the end
         await asyncio.sleep(TICK_MS / 1000)
 
 
 async def _commit_rest(cycle: CommitCycle, released: Sequence["asyncio.Future[None]"]) -> None:
-    """Commit what is done, and that all was given up."""
+    """Commit the done records and the release of all ranges."""
     while (has_more := await cycle.commit()) or not all(one.done() for one in released):  # noqa: ASYNC110  # commits
         await asyncio.sleep(0 if has_more else TICK_MS / 1000)

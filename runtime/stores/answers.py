@@ -1,10 +1,12 @@
-"""Who answers a question for state: this process from what it owns or from a copy, or whoever is named to be asked.
+"""Who answers a question for state: this process, as the owner or from a copy; else the error names the owner.
 
-1. A process that has not read the control log for ``query_view_ms_max`` answers nothing: others may have what it had.
-2. It answers for points that are its own by that log, restored, and not in a transaction under way that gives them up.
-   Others change them from the commit of that on, which may be known there before it is here.
-3. A copy answers where it is asked to, if it is no older than it may be.
-4. Else the owner by the control log is named, or nobody where there is none.
+1. A process that has not read the control log for ``query_view_ms_max`` answers nothing: other processes may own its
+   ranges by now.
+2. A process answers for points that the control log gives to the process, that are restored, and that no transaction
+   under way gives up. From the commit of the transaction on the next owner changes the points, and may know of the
+   commit before this process does.
+3. A copy answers when the caller allows copies, and the copy is young enough.
+4. Else the error names the owner by the control log, or says that the points have no owner.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,21 +25,21 @@ from ..handlers.partition_state import PartitionState
 _NOBODYS: Final[Steps[Owner]] = Steps()
 
 How: TypeAlias = Literal["owner", "copy"]
-"""Out of what a point is answered."""
+"""Whether the answer comes from the owner's state or from a copy."""
 
 
 class Followed(Protocol):
-    """Copies of what others own."""
+    """Copies of state that other processes own."""
 
     def stale_ms(self, place: Place, point: int) -> int | None:
-        """How old the copy of a point is at most; None: there is none that is whole."""
+        """The greatest possible age of a point's copy, in ms; None: no whole copy exists here."""
 
     def followed(self, place: Place) -> Iterable[KeyRange]:
-        """The ranges of which there are copies. One of them is of one age."""
+        """The ranges with a copy here. All points of such a range have the same age."""
 
 
 class GroupView:
-    """The group as this process has followed it. ``age_ms``: how old that is; ``incarnation``: of this process."""
+    """The group, as the control log says. ``age_ms``: the age of this view; ``incarnation``: the own incarnation."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class GroupView:
         self._control, self._incarnation, self._age_ms, self._ms_max = control, incarnation, age_ms, ms_max
 
     def doubt(self) -> str | None:
-        """Why nothing can be answered; None: it can."""
+        """The reason why this process can answer nothing now; None: the view is young enough."""
         age_ms = self._age_ms()
         if age_ms <= self._ms_max:
             return None
@@ -59,25 +61,25 @@ class GroupView:
         )
 
     def owners(self, place: Place) -> Steps[Owner]:
-        """By the log; some of them may have been expelled."""
+        """The owners of a partition's points by the control log; expelled members are among them."""
         return self._control().owners.get(place, _NOBODYS)
 
     def owner(self, place: Place, point: int) -> int | None:
-        """The incarnation that has a point; None: nobody has it now."""
+        """The incarnation that owns a point; None: the point has no living owner now."""
         control, owner = self._control(), self.owners(place).at(point)
         return None if owner is None or control.is_expelled(owner.incarnation) else owner.incarnation
 
     def is_own(self, incarnation: int | None) -> bool:
-        """Whether that is this process."""
+        """Whether an incarnation is the own one."""
         return incarnation is not None and incarnation == self._incarnation()
 
     def member(self, incarnation: int) -> Member:
-        """Of the log."""
+        """The member of an incarnation in the control log."""
         return self._control().members[incarnation]
 
 
 class Answering(NamedTuple):
-    """A ``Lookup``: one source partition as it can be asked here now. ``stale_ms_max``: None asks for no copy."""
+    """A ``Lookup`` of a source partition's state in this process. ``stale_ms_max``: None allows no copy."""
 
     place: Place
     state: PartitionState
@@ -86,22 +88,22 @@ class Answering(NamedTuple):
     stale_ms_max: int | None = None
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:
-        """See ``Lookup``; raises Elsewhere, too."""
+        """See ``Lookup``. Raises StateNotReady, Elsewhere."""
         how = self._how(point)
         if how is None:
             raise self._refusal(KeyRange(point, point + 1))
         return self.state.read_committed(key, point) if how == "owner" else self.state.table.get(key)
 
     def span_committed(self, first: bytes, end: bytes | None, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-        """The same."""
+        """See ``Lookup``. Raises StateNotReady, Elsewhere."""
         return chain.from_iterable(self._walk(first, end, part, how) for part, how in self._whole(within))
 
     def scan_committed(self, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-        """The committed entries of a key range in order of state keys. Raises as the others do."""
+        """The committed entries of a key range in order of state keys. Raises StateNotReady, Elsewhere."""
         return self.span_committed(*bounds_of(within), within)
 
     def answered(self) -> list[KeyRange]:
-        """The ranges that can be asked for here, touching ones as one."""
+        """The ranges that this process can answer for, with touching ranges joined."""
         found: list[KeyRange] = []
         for part, how in self._parts(WHOLE):
             if how is not None and found and found[-1].end == part.first:
@@ -119,7 +121,7 @@ class Answering(NamedTuple):
         return whole
 
     def _parts(self, within: KeyRange) -> Iterator[tuple[KeyRange, How | None]]:
-        """All of a range, in order, and out of what each part is answered; None: it is not."""
+        """The parts of a range in order, each with the source of its answer; None: this process can't answer."""
         edges = {within.first, within.end}
         for steps in (self.group.owners(self.place), self.state.ready, self.state.parting):
             edges.update(first for first, _, _ in steps.all_pieces(within.first, within.end))
@@ -146,7 +148,7 @@ class Answering(NamedTuple):
         return walk_table(self.state.table, low, high)
 
     def _refusal(self, part: KeyRange) -> StateNotReady:
-        """Why a range that is not answered is not."""
+        """The error that says why this process does not answer for a range."""
         owner = self.group.owner(self.place, part.first)
         what = f"{self.state.label}: the state of {part}"
         copy = "" if self.stale_ms_max is None else self._copy_of(part)

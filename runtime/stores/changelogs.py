@@ -1,4 +1,4 @@
-"""Reading changelogs, and writing copies of them in threads: what a restore and a learner have in common."""
+"""Reading changelogs, and writing copies in threads: the common part of a restore and of a learner."""
 
 import asyncio
 import contextlib
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 FETCH_WAIT_MS: Final = 200
 DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
-"""Kafka's own, where a topic's settings don't name it."""
+"""Kafka's default, for topics without the setting."""
 DELETE_RETENTION_MS_MIN: Final = 60_000
 NAMED_MAX: Final = 3
-"""Partitions that one line names."""
+"""How many partitions a line names."""
 _WHAT_TO_DO: Final = "Restore the topic from a copy, or start under a new application name."
 
 
@@ -40,13 +40,13 @@ def label_of(changelog: TopicPartition) -> str:
 
 
 def labels_of(changelogs: Iterable[TopicPartition]) -> str:
-    """The first ones of some."""
+    """The first ``NAMED_MAX`` changelogs, for people."""
     return ", ".join(map(label_of, list(changelogs)[:NAMED_MAX]))
 
 
 @contextlib.contextmanager
 def errors_of(changelog: TopicPartition) -> Iterator[None]:
-    """Errors of one changelog and its copy, as what they are to the application."""
+    """Turn errors of a changelog and its copy into errors of the application."""
     try:
         yield
     except ChangelogUnfit as error:
@@ -57,7 +57,7 @@ def errors_of(changelog: TopicPartition) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unreadable(*kinds: type[BrokerError]) -> Iterator[None]:
-    """Errors of these kinds, which no waiting mends, as what they are to the application."""
+    """Turn broker errors of ``kinds``, errors that no waiting mends, into StateError."""
     try:
         yield
     except kinds as error:
@@ -67,8 +67,8 @@ def unreadable(*kinds: type[BrokerError]) -> Iterator[None]:
 async def ask_changelogs(
     broker: Broker, settings: Settings, changelogs: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, Watermarks], dict[str, int]]:
-    """Watermarks, and for how long tombstones stay in each topic. Raises StateError, also where that is too short,
-    BrokerError.
+    """The watermarks of changelogs, and for how many ms tombstones stay in each topic. Raises StateError, also where
+    tombstones stay too short, BrokerError.
     """
     patience = Patience(settings.broker_retry_ms, "asking for changelogs")
     topics = {source.topic for source in changelogs}
@@ -94,30 +94,30 @@ async def ask_changelogs(
 
 
 class Fetches:
-    """Committed records of some changelogs, each from a position on. A broker that is away is waited for.
+    """Fetches committed records of changelogs, each from a position on, and waits for a broker that is away.
 
-    It has a reader of its own: one that has come to the end of a partition asks there for new records, and would begin
-    elsewhere only when it has the answer. ``positions``: what is fetched next.
+    Each ``Fetches`` has a reader of its own: a shared reader at the end of a partition waits there for new records, and
+    begins elsewhere only after the answer. ``positions``: the next offset of each changelog.
     """
 
     def __init__(self, broker: Broker, settings: Settings, positions: Mapping[TopicPartition, int], what: str) -> None:
-        """``what`` it is for, in words."""
+        """``what`` is the purpose, in words."""
         self.broker, self.settings = broker, settings
         self.positions = dict(positions)
         self.opened_s = 0.0
-        """When its reader was made, by the loop's time."""
+        """When the reader was made, by the loop's time."""
         self._reader: Reader | None = None
         self._opening: asyncio.Future[None] | None = None
         self._patience = Patience(settings.broker_retry_ms, what)
 
     def open(self) -> None:
-        """Have the reader made meanwhile: it fetches ahead, and an error of it is told by ``fetch``."""
+        """Have the reader made in the background. The reader fetches ahead; ``fetch`` raises its errors."""
         if self._reader is None and self._opening is None:
             self._opening = asyncio.ensure_future(self._open_ahead())
 
     async def _open_ahead(self) -> None:
         reader = await self._open()
-        await reader.fetch((), records_max=1, wait_ms=0)  # nothing of it, but it begins with its positions
+        await reader.fetch((), records_max=1, wait_ms=0)  # takes nothing, but starts the fetching at the positions
 
     async def _open(self) -> Reader:
         self.opened_s = asyncio.get_running_loop().time()
@@ -128,17 +128,17 @@ class Fetches:
         return reader
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on with these from there, and with no others."""
+        """Fetch the changelogs of ``positions`` from there on, and no others."""
         if self.positions != positions:
             self.positions = dict(positions)
             if self._reader is not None:
                 self._reader.assign(self.positions)
 
     async def fetch(self, records_max: int) -> Sequence[Batch]:
-        """What comes next, if anything is there in time. Raises BrokerError."""
+        """The next batches; empty when nothing arrives in time. Raises BrokerError."""
 
         async def fetched() -> Sequence[Batch]:
-            """With a new reader after the broker did not answer."""
+            """Fetch once, with a new reader after a call without an answer."""
             opening, self._opening = self._opening, None
             if opening is not None:
                 await opening
@@ -155,13 +155,13 @@ class Fetches:
         return batches
 
     async def close(self) -> None:
-        """Let go of the reader, also of one that is being made; bounded in time."""
+        """Drop the reader, also a reader that is being made; bounded in time."""
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.cancel()
             await asyncio.wait([opening], timeout=self.settings.close_timeout_ms / 1000)
             if opening.done() and not opening.cancelled():
-                opening.exception()  # nobody waits for what it has to say
+                opening.exception()  # asyncio would log an error that nobody retrieves
         reader, self._reader = self._reader, None
         if reader is not None:
             await closed_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of changelogs")
@@ -175,11 +175,11 @@ class CopyThreads:
         self._threads = DaemonThreads(threads, name)
 
     def begin(self, function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        """Have a thread do something."""
+        """Begin a call of ``function`` in a thread."""
         return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     async def settled(self, writing: "asyncio.Future[T]") -> T:
-        """What a thread returns. Also who is cancelled waits for it: the copy may be closed next."""
+        """Wait for the result of a thread. A cancelled caller waits, too: the copy may be closed next."""
         try:
             return await asyncio.shield(writing)
         finally:
@@ -187,7 +187,7 @@ class CopyThreads:
                 await asyncio.wait([writing], timeout=self.settings.close_timeout_ms / 1000)
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Both."""
+        """Call ``function`` in a thread, and wait for the result."""
         return await self.settled(self.begin(function, *arguments))
 
     def shutdown(self) -> None:

@@ -1,13 +1,13 @@
-"""Whether the keys of a source with state lie where its partitioner puts them: looked at in samples.
+"""Samples that show whether the keys of a source with state lie where its partitioner puts them.
 
-State belongs to a key of a partition. Two writers of a topic that choose its partitions by different hashes split the
-state of a key in silence: half of its records lie in one partition, half in another. And who asks for a key by a
-partitioner that is not the writers' one is told that it has no state. Nothing in a single record shows that, but many
-keys of a partition show by which partitioner they were placed.
+State belongs to a key of a partition. Two writers that choose the partitions of a topic by different hashes split the
+state of a key in silence: half of the records lie in one partition, half in another. And a query by another partitioner
+than the writers' looks in a wrong partition, and finds no state. A single record does not show the mistake, but many
+keys of a partition show which partitioner placed them.
 
-Looked at are the first records of a partition after the start, and the state itself: of each table that was taken up,
-or copied, some keys, once. A sample speaks against a partitioner only when it speaks for another one: keys may also be
-placed by hand, which is nobody's mistake as long as each stays in its partition.
+A sample takes the first records of a partition after the start, and some keys of each table, once, after the table was
+taken up or copied. A sample speaks against a partitioner only when the same sample speaks for another partitioner:
+users may also place keys by hand, which is no mistake as long as each key stays in its partition.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ logger = logging.getLogger("keylanes")
 
 
 class KeyPlaces:
-    """Of one process. ``stateful``: the sources to look at. ``partitioners``: what the application says of topics, by
-    name. ``storages``: where the state of the source partitions is kept, once they are open.
+    """The samples of a process. ``stateful``: the sources to look at. ``partitioners``: the partitioner of each topic,
+    as the application says. ``storages``: the storage of each source partition's state, once open.
     """
 
     def __init__(
@@ -42,20 +42,20 @@ class KeyPlaces:
         self._storages, self._threads = storages, threads
         self._partitions: Counter[str] = Counter()
         self._met: set[Place] = set()
-        """Those whose tables were compared, or will be."""
+        """The partitions with a table that was compared, or will be."""
         self._due: dict[Place, None] = {}
         self._changed = asyncio.Event()
 
-    # --- what is looked at -------------------------------------------------------------------------------------------
+    # --- samples -----------------------------------------------------------------------------------------------------
 
     def look(self, place: TopicPartition, partitions: int, records: Sequence[ConsumerRecord]) -> None:
-        """Look at records that were read; warns once for each topic."""
+        """Look at records that a reader has read; warns once for each topic."""
         sample = self._samples.get(place.topic)
         if sample is not None and partitions > 1 and not sample.is_over(place.partition):
             sample.take_records(place.partition, partitions, records)
 
     def compare(self, place: Place) -> None:
-        """Have the table of a partition looked at, the first time that this is called for it."""
+        """Have the table of a partition looked at; later calls for the same partition do nothing."""
         if place not in self._met:
             self._met.add(place)
             if not self._partitions:
@@ -65,7 +65,7 @@ class KeyPlaces:
                 self._changed.set()
 
     async def run(self) -> None:
-        """Look at tables, one after the other, until cancelled. Raises StoreError."""
+        """Look at tables in turn until cancelled. Raises StoreError."""
         while True:
             self._changed.clear()
             while self._due:
@@ -77,11 +77,11 @@ class KeyPlaces:
                 del self._due[place]
             await self._changed.wait()
 
-    # --- what is answered --------------------------------------------------------------------------------------------
+    # --- answers -----------------------------------------------------------------------------------------------------
 
     def partition_of(self, topic: str, key: bytes, partitions: int) -> int:
-        """Where the topic's partitioner puts a key. Raises OutputRefused when that fails, StateNotReady when the topic
-        was written by another one.
+        """The partition that the topic's partitioner gives a key. Raises OutputRefused when the partitioner fails,
+        StateNotReady when another partitioner wrote the topic.
         """
         sample = self._samples[topic]
         if sample.finding is not None:
@@ -89,8 +89,8 @@ class KeyPlaces:
         return sample.partition_of(key, partitions)
 
     def confirm(self, place: Place) -> None:
-        """Before it is said that a partition has nothing of a key. Raises StateNotReady when the key may have been
-        looked for in a wrong partition.
+        """Check a partition before a query answers that the partition lacks a key. Raises StateNotReady when the query
+        may have looked in a wrong partition.
         """
         topic, partition = place
         if (finding := self._samples[topic].finding) is not None:
@@ -100,8 +100,8 @@ class KeyPlaces:
 
 
 class _KeySample:
-    """What was seen of one topic. A key counts once for each partition that it was seen in. ``finding``: what is to be
-    said, once there is something.
+    """The keys seen of a topic. A key counts once for each of its partitions. ``finding``: the text of the mistake that
+    was found; None: no mistake was found yet.
     """
 
     def __init__(self, topic: str, partitioner: Partitioner) -> None:
@@ -111,15 +111,15 @@ class _KeySample:
         self._others = {name: function for name, function in BY_NAME.items() if name != partitioner}
         self._left: dict[int, int] = {}
         self._tables = 0
-        """How many were looked at that have keys."""
+        """How many tables with keys were looked at."""
         self._seen: set[tuple[int, bytes]] = set()
         self._astray = 0
-        """Keys that do not lie where the application's partitioner puts them."""
+        """How many keys lie elsewhere than the application's partitioner puts them."""
         self._explained = dict.fromkeys(self._others, 0)
-        """How many of these lie where another one puts them."""
+        """How many of the astray keys lie where another partitioner puts them, by its name."""
 
     def is_over(self, partition: int) -> bool:
-        """Whether enough was seen of a partition's records."""
+        """Whether the sample has enough of a partition's records."""
         left = self._left.get(partition)
         is_enough = left == 0 or (left is None and len(self._left) >= PARTITIONS_LOOKED_AT_MAX)
         return is_enough or self.finding is not None
@@ -132,7 +132,7 @@ class _KeySample:
         self._take(partition, partitions, keys)
 
     def wants_table(self) -> bool:
-        """Whether not enough tables were seen."""
+        """Whether the sample still needs tables."""
         return self._tables < PARTITIONS_LOOKED_AT_MAX and self.finding is None
 
     def take_table(self, partition: int, partitions: int, keys: Sequence[bytes]) -> None:
@@ -142,7 +142,7 @@ class _KeySample:
 
     def _take(self, partition: int, partitions: int, keys: Iterable[bytes]) -> None:
         for key in keys:
-            # An empty one has no place for clients of librdkafka.
+            # Clients of librdkafka give an empty key no fixed partition.
             if key and (partition, key) not in self._seen:
                 self._seen.add((partition, key))
                 self._judge(partition, partitions, key)
@@ -155,14 +155,14 @@ class _KeySample:
             if self.partition_of(key, partitions) == partition:
                 return
         except OutputRefused:
-            return  # it fails for outputs, where that is said
+            return  # the partitioner fails for outputs, too; the error is told there
         self._astray += 1
         for name, function in self._others.items():
             self._explained[name] += function(key, partitions) == partition
 
     def _writer(self, partitions: int) -> str | None:
-        """The partitioner that all keys that are astray were placed by, if one was."""
-        # Keys that are placed by hand lie where a given partitioner puts them with a chance of 1 / partitions each.
+        """The partitioner that placed all astray keys; None: no known partitioner did, or the keys are too few."""
+        # A key placed by hand lies where a given partitioner puts the key with a chance of 1 / partitions.
         if self._astray < -math.log(CHANCE_MAX) / math.log(partitions):
             return None
         return next((name for name, explained in self._explained.items() if explained == self._astray), None)

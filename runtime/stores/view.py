@@ -1,10 +1,11 @@
-"""Looking at state from inside the process, beside the handlers: what is committed, nothing that only is done.
+"""Reading state inside the process, beside the handlers: committed values only, no value of a handler in progress.
 
-A read is one step on the event loop: as long as nothing is awaited between two of them, or while a scan is consumed,
-they see the same transactions. A table that the broker keeps is written by the broker, large transactions in a thread:
-there two reads, and two pages of a scan, may lie before and behind one. A range that is not restored yet raises
-StateNotReady, one that another process of the application has Elsewhere; the others answer. ``stale_ms_max`` lets
-copies answer, which follow with the changelog: they may hold a part of a transaction. Who answers: answers.py.
+A read is a single step on the event loop. Reads without an await between them see the same transactions, and so does a
+scan that is consumed without an await. The tables of some brokers are written by the broker, large transactions in a
+thread: there two reads, and two pages of a scan, may lie before and behind a transaction. A range that is not restored
+yet raises StateNotReady, a range of another process of the application raises Elsewhere; the other ranges answer. With
+``stale_ms_max`` copies answer, too. A copy follows the changelog, and may hold a part of a transaction. answers.py
+decides who answers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ V = TypeVar("V")
 
 
 class StoreEntry(NamedTuple, Generic[V]):
-    """A value of a store. ``map_key`` None: of a value store. ``deadline_ms``: from then on no record sees it."""
+    """A value of a store. ``map_key`` is None in a value store. ``deadline_ms``: no later record sees the value."""
 
     partition: int
     key: bytes
@@ -33,7 +34,7 @@ class StoreEntry(NamedTuple, Generic[V]):
 
 
 class DeclaredStore(NamedTuple):
-    """A store, as it is declared and bound, all partitions of its topic, and where keys lie in them."""
+    """A declared and bound store, with all partitions of its topic, and the places of keys in the partitions."""
 
     info: StoreInfo
     binding: Binding
@@ -41,12 +42,12 @@ class DeclaredStore(NamedTuple):
     places: KeyPlaces
 
     def partition_of(self, key: bytes) -> int:
-        """Of the topic, by its partitioner. Raises as ``KeyPlaces.partition_of``."""
+        """The partition that the topic's partitioner gives a key. Raises as ``KeyPlaces.partition_of``."""
         return self.places.partition_of(self.info.topic, key, len(self.partitions))
 
 
 class StoreView(Generic[V]):
-    """One store of a running application. ``find``: what there is of it now."""
+    """A store of a running application. ``find`` returns the store with its present partitions."""
 
     def __init__(self, name: str, find: Callable[[], DeclaredStore]) -> None:
         self.name = name
@@ -60,16 +61,16 @@ class StoreView(Generic[V]):
         partition: int | None = None,
         stale_ms_max: int | None = None,
     ) -> V | None:
-        """The value of a record's key (of a map: at ``map_key``); None when there is none.
+        """The value of a record's key (in a map: at ``map_key``); None when no partition has the key.
 
-        Without ``partition`` all that this process holds are asked; raises when none of them has the key and there are
-        others: None says that no partition has it. ``partition_of`` says which one to name. Raises Elsewhere when
-        another member has it, StateNotReady when nobody has it now, or when nothing is found in the partition that was
-        named and the topic is written by another partitioner than the one that it is said to have. Its time to live is
-        not judged: there is no record here whose timestamp could be. Raises ValueError when several partitions hold the
-        key: then name one.
+        Without ``partition`` the call looks in all partitions that this process holds, and raises when all of them lack
+        the key while other partitions exist elsewhere. ``partition_of`` says which partition to name. Raises Elsewhere
+        when another member has the key, StateNotReady when nobody has the key now, or when the named partition lacks
+        the key and the topic is written by another partitioner than the application says. The time to live is not
+        checked: without a record no timestamp exists to check against. Raises ValueError when several partitions hold
+        the key: name a partition then.
 
-        ``stale_ms_max``: where this process does not have it, its copy answers if that is at most so old.
+        ``stale_ms_max``: where this process does not own the key, a copy of at most this age, in ms, answers.
         """
         found = self._find()
         if (found.info.kind == "map") is (map_key is None):
@@ -80,7 +81,7 @@ class StoreView(Generic[V]):
     def items(
         self, key: bytes | str, *, partition: int | None = None, stale_ms_max: int | None = None
     ) -> list[tuple[MapKey, V]]:
-        """The map of a record's key, in order of the map's keys. Raises as ``get`` does."""
+        """The entries of a record key's map, in order of the map's keys. Raises as ``get`` does."""
         found = self._find()
         if found.info.kind != "map":
             raise ValueError(f"store {self.name!r} is a value; get() gives it")
@@ -93,10 +94,10 @@ class StoreView(Generic[V]):
     def scan(
         self, *, partition: int | None = None, within: KeyRange = WHOLE, stale_ms_max: int | None = None
     ) -> Iterator[StoreEntry[V]]:
-        """All entries, or those of one partition, of a key range; in order of partitions and points.
+        """All entries of a key range, or the entries of a single partition, in order of partitions and points.
 
-        Await nothing while it is consumed, or take what it gives as a mixture of transactions. Raises StateNotReady, or
-        Elsewhere, when something of it can't be answered here: ``held`` says what can.
+        Await nothing while the scan is consumed, or the result mixes several transactions. Raises StateNotReady, or
+        Elsewhere, when a part of the range can't be answered here: ``held`` lists the ranges that can.
         """
         found = self._find()
         for number, asked in self._partitions(found, partition, stale_ms_max).items():
@@ -105,13 +106,13 @@ class StoreView(Generic[V]):
                 yield StoreEntry(number, entry.key, entry.map_key, value, entry.deadline_ms)
 
     def held(self, *, stale_ms_max: int | None = None) -> list[tuple[int, KeyRange]]:
-        """The partitions and key ranges that can be asked for here now: a scan of each of them answers."""
+        """The partitions and key ranges that this process can answer for now: a scan of each pair answers."""
         partitions = self._partitions(self._find(), None, stale_ms_max)
         return [(number, within) for number, asked in partitions.items() for within in asked.answered()]
 
     def partition_of(self, key: bytes | str) -> int:
         """The partition that the topic's partitioner (``App(partitioners=…)``) gives a key. Raises StateNotReady, also
-        where the topic is written by another one; OutputRefused when it is a function that fails.
+        where the topic is written by another partitioner; OutputRefused when a partitioner function fails.
         """
         return self._find().partition_of(_bytes_of(key))
 
@@ -140,15 +141,16 @@ class StoreView(Generic[V]):
         partitions: Mapping[int, Answering],
         unread: StateNotReady,
     ) -> list[Entry]:
-        """Raises for a key that no partition has that is held here: whoever has the one that the partitioner gives it
-        is to be asked. That it has none there does not say that it has none: it may be placed by hand.
+        """Look for a key that all readable partitions lack in the partition that the partitioner gives the key. Raises
+        Elsewhere or StateNotReady for a partition that can't be read here, and StateNotReady when the partition lacks
+        the key: another partition may have a key placed by hand.
         """
         try:
             number = found.partition_of(key)
         except OutputRefused:
             raise unread from None
         if entries := entries_of_key(found.info, key, at, [(number, partitions[number])]):
-            return entries  # it has come here this moment
+            return entries  # the key has come to this process this moment
         raise StateNotReady(
             f"store {self.name!r} has nothing for this key in partition {number}, where its topic's partitioner puts "
             f"it; if all writers of {found.info.topic!r} use that one, ask with partition={number}. Another partition "
