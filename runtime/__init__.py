@@ -1,1 +1,1 @@
-"""One process at work, from the application as users write it down to its settings."""
+"""A process at work, from the application as users write it down to the settings."""

@@ -1,4 +1,4 @@
-"""The application as its users write it: declare handlers, then run them."""
+"""The application as users write it: declare handlers, then run the application."""
 
 import asyncio
 import logging
@@ -68,14 +68,14 @@ AT_WORK = ("starting", "running", "stopping")
 class App:
     """A named application on a broker.
 
-    ``name`` is part of the names of the application's logs: under another name it processes everything again.
-    ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; None: what ``KEYLANES_BROKER`` says.
-    There is no default: without both the application can be tested, and does not run. The application opens a Broker
-    object, its owner closes it. ``on_fatal`` is called with the error that ends a run. ``partitioners``: by which
-    partitioner a topic is written, for topics where it is not murmur2; outputs, dead letters and sources alike.
-    ``accept_moved_keys``: topics with state that are started although their keys lie where fewer partitions put them
-    (docs/partitioners.md). ``accept_outputs_of_others``: topics that it writes and reads, and that may hold outputs of
-    another application with the same sources (docs/process-again.md). Raises SettingsError.
+    ``name`` is part of the names of the application's logs: under another name the application processes everything
+    again. ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; None: the value of
+    ``KEYLANES_BROKER``. Without both the application can be tested, and does not run. The application opens a Broker
+    object, and the caller closes the object. ``on_fatal`` is called with the error that ends a run. ``partitioners``:
+    the partitioner of each topic not written by murmur2; outputs, dead letters and sources alike.
+    ``accept_moved_keys``: topics with state to start although keys lie where fewer partitions put them
+    (docs/partitioners.md). ``accept_outputs_of_others``: topics, written and read by this application, that may hold
+    outputs of another application with the same sources (docs/process-again.md). Raises SettingsError.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class App:
         self.partitioners = partitioners_of(partitioners)
         self.accepts = check_accepted(moved_keys=accept_moved_keys, outputs_of_others=accept_outputs_of_others)
         if isinstance(self.broker, str):
-            connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
+            connect(self.broker, self.settings, name)  # no I/O: raises at once for a wrong address
         self._sending = self._new_sending()
         self._member: AppRun | None = None
         self._runs: Rejoining | None = None
@@ -136,18 +136,18 @@ class App:
 
         An ``async def`` handler runs on the event loop, a ``def`` handler on a thread. The value is decoded to its
         annotation. A returned value goes to ``to`` with the record's key; return a ``Record``, or a list, to set
-        another key or topic. ``sends`` are the topics that a ``Record`` or ``Context.send`` names: they are made at the
-        start as ``to`` is; one that is not declared has to exist. ``parallelising_factor`` is the number of workers per
-        partition: it must exceed rate x handler time. Without ``on_failure`` a record that fails for good stops the
+        another key or topic. ``sends`` are the topics of ``Record`` and ``Context.send``: keylanes makes the topics of
+        ``to`` and ``sends`` at the start; other topics have to exist. ``parallelising_factor`` is the number of workers
+        per partition: more than rate x handler time. Without ``on_failure`` a record that fails for good stops the
         application. Raises SettingsError.
 
-        At most ``max_in_flight`` of its records run at once in this process, over all partitions; the others wait, and
-        their clock does not run. At most ``rate_per_s`` attempts at its records begin in a second, over all processes
-        of the application (docs/placement.md). ``timeout_ms`` bounds one attempt, in place of the setting
+        At most ``max_in_flight`` records of the handler run at once in this process, over all partitions; the others
+        wait, and the clock of a waiting record does not run. At most ``rate_per_s`` attempts begin in a second, over
+        all processes of the application (docs/placement.md). ``timeout_ms`` bounds an attempt, in place of the setting
         ``handler_timeout_ms``. ``start``: where the first start begins: "earliest", "latest", a datetime, or
         "group:NAME" (docs/migration.md). ``own_task``: each attempt runs in an ``asyncio.Task`` of its own, for
-        libraries that keep something by task (docs/mistakes.md); it costs some microseconds a record. ``timestamps``:
-        an output that names no timestamp has that of its record, or "now", that of its sending (docs/bad-input.md).
+        libraries that keep values by task (docs/mistakes.md); a task costs some microseconds a record. ``timestamps``:
+        an output without a timestamp gets the record's ("record"), or the time of sending ("now", docs/bad-input.md).
         """
         check_called(topic)
 
@@ -185,15 +185,15 @@ class App:
     ) -> None:
         """Run until SIGTERM or SIGINT; with ``until="level"`` also until the current ends of the topics are reached.
 
-        The first signal stops in order, and ``run`` returns; the second one hurries that, see ``stop``; the third one
-        aborts. With ``until="level"`` the records of a released range are waited for until it is granted again; when
-        nothing else is left, that is logged. A fatal error is logged CRITICAL and raises SystemExit with the exit code
-        that errors.py lists. ``on_step`` is called with each step of the commit cycle. ``run`` assumes that the process
-        is its own: it makes garbage collection run less often, and glibc keep more freed memory.
+        The first signal stops in order, and ``run`` returns; the second signal hurries the stop, see ``stop``; the
+        third aborts. With ``until="level"`` the run waits for the records of a released range until a new grant; when
+        nothing else is left, the wait is logged. A fatal error is logged CRITICAL and raises SystemExit with an exit
+        code of errors.py. ``on_step`` is called with each step of the commit cycle. ``run`` assumes a process of its
+        own: garbage collection runs less often, and glibc keeps more freed memory.
 
-        ``processes``: so many processes share the work, or "cores": one on each core. This one starts the others and
-        runs no handler: each of them runs the program from its beginning, up to its own ``run`` and beyond. They are
-        named ``<group_instance_id>-1`` and so on where that is set.
+        ``processes``: the number of processes for the work, or "cores": a process on each core. This process starts
+        the others and runs no handler: each other process runs the program from the beginning, up to its own ``run``
+        and beyond. With ``group_instance_id`` the processes are named ``<group_instance_id>-1``, -2, ….
         """
         if until not in (None, "level"):
             raise SettingsError(f"until is 'level' or None; seen {until!r}")
@@ -219,14 +219,14 @@ class App:
     async def __aenter__(self) -> Self:
         """Start inside a service: returns when the first records may be handled. No signal handlers are installed.
 
-        A fatal error cancels the body of the ``async with`` and is raised where it ends, as by asyncio.TaskGroup.
+        A fatal error cancels the body of the ``async with``, and is raised at its end, as by asyncio.TaskGroup.
         """
         loop = asyncio.get_running_loop()
         runs = self._begin(unheard)
         running = loop.create_task(self._run(runs, until_level=False))
         try:
             await runs.started(running)
-        except asyncio.CancelledError:  # nobody will ever leave what was not entered
+        except asyncio.CancelledError:  # Python calls no __aexit__ for a block that was not entered
             running.cancel()
             await asyncio.wait([running])
             raise
@@ -236,15 +236,15 @@ class App:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop in order; raises the fatal error that ended the run, if one did."""
+        """Stop in order; raises the fatal error that ended the run, if any."""
         assert self._block is not None, "it was entered"
         self.stop()
         await self._block.left()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Stop in order: work on until others have copies of the state, ``leave_ms`` at most, drain to
-        ``drain_timeout_ms``, commit, leave the group, close. ``at_once``, which may be said later: wait neither for
-        others nor for handlers.
+        """Stop in order: work on until others have copies of the state, ``leave_ms`` at most, drain for
+        ``drain_timeout_ms`` at most, commit, leave the group, close. ``at_once``, also in a second call: wait neither
+        for other processes nor for handlers.
         """
         if self._runs is not None:
             self._runs.stop(at_once=at_once)
@@ -287,12 +287,12 @@ class App:
             await self._sending.close(int(self._stop_left_s(asyncio.get_running_loop().time()) * 1000))
 
     def _stop_left_s(self, now_s: float) -> float:
-        """So long the stop may still take, by the loop's time."""
+        """The seconds that the stop may still take, by the loop's time."""
         budget = StopBudget(self.settings) if self._runs is None else self._runs.budget
         return budget.left_s(ENDED, now_s)
 
     def _make_broker(self, role: str = "") -> tuple[Broker, bool]:
-        """The broker, and whether it is made here and therefore closed here."""
+        """The broker, and whether this application has made, and closes, the broker."""
         if self._call is not _as_it_is:
             if self._member is None:
                 raise KeylanesError(f"application {self.name!r} is under test and does not run: restart() it first")
@@ -307,7 +307,7 @@ class App:
         return self.broker, False
 
     def _broker_in_use(self) -> Broker | None:
-        """What the run, or else ``send``, has in use on this loop."""
+        """The broker that the run, or else ``send``, has in use on this loop."""
         runs = self._runs
         if runs is not None and self._state in AT_WORK and runs.loop is asyncio.get_running_loop():
             return runs.member.broker
@@ -341,7 +341,7 @@ class App:
             try:
                 self.on_fatal(error)
             except Exception:
-                logger.exception("on_fatal failed")  # the error that ended the run is what has to come out
+                logger.exception("on_fatal failed")  # the caller has to get the error that ended the run
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
@@ -355,32 +355,32 @@ class App:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> None:
-        """Write a record outside of handlers; returns when it is acknowledged. ``value`` None is a tombstone.
+        """Write a record outside of handlers; returns when the record is acknowledged. ``value`` None is a tombstone.
 
-        It is encoded by the codec of the handler that reads the topic (else of one that writes to it, else as JSON),
-        and goes to the partition that the topic's partitioner gives its key; without a key partitions take turns.
-        ``timestamp`` is in ms since the epoch. The record belongs to no transaction and carries no provenance header:
-        it is a source record. A handler returns its outputs or uses ``Context.send`` instead, or they may be doubled.
+        The codec of the topic's reading handler encodes the value (else the codec of a writing handler, else JSON).
+        The topic's partitioner gives the key its partition; without a key partitions take turns. ``timestamp`` is in
+        ms since the epoch. The record belongs to no transaction and carries no provenance header, as source records
+        do. A handler returns its outputs or uses ``Context.send`` instead: with this call outputs may be doubled.
 
-        Calls may be made side by side: records of one partition are written in the order of the calls. Beyond
-        ``send_bytes_max`` a call waits; one that is cancelled while it waits is not sent. Raises OutputRefused for what
-        can't be written, and a topic that does not exist; SendUnknown when the answer is lost, so that it may be there,
-        or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError when there is no broker.
+        Calls may be made side by side: records of a partition are written in the order of the calls. Beyond
+        ``send_bytes_max`` a call waits; a call cancelled while waiting is not sent. Raises OutputRefused for a record
+        that can't be written, and a topic that does not exist; SendUnknown when the answer is lost: the record may be
+        written or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError without a broker.
         """
         check_topic_name(topic, "send: topic")
         output = Record(value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp)
         await self._call(self._sending.send(output))
 
     async def send_many(self, topic: str, records: Iterable[Record]) -> None:
-        """Write records, as ``Record(value, key=…)``, in their order; returns when each of them has its outcome. Takes
-        no more of an iterator than has room. Raises the first error, as ``send`` does; all others are tried, too.
+        """Write records, as ``Record(value, key=…)``, in their order; returns when each record has its outcome. Takes
+        no more of an iterator than has room. Raises the first error, as ``send`` does; all other records are tried.
         """
         check_topic_name(topic, "send_many: topic")
         await self._call(self._sending.send_many(topic, records))
 
     async def close(self) -> None:
-        """Close what ``send`` keeps open on this loop, once all calls have their outcome, within ``close_timeout_ms``.
-        The end of a run does this, too. The next call opens it again.
+        """Close the connection of ``send`` on this loop, once all calls have their outcome, within
+        ``close_timeout_ms``. The end of a run closes the connection, too. The next ``send`` opens a new connection.
         """
         await self._call(self._sending.close())
 
@@ -390,7 +390,7 @@ class App:
     # --- looking ---------------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        """Whether it may stay in service; ``cause`` says why not."""
+        """Whether the application may stay in service; ``cause`` says why not."""
         member, state = self._member, self._state
         stalled = member is not None and member.stall.is_stalled
         failure = None if member is None or state == "starting" else member.cause
@@ -411,7 +411,7 @@ class App:
     def store(self, name: str, kind: Any = None) -> StoreView[Any]:
         """A view of a handler's store that reads committed state.
 
-        ``kind`` is the type of its values, as it is declared, for type checkers. Raises SettingsError for an unknown
+        ``kind`` is the declared type of the store's values, for type checkers. Raises SettingsError for an unknown
         name, and for a type of another shape.
         """
         check_store(self.name, [store for handler in self.handlers.values() for store in handler.stores], name, kind)
@@ -426,30 +426,30 @@ class App:
     # --- changing who works on what ----------------------------------------------------------------------------------
 
     async def split(self, topic: str, partition: int, at: int) -> None:
-        """Split the worker that owns point ``at``; the second half begins at ``at``. Returns when it is committed.
+        """Split the worker that owns point ``at``; the second half begins at ``at``. Returns after the commit.
 
-        Handlers go on meanwhile. Raises ValueError when it is impossible, CancelledError when the run ends first.
+        Handlers go on meanwhile. Raises ValueError when no split is possible, CancelledError when the run ends first.
         """
         await self._call(self._working().work.requests.split((topic, partition), at))
 
     async def merge(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Merge the workers of a key range into one. Returns when it is committed.
+        """Merge the workers of a key range into a single worker. Returns after the commit.
 
         The workers wait for each other for ``merge_hold_ms`` at most. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.merge((topic, partition), within))
 
     async def release(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Ask that a key range of a source partition goes from this process to another one of the application. Where
-        there is none that can have it, it comes back.
+        """Ask to move a key range of a source partition from this process to another process of the application. The
+        range comes back when no other process can have the range.
 
         Returns when the running records of the range are done and committed, and the range is given up. Cancelling the
-        call does not undo that. Raises as ``split`` does.
+        call does not undo the request. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.release((topic, partition), within))
 
     async def grant(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Ask that a key range of a source partition comes to this process, from whichever has it. Returns when its
+        """Ask to move a key range of a source partition to this process, from any owner. Returns when the range's
         state is whole here and its workers run. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.grant((topic, partition), within))
@@ -474,12 +474,12 @@ class App:
         """Run this application on a simulated broker in virtual time: no Kafka, no Java, the real engine.
 
         ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
-        ``partitions``: how many a topic has, 2 unless it is said; ``{"orders": 8}`` for some, which also makes topics
-        that no handler declares. Raises SettingsError.
+        ``partitions``: the number of partitions of each topic, 2 by default; ``{"orders": 8}`` names topics, and also
+        makes topics that no handler declares. Raises SettingsError.
 
-        Time is virtual, so nothing real is waited for: a handler that asks the loop for a socket, a host name or a
-        process ends the test with NotSimulated. Give it a fake client. ``def`` handlers run one at a time, and what
-        blocks in them blocks the test; real sockets work there, and no virtual time passes meanwhile.
+        Time is virtual and waits for nothing real: a handler that asks the loop for a socket, a host name or a process
+        ends the test with NotSimulated. Give the handler a fake client. ``def`` handlers run in turn, and a blocking
+        call in a handler blocks the test; real sockets work there, and no virtual time passes meanwhile.
         """
         self._check_handlers()
         self._watch = watch = HandlerWatch(self.settings.loop_lag_ms)
@@ -487,12 +487,12 @@ class App:
         return SimulatedApp(*given)
 
     def _adopt(self, member: AppRun | None, call: Call | None) -> None:
-        """What is asked of the application is asked of this run; ``call``: on the loop that it runs on (None: ours)."""
+        """Let calls of the application go to ``member``; ``call`` carries them to the run's loop (None: our loop)."""
         self._member, self._call = member, call or _as_it_is
         if call is not _as_it_is:  # a test has begun or ended, and its broker with it
             self._sending = self._new_sending()
 
 
 async def _as_it_is(work: Coroutine[Any, Any, None]) -> None:
-    """The run is on the loop of whoever asks."""
+    """Await the work: the run is on the caller's loop."""
     await work

@@ -1,6 +1,6 @@
-"""Asking something of a group from a process that is no member: said in the signals, until the control log has it.
+"""Requests to a group from a process that is no member: sent as signals, until the control log shows the outcome.
 
-A signal may be lost, so it is said again, with the same request id, while nobody has taken it on.
+A signal may be lost. The process sends the request again, with the same id, until the coordinator has begun to act.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from .logs.reader import LogReader, control_topic, offsets_topic, signals_topic
 from .settings import Settings
 
 LOOK_MS: Final = 200
-"""Between two looks into the control log."""
+"""The time between two looks into the control log."""
 AGAIN_S: Final = 5.0
-"""Until it is said again."""
+"""The time until a request is sent again."""
 
 A = TypeVar("A", bound=Request)
 
 
 class GroupLogs(NamedTuple):
-    """The logs of an application, on a broker that is open. ``log_partitions``: of its offset log."""
+    """The logs of an application, on an open broker. ``log_partitions``: the number of the offset log's partitions."""
 
     app: str
     broker: Broker
@@ -39,7 +39,7 @@ class GroupLogs(NamedTuple):
 
     @classmethod
     async def of(cls, app: str, broker: Broker, settings: Settings, *, hears: bool = True) -> "GroupLogs":
-        """``hears``: whether the signals are of any use. Raises SettingsError where there is no such application."""
+        """Look up the logs. ``hears``: whether to look for the signals, too. Raises SettingsError without the logs."""
         names, signals = [control_topic(app), offsets_topic(app)], signals_topic(app)
         found = await broker.partitions([*names, *([signals] if hears else [])])
         if missing := [name for name in names if name not in found]:
@@ -51,11 +51,11 @@ class GroupLogs(NamedTuple):
 
 
 class NotDone(KeylanesError):
-    """It was not done in time; it may still be."""
+    """A request was not done in time; the group may still do it."""
 
 
 def asker(what: str) -> str:
-    """Who asks, in words."""
+    """The origin of a request, in words: the kind of process and the machine."""
     return f"{what} on {platform.node() or 'an unnamed machine'}"
 
 
@@ -68,9 +68,9 @@ async def ask(
     *,
     also: Sequence[int] = (),
 ) -> A:
-    """What ``make`` finds to be asked for, by the control log; returns when that says that it is done. ``say`` hears
-    each new stage. ``also``: partitions of the signals in which it is said, too. Raises SettingsError when it can't be
-    done, NotDone when it takes too long, LogError, BrokerError.
+    """Send the request that ``make`` makes of the control log; returns when the control log shows the request as done.
+    ``say`` is called with each new stage. ``also``: further signal partitions for the request. Raises SettingsError for
+    an impossible request, NotDone when ``timeout_s`` is over, LogError, BrokerError.
     """
     if group.broker.is_alone:
         raise SettingsError("no process of the application runs: this broker's folder is open here alone")

@@ -1,11 +1,11 @@
-"""What stands between ``async with app`` and its end: it ends when the run does."""
+"""The body of an ``async with app``, which ends when the run fails."""
 
 import asyncio
 import contextlib
 
 
 class Block:
-    """The body of an ``async with app``: it is cancelled when the run fails while it is in there."""
+    """The body of an ``async with app``. A run that fails cancels the body."""
 
     def __init__(self, running: asyncio.Task[None]) -> None:
         self._running = running
@@ -18,11 +18,11 @@ class Block:
             self._has_cancelled = self._body.cancel()
 
     async def left(self) -> None:
-        """Wait for the end of the run; raises what it failed with. A cancellation by somebody else stays one."""
+        """Wait for the end of the run; raises the run's error. A cancellation by other code is passed on."""
         body, self._body = self._body, None
         if self._has_cancelled and body is not None and body is asyncio.current_task():
             body.uncancel()
-            # A body that waited for nothing any more has its cancellation still ahead of it.
+            # A body without an await behind the failure has not received the cancellation yet.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
         await self._running

@@ -1,4 +1,4 @@
-"""From a broker's address to its adapter. Adapters are imported when they are asked for."""
+"""From a broker's address to its adapter. An adapter is imported at its first use."""
 
 from ..brokers.protocol import Broker
 from ..brokers.security import address_without_login
@@ -11,8 +11,8 @@ SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"
 
 
 def connect(address: str, settings: Settings, app: str, role: str = "", beside: Broker | None = None) -> Broker:
-    """The adapter for an address, not yet opened; raises SettingsError for one that names no broker. ``role``: what of
-    the application connects, unless it is a member. ``beside``: what it has in use on this loop.
+    """The adapter for an address, not yet opened; raises SettingsError for an address of no broker. ``role``: the part
+    of the application that connects; "" for a member. ``beside``: the broker already in use on this loop.
     """
     if address.startswith("kafka://"):
         servers = address.removeprefix("kafka://").rstrip("/")

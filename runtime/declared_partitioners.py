@@ -8,7 +8,7 @@ from .handlers.handler import check_topic_name
 
 
 def partitioners_of(partitioners: Mapping[str, Partitioner] | None) -> dict[str, Partitioner]:
-    """Those of an application, by topic. Raises SettingsError."""
+    """The partitioners of an application, by topic. Raises SettingsError."""
     if partitioners is not None and not isinstance(partitioners, Mapping):
         raise SettingsError(
             f"partitioners is a mapping from topics to partitioners; seen {partitioners!r}. Name the topics that are "

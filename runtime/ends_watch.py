@@ -1,4 +1,4 @@
-"""How far the source partitions are committed, how far they are from their ends, and whether a run is there."""
+"""How far the source partitions are committed, their distance to the ends, and whether a run has reached the ends."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,9 @@ from .watch.statistics import PartitionStatistics, ToLevel, UnownedPartition
 
 
 class EndsWatch:
-    """Of what is held here; of what nobody owns, too, where this process coordinates (``unowned``). ``seen_s``: when
-    the broker was asked for the ends that are known, in the loop's time; it has answered. What was found at the take-up
-    counts until then.
+    """The ends of the source partitions with ranges in this process; on the coordinator, of ranges without an owner,
+    too (``unowned``). ``seen_s``: the time of the last answered question for the ends, in the loop's time. Until the
+    first answer the ends from the take-up of the ranges count.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class EndsWatch:
             try:
                 await self._ask()
             except BrokerError:
-                continue  # the readers say so, and the age of what is known
+                continue  # the readers log the error, and the statistics show the age of the ends
 
     async def _ask(self) -> None:
-        """Raises BrokerError."""
+        """Ask the broker for the ends. Raises BrokerError."""
         asked_s = asyncio.get_running_loop().time()
         sources = [*(self.holding.edges() | {TopicPartition(*one.place): one.edge for one in self._unowned()})]
         limit = self.settings.call_limit_ms
@@ -49,11 +49,11 @@ class EndsWatch:
         self.seen_s = asked_s
 
     def end_of(self, source: TopicPartition, front: int) -> int:
-        """The end of a source partition as it was last seen, which lies not below its front."""
+        """The end of a source partition as last seen, but at least the partition's front."""
         return max(self._seen.get(source, 0), self.holding.found.get(source, 0), front)
 
     def partitions(self) -> tuple[PartitionStatistics, ...]:
-        """Where each partition stands of which something is held; also where its state is not whole yet."""
+        """The statistics of each partition with ranges in this process, also during the restore of the state."""
         runs, found = {run.dispatch.place: run.dispatch for run in self.holding.runs}, list[PartitionStatistics]()
         for source, edge in self.holding.edges().items():
             if (dispatch := runs.get(source)) is not None:
@@ -64,26 +64,26 @@ class EndsWatch:
         return tuple(found)
 
     def unowned(self) -> tuple[UnownedPartition, ...]:
-        """What nobody owns, where this process coordinates."""
+        """The ranges without an owner; empty unless this process coordinates."""
         return tuple(
             UnownedPartition(*one.place, one.share, self.end_of(TopicPartition(*one.place), one.edge) - one.edge)
             for one in self._unowned()
         )
 
     def is_level(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether everything that is held is committed up to these ends."""
+        """Whether all held ranges are committed up to ``ends``."""
         return all(source in ends and edge >= ends[source] for source, edge in self.holding.edges().items())
 
     def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
-        """How many offsets are left up to these ends, in proportion to the key ranges that are held."""
+        """How many offsets are left up to ``ends``, in proportion to the width of the held key ranges."""
         held = self.holding.held()
         area = sum(max(0, ends.get(source, 0) - edge) * (end - first) for source, first, end, edge in held)
         return -(-area // SPACE_END)
 
 
 class WayToLevel:
-    """The way to the ends that are pinned, of what this process works on: it becomes longer by what is taken up later.
-    There is none for who does not run to the level.
+    """The way of this process's ranges to the pinned ends. The way grows by ranges taken up later. Only a run with
+    ``until="level"`` has a way.
     """
 
     def __init__(self, watch: EndsWatch) -> None:
@@ -91,7 +91,7 @@ class WayToLevel:
         self._ends: dict[TopicPartition, int] | None = None
 
     def begins(self) -> None:
-        """Some are about to be read."""
+        """Take the pinned ends, before the first records are read."""
         standing = self._watch.holding.standing
         control = standing.ledger.control
         own = control.members.get(standing.incarnation)
@@ -101,7 +101,7 @@ class WayToLevel:
         self.gone()
 
     def gone(self) -> ToLevel | None:
-        """How much of it is done."""
+        """How much of the way is done; None without a way."""
         if self._ends is None:
             return None
         before, self._left = self._left, self._watch.remaining(self._ends)

@@ -1,9 +1,9 @@
-"""Handlers as ``app.test()`` calls them: what goes wrong there without an error is said.
+"""Handlers as ``app.test()`` calls them, with a watch for two mistakes that raise no error.
 
-- A handler that would block the event loop of a run. Time is virtual in a test, and no loop is late there. A run has
-  its ``LoopWatch``, which costs a record nothing.
-- A value of a store that is changed in place and not put. To find that, each value that a store gives out is encoded
-  again and again. A run does not look for it.
+- A handler that would block the event loop of a run. Time is virtual in a test, and no loop is late there. A run uses
+  ``LoopWatch``, at no cost for a record.
+- A value of a store that is changed in place and not put. The watch encodes each value from a store again and again.
+  A run does not watch for the mistake.
 """
 
 import logging
@@ -27,8 +27,8 @@ Place: TypeAlias = tuple[str, MapKey | None]
 
 
 class HandlerWatch:
-    """Measures in real time each step of async handlers, and compares what stores gave out at the end of an attempt. A
-    step of ``lag_ms`` is logged once for each handler, a change that is lost once for each of its stores.
+    """Measures in real time each step of async handlers, and compares the values from stores at the end of an attempt.
+    A step of ``lag_ms`` or more is logged once for each handler, a lost change once for each store of a handler.
     """
 
     def __init__(self, lag_ms: int) -> None:
@@ -37,7 +37,7 @@ class HandlerWatch:
         self._said: set[tuple[str, str]] = set()
 
     def over(self, handler: Handler) -> Handler:
-        """The handler, watched."""
+        """The handler with a watched function."""
         function = async_function(replace(handler, own_task=False)) if handler.is_async else handler.function
 
         async def call(value: Any, *further: Any) -> Any:
@@ -78,35 +78,35 @@ class HandlerWatch:
 
 
 class _Given:
-    """The values that stores gave out in one attempt, by their places, each with its bytes of that moment.
+    """The values that stores gave out in an attempt, by their places, each with its bytes of the moment.
 
-    A place that is written counts no more, nor does a value that was put, be it elsewhere.
+    A written place counts no more, nor does a value that was put at any place.
     """
 
     def __init__(self) -> None:
         self._values: dict[Place, list[tuple[StoreDeclaration, Any, bytes]]] = {}
         self._put: dict[int, Any] = {}
-        """By identity; they are kept, so that no other value gets theirs."""
+        """Put values by identity. A reference keeps the value alive: no other value gets the identity."""
 
     def watched(self, handler: Handler, further: Sequence[Any]) -> Iterator[Any]:
-        """What a handler is called with behind the value; its stores tell what they give and take."""
+        """The handler's arguments behind the value, with stores that report each value to this object."""
         for declared, argument in zip(handler.further, further, strict=True):
             kind = None if declared is None else _WatchedMap if declared.kind == "map" else _WatchedState
             yield argument if declared is None or kind is None else kind(argument, declared, self)
 
     def give(self, declared: StoreDeclaration, key: MapKey | None, value: Any) -> None:
-        """A store gave a value out."""
+        """Note that a store gave a value out."""
         data = None if value is None else _bytes_of(declared, value)
-        if data is not None and data == _bytes_of(declared, value):  # a codec that encrypts writes others each time
+        if data is not None and data == _bytes_of(declared, value):  # an encrypting codec gives new bytes each time
             self._values.setdefault((declared.name, key), []).append((declared, value, data))
 
     def take(self, declared: StoreDeclaration, key: MapKey | None, value: Any = None) -> None:
-        """A place was written, or deleted."""
+        """Note that a place was written or deleted."""
         self._values.pop((declared.name, key), None)
         self._put[id(value)] = value
 
     def lost(self) -> Iterator[str]:
-        """The stores with a value that is another one now."""
+        """The names of stores with a value that has changed in place."""
         for values in self._values.values():
             for declared, value, data in values:
                 if id(value) not in self._put and _bytes_of(declared, value) != data:
@@ -114,9 +114,9 @@ class _Given:
 
 
 class _WatchedState:
-    """A ``State`` of one attempt, which tells what it gives and takes."""
+    """A ``State`` of an attempt that reports each value to ``_Given``."""
 
-    __class__ = State  # type: ignore[assignment]  # for what checks types at run time; a compiled class has no subclass
+    __class__ = State  # type: ignore[assignment]  # for checks of types at run time; a compiled class has no subclass
 
     def __init__(self, store: State[Any], declared: StoreDeclaration, given: _Given) -> None:
         self._store, self._declared, self._given = store, declared, given
@@ -136,7 +136,7 @@ class _WatchedState:
 
 
 class _WatchedMap:
-    """A ``MapState`` of one attempt, which tells what it gives and takes."""
+    """A ``MapState`` of an attempt that reports each value to ``_Given``."""
 
     __class__ = MapState  # type: ignore[assignment]  # as above
 
@@ -175,7 +175,7 @@ class _WatchedMap:
 
 
 def _bytes_of(declared: StoreDeclaration, value: Any) -> bytes | None:
-    """What a store would write; None: it can't."""
+    """The bytes that a store would write; None: the value can't be encoded."""
     try:
         return declared.encode(value)
     except Exception:  # noqa: BLE001  # a codec may raise anything
@@ -184,7 +184,7 @@ def _bytes_of(declared: StoreDeclaration, value: Any) -> bytes | None:
 
 @types.coroutine
 def _measure_steps(work: Coroutine[Any, Any, Any], took: Callable[[float], None]) -> Generator[Any, None, Any]:
-    """Await the work, and tell of each step how many seconds it took."""
+    """Await the work, and call ``took`` with the seconds of each step."""
     raised: BaseException | None = None
     while True:
         began_s = time.perf_counter()
@@ -200,5 +200,5 @@ def _measure_steps(work: Coroutine[Any, Any, Any], took: Callable[[float], None]
         except GeneratorExit:
             work.close()
             raise
-        except BaseException as error:  # noqa: BLE001  # it is the work's
+        except BaseException as error:  # noqa: BLE001  # the error belongs to the work, and goes there
             raised = error

@@ -1,6 +1,6 @@
-"""What this member's ranges cost, told to the coordinator: it places ranges by that.
+"""The report of the cost of this member's ranges to the coordinator, which places ranges by cost.
 
-It tells nothing while nobody else takes part: nothing would be moved.
+A member alone in the group reports nothing: no range could move.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from .settings import Settings
 from .stores.keeper import Keeper
 
 DUE_S: Final = 0.001
-"""It is due from so long before: a timer may come a moment early."""
+"""A report is due this much before its time: a timer may come a moment early."""
 SAMPLED_MS: Final = 60_000
-"""How long what was found of a range's state holds."""
+"""How long a measured size of a range's state is used."""
 
 
 class LoadReport:
-    """Of one process. Its bands are the touching points that it holds at one epoch."""
+    """The reports of a process. A band is a range of touching points held at the same epoch."""
 
     def __init__(
         self, windows: Windows, ends_watch: EndsWatch, keeper: Keeper, group: Group, settings: Settings
@@ -36,18 +36,18 @@ class LoadReport:
         self._reports = Reports()
         self._measured: dict[PartitionRun, list[BandLoad]] = {}
         self._bytes: dict[tuple[PartitionRun, KeyRange], tuple[int, float]] = {}
-        """The state of ranges, and when it was looked at by the loop's time."""
+        """The size of each range's state, and the time of the measurement by the loop's time."""
         self._hears: tuple[bool, int] = (False, 0)
-        """Whether somebody else takes part, and the term of the coordinator that was heard last."""
+        """Whether another member takes part, and the term of the coordinator that was heard last."""
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """The control log was read on: whoever has joined is told at once what there is to share."""
+        """Look at the control log, which was read on: a report goes out at once when another member has joined."""
         if not self._hears[0] and self._has_others():
             self._wake.set()
 
     async def run(self) -> None:
-        """Tell in intervals until cancelled."""
+        """Report in intervals until cancelled."""
         if self.group.taking_part.is_alone:
             return
         loop, interval_s = asyncio.get_running_loop(), self.settings.load_interval_ms / 1000
@@ -61,7 +61,7 @@ class LoadReport:
             self._tell()
 
     async def sample(self) -> None:
-        """Look how large the state of each band is, until cancelled."""
+        """Measure the size of each band's state, until cancelled."""
         loop = asyncio.get_running_loop()
         while not self.group.taking_part.is_alone:
             await rest(self.settings.load_interval_ms / 1000)
@@ -92,7 +92,7 @@ class LoadReport:
         return any(not member.expelled and i != standing.incarnation for i, member in members.items())
 
     def _measure(self) -> None:
-        """What was spent since this was asked last; of a run whose windows were not closed since, what is known."""
+        """Take the cost since the last call; a partition whose windows are still open has its last cost again."""
         before, self._measured = self._measured, {}
         for run in self.windows.runs:
             costs = self.windows.take(run)
@@ -122,7 +122,7 @@ class LoadReport:
 
 
 def _bands(run: PartitionRun) -> list[tuple[int, int, int]]:
-    """What is held of a partition: (first, end, epoch), touching points of one epoch as one."""
+    """The held bands of a partition as (first, end, epoch)."""
     found: list[tuple[int, int, int]] = []
     for worker in sorted(run.dispatch.workers, key=lambda worker: worker.first):
         if found and found[-1][1:] == (worker.first, worker.epoch):
@@ -133,7 +133,7 @@ def _bands(run: PartitionRun) -> list[tuple[int, int, int]]:
 
 
 def _backlog(run: PartitionRun, within: KeyRange, end: int) -> int:
-    """How many records of a range are left up to an offset of its partition, about."""
+    """About how many records of a range are left up to offset ``end`` of its partition."""
     front = run.dispatch.front
     area = sum(
         max(0, end - worker.edge_now(front)) * (worker.end - worker.first)

@@ -1,4 +1,4 @@
-"""A process that is an application's own: its event loop, its garbage collection, the memory that it keeps."""
+"""A process for an application alone: the event loop, the garbage collection, the freed memory."""
 
 import asyncio
 import ctypes
@@ -13,28 +13,28 @@ from ..brokers.waiting import abandon
 from ..errors import SettingsError
 
 COLLECTED_AFTER: Final = (200_000, 20, 100)
-"""Python's garbage collection while ``run`` has the process to itself. Queued records are many, live for seconds and
-are in no circles: with Python's own thresholds a third of the time went into looking at them again and again.
+"""The thresholds of Python's garbage collection in a process of ``run``. Queued records are many, live for seconds and
+are in no reference cycles: with Python's own thresholds the collector took a third of the time.
 """
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""So much may be free at the end of the heap: some of the largest answers (4 to 16 MiB), as they came and parsed."""
+"""How much may be free at the end of the heap: some of the largest answers (4 to 16 MiB), raw and parsed."""
 
 MAPPED_BYTES: Final = 8 * 1024 * 1024
-"""A block from this size on gets pages of its own, which its end gives back at once."""
+"""A block from this size on gets pages of its own; freeing the block gives the pages back at once."""
 
 OWN_WISHES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
-"""What a user says here is left as it is, and so is anything about malloc in ``GLIBC_TUNABLES``."""
+"""With a variable of a user here, or about malloc in ``GLIBC_TUNABLES``, keylanes leaves malloc alone."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def keep_memory() -> bool:
-    """Let the process keep what it frees, up to ``KEPT_BYTES``; False where nothing was changed.
+    """Let the process keep freed memory, up to ``KEPT_BYTES``; False where nothing was changed.
 
-    glibc gives memory back to the system as soon as some hundred kB at the end of the heap are free, and the next
-    answer of a broker has it mapped and cleared again, page by page. With values of 100 kB that took half of the time.
-    It can't be taken back: what glibc would have done by itself can't be asked for.
+    glibc gives memory back to the system as soon as some hundred kB at the end of the heap are free, and for the next
+    answer of a broker the kernel maps and clears the memory again, page by page. With values of 100 kB the mapping took
+    half of the time. The change can't be undone: glibc does not tell its own thresholds.
     """
     if any(name in os.environ for name in OWN_WISHES) or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return False
@@ -50,15 +50,16 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     try:
         import uvloop
-    except ImportError:  # it is no dependency on every platform
+    except ImportError:  # uvloop is no dependency on some platforms
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
 
 
 def run_in_own_loop(main: Coroutine[Any, Any, None], left_s: Callable[[float], float]) -> None:
-    """What asyncio.run does, but its end is bounded: neither a handler that ignores its cancellation nor one that waits
-    for a thread can keep the process. ``left_s``: the time for that, at a time of the loop.
+    """Run ``main`` as asyncio.run does, but with a bounded end: neither a handler that ignores its cancellation nor a
+    handler that waits for a thread can hold the process up. ``left_s``: the seconds left for the end, at a time of the
+    loop.
     """
     factory = _loop_factory() or asyncio.new_event_loop
     loop = factory()
@@ -88,7 +89,7 @@ def run_in_own_loop(main: Coroutine[Any, Any, None], left_s: Callable[[float], f
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Raises SettingsError for a loop whose tasks begin at once: a task is told what it works on behind its making."""
+    """Raises SettingsError for a loop that begins tasks at once: a task of keylanes gets its work after its making."""
     began: list[bool] = []
 
     async def begin() -> None:

@@ -1,7 +1,7 @@
-"""A process that was expelled without cause of its own comes back: under a new birth, with nothing in memory of before.
+"""A process that was expelled without a fault of its own comes back, under a new birth, with empty memory.
 
-Who was silent for a session, say because its machine stood still, has lost its ranges to others and nothing else: it
-asks to join again. Who was superseded by another process of its name, or left, does not.
+A process that was silent for a session, say on a paused machine, has lost its ranges to others and nothing else. The
+process asks to join again. A process that has left, or was superseded by another process of its name, does not.
 """
 
 import asyncio
@@ -17,36 +17,35 @@ logger = logging.getLogger("keylanes")
 
 BACK_OFF_S = 1.0
 BACK_OFF_S_MAX = 30.0
-"""The wait before it asks to join again; it doubles while that leads to no longer life than the longest wait."""
+"""The wait before joining again, in seconds; doubled each time until a run lives longer than the longest wait."""
 
 
 class Rejoining:
-    """The runs of one process, one after the other. ``make`` makes the member of the next, ``adopt`` hears of it."""
+    """The runs of a process, in turn. ``make`` makes the next member; ``adopt`` is called with the new member."""
 
     def __init__(self, make: Callable[[], AppRun], adopt: Callable[[AppRun], None], settings: Settings) -> None:
         self.make, self.adopt, self.settings = make, adopt, settings
         self.loop = asyncio.get_running_loop()
         self._stop, self._next = asyncio.Event(), asyncio.Event()
         self.is_coming_back = False
-        """It was expelled, and is about to ask to join again."""
+        """The process was expelled, and is about to ask to join again."""
         self._ended_between = False
-        """It ended between two runs."""
+        """The process ended between two runs."""
         self.member = make()
         adopt(self.member)
 
     @property
     def budget(self) -> StopBudget:
-        """The time that the end has."""
+        """The time limits of the end."""
         return StopBudget(self.settings) if self._ended_between else self.member.stopping.budget
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Stop in order, also between two runs; ``at_once``: see Member."""
+        """Stop in order, also between two runs; ``at_once``: see ``Stopping.ask``."""
         self._stop.set()
         self.member.stop(at_once=at_once)
 
     async def started(self, running: "asyncio.Task[None]") -> None:
-        """Wait until one of its runs works on what it was granted first. Raises what ended the task of ``run`` before
-        that.
+        """Wait until a run works on its first grants. Raises the error that ended the task of ``run`` before.
         """
         while True:
             self._next.clear()
@@ -61,7 +60,7 @@ class Rejoining:
                 return
 
     async def run(self, *, until_level: bool = False) -> None:
-        """Until it is stopped, or ends for a cause that coming back would not mend."""
+        """Run until the process is stopped, or ends for a cause that coming back would not mend."""
         back_off_s = BACK_OFF_S
         while True:
             began_s = self.loop.time()
@@ -86,7 +85,7 @@ class Rejoining:
                 back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
             finally:
                 self.is_coming_back = False
-            if self._stop.is_set():  # also in the very moment in which the time was over
+            if self._stop.is_set():  # also when the stop and the timeout came at the same moment
                 self._ended_between = True
                 return
             self.member = self.make()

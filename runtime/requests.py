@@ -1,4 +1,4 @@
-"""What is asked of a process while it works. To split and to merge is its own; who holds what, the coordinator says."""
+"""Requests to a working process. The process splits and merges by itself; moves of ranges go to the coordinator."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from .partition.reshape import MergeWish, SplitWish, Wish
 from .partition.worker import Worker
 
 ANYBODY = 0
-"""In place of the incarnation that something is to go to."""
+"""As the target of a move: any other member."""
 
 
 class Requests:
-    """Of one process."""
+    """The requests to a process."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class Requests:
 
     @property
     def runs(self) -> Sequence[PartitionRun]:
-        """The partitions of which something is held."""
+        """The partitions with ranges in this process."""
         return self.holding.runs
 
     async def release(self, place: Place, within: KeyRange) -> None:
-        """Ask that a range goes to somebody else, or comes back where there is nobody; returns when it is given up,
-        which is committed then. Its records that run are finished.
+        """Ask to move a range to another member; the range comes back when no other member can have the range. Returns
+        when the release is committed, after the running records of the range were finished.
 
-        Raises ValueError when not all of it is held here, CancelledError when the run ends before.
+        Raises ValueError when this process does not hold the whole range, CancelledError when the run ends before.
         """
         run = self._run_of(place)
         held = _within(run, within)
@@ -54,8 +54,8 @@ class Requests:
         await self._until(is_given_up, request)
 
     async def grant(self, place: Place, within: KeyRange) -> None:
-        """Ask that a range comes to this process; returns when its workers run. Raises CancelledError when the run ends
-        before.
+        """Ask to move a range to this process; returns when the workers of the range run. Raises CancelledError when
+        the run ends before.
         """
         own = self.taking_part.standing.incarnation
         request = self._ask_move(place, within, own, 0)
@@ -70,17 +70,18 @@ class Requests:
         await self._until(is_held, request)
 
     async def split(self, place: Place, at: int) -> None:
-        """Cut the worker that owns a point in two, the second beginning there; returns when that is committed.
+        """Cut the worker that owns point ``at`` in two; the second half begins at ``at``. Returns after the commit.
 
         Raises ValueError when no worker owns the points on both sides, CancelledError when the run ends before.
         """
         await self._ask(SplitWish(self._run_of(place).dispatch, at))
 
     async def merge(self, place: Place, within: KeyRange) -> None:
-        """Make one worker of those that make up a range; returns when that is committed.
+        """Merge the workers of a range into a single worker; returns after the commit.
 
-        They are held until they are level, at most ``merge_hold_ms``. Raises ValueError when they do not make it up,
-        are of several grants, or did not get level; CancelledError when the run ends before.
+        Workers that are ahead wait for the others, at most ``merge_hold_ms``. Raises ValueError when the workers do not
+        cover exactly the range, come from several grants, or did not reach a common edge in time; CancelledError when
+        the run ends before.
         """
         await self._ask(MergeWish(self._run_of(place).dispatch, within))
 
@@ -92,19 +93,19 @@ class Requests:
         return asked
 
     async def _until(self, is_reached: Callable[[], bool], asked: MoveAsked) -> None:
-        """Wait until something is held, or not; a request that may have been lost is repeated, which does no harm."""
+        """Wait for a state of the held ranges. Repeats the request, which may be lost; a repeat does no harm."""
         loop, again_s = asyncio.get_running_loop(), self.taking_part.identity.settings.session_timeout_ms / 1000
         again_at = loop.time() + again_s
         while not is_reached():
             try:
-                async with asyncio.timeout_at(again_at):  # not anew with each change: some come in each interval
+                async with asyncio.timeout_at(again_at):  # a fixed time: changes come in each interval
                     await self.holding.changed()
             except TimeoutError:
                 again_at = loop.time() + again_s
                 self.taking_part.ask_move(asked)
 
     async def _ask(self, wish: Wish) -> None:
-        """Have a wish fulfilled in the next commit cycles; returns when that is committed."""
+        """Have a wish fulfilled in the next commit cycles; returns after the commit."""
         settled = self.cycle.reshape.ask(wish)
         self.cycle.wake()
         await settled

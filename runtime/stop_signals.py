@@ -1,4 +1,4 @@
-"""Who tells a process of its own to stop: signals, and the parent of several processes."""
+"""The orders to stop that a process gets: signals, and words of a parent process."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ logger = logging.getLogger("keylanes")
 
 
 def obey(app: str, stop: Callable[[], object], at_once: Callable[[], object], abort: Callable[[], object]) -> None:
-    """Call these on the running loop: the first one at the first signal, and so on."""
+    """Call ``stop``, ``at_once`` and ``abort`` on the running loop: at signals in turn, or by a parent's words."""
     loop, numbers = asyncio.get_running_loop(), count()
 
     def on_signal(sent: signal.Signals) -> None:
@@ -32,7 +32,7 @@ def obey(app: str, stop: Callable[[], object], at_once: Callable[[], object], ab
     if SIBLING is not None:
         SIBLING.obey(*(partial(loop.call_soon_threadsafe, call) for call in (stop, at_once, abort)))
 
-    # No other thread may ask for signals, nor any on Windows, where Ctrl+C raises KeyboardInterrupt.
+    # Only the main thread may handle signals; on Windows no thread can, and Ctrl+C raises KeyboardInterrupt.
     if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
         for sent in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sent, on_signal, sent)

@@ -1,7 +1,7 @@
 """An application on a simulated broker in virtual time: the real engine, no Kafka, no Java, no waiting.
 
-The engine runs on a seeded loop of its own, on a thread of its own, and only while one of these calls is awaited: so a
-test may be written for any loop, and the same seed gives the same run.
+The engine runs on a seeded loop and a thread of its own, only while a call of the test is awaited: a test may use any
+loop, and the same seed gives the same run.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ logger = logging.getLogger("keylanes")
 T = TypeVar("T")
 
 Call: TypeAlias = Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]]
-"""Has something that was asked of a run carried out on the loop of that run."""
+"""Carries out a request to a run on the loop of the run."""
 
 PARTITIONS = 2
 PARTITIONS_MAX = 1_000
@@ -44,25 +44,25 @@ AS_IT_IS: Final = object()
 SETTLE_LIMIT_S = 3_600.0
 SETTLE_STEP_S = 0.05
 REST_S: Final = 10.0
-"""An application is at rest when its logs have stood still for so long; so long before the next timer it goes on with
-its rounds.
+"""An application is at rest when its logs have not grown for this time. The rounds go on this long before the next
+timer.
 """
 REST_LOOK_S: Final = 0.37
-"""Between two looks whether it is: no multiple of what its rounds take, or a look would always meet them at work."""
+"""The time between two looks for rest: no multiple of a round's time, or each look would meet the rounds at work."""
 
 
 class SimulatedApp:
-    """What a test does to its application: ``async with app.test(seed=…) as broker``.
+    """A test's means to drive its application: ``async with app.test(seed=…) as broker``.
 
-    Its topics are those that handlers declare, and those that ``partitions`` of ``app.test`` names; ``send``, ``read``,
-    ``records`` and ``visible`` raise KeylanesError for any other one. The error that stopped the application is raised
-    by ``read``, or where the block ends; a refusal of what is real (NotSimulated) also when a handler has caught it. An
-    async handler that blocks the event loop is logged, and a value of a store that is changed in place and not put
-    (docs/mistakes.md).
+    The topics are the topics that handlers declare, and the topics in ``partitions`` of ``app.test``; ``send``,
+    ``read``, ``records`` and ``visible`` raise KeylanesError for any other topic. ``read``, or the end of the block,
+    raises the error that stopped the application; a use of something real (NotSimulated) is raised also when a handler
+    has caught the error. The test logs an async handler that blocks the event loop, and a value of a store that is
+    changed in place and not put (docs/mistakes.md).
     """
 
-    # ``handlers`` by topic; ``adopt`` is told which run is to answer for the application (None: none does), and how it
-    # is asked for something: on the loop that it runs on. ``partitions`` of each topic, or by topic, the others two.
+    # ``handlers`` by topic; ``adopt`` is told which run answers for the application (None: no run does), and how to
+    # send the run a request: on the run's loop. ``partitions`` of each topic, or by topic, the others two.
     def __init__(
         self,
         name: str,
@@ -84,10 +84,10 @@ class SimulatedApp:
         self._crashes = 0
         self._ends: dict[TopicPartition, int] = {}
         self._look_s = self._rests_s = 0.0
-        """Since when the logs have had these ends."""
+        """When to look next, and since when the logs have had their present ends."""
         self._told: BaseException | None = None
 
-    # --- what a test calls -----------------------------------------------------------------------------------------
+    # --- the calls of a test ---------------------------------------------------------------------------------------
 
     async def send(
         self,
@@ -101,7 +101,7 @@ class SimulatedApp:
     ) -> None:
         """Write a record, as a producer of the source would; ``value`` None is a tombstone.
 
-        It is encoded, and finds its partition, as by ``App.send``, which says what it raises.
+        The record is encoded, finds its partition, and raises errors as by ``App.send``.
         """
         output = Output(
             value=value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp
@@ -115,11 +115,11 @@ class SimulatedApp:
     @overload
     async def read(self, topic: str, kind: Any) -> list[Any]: ...
     async def read(self, topic: str, kind: Any = AS_IT_IS) -> list[Any]:
-        """The values of a topic, once everything that was sent is processed; in order per partition.
+        """The values of a topic, once all sent records are processed; in order per partition.
 
-        They are decoded to ``kind`` by the codec of the handler that reads the topic, else of one that writes to it
-        (results or dead letters), else as JSON; without ``kind`` they are bytes as they are. A tombstone is None.
-        Raises the error that stopped the application, if one did.
+        The codec of the topic's reading handler decodes the values to ``kind``, else the codec of a handler that writes
+        results or dead letters to the topic, else JSON; without ``kind`` the values are undecoded bytes. A tombstone is
+        None. Raises the error that stopped the application, if any.
         """
         if kind is AS_IT_IS:
             return [record.value for record in await self.records(topic)]
@@ -128,7 +128,7 @@ class SimulatedApp:
         return [decode(record.value) for record in await self.records(topic)]
 
     async def records(self, topic: str) -> list[CommittedRecord]:
-        """The records of a topic, once everything that was sent is processed."""
+        """The records of a topic, once all sent records are processed."""
         await self._call(self._settle())
         return await self._call(self._committed(topic))
 
@@ -137,20 +137,20 @@ class SimulatedApp:
         return await self._call(self._committed(topic))
 
     async def advance(self, seconds: float) -> None:
-        """Let virtual time pass: a day of an application that has nothing to do takes a second or two.
+        """Let virtual time pass: a day of an idle application takes a second or two.
 
-        While no record waits, runs or is to be tried again and nothing is moved, copied, restored or held, what the
-        application does in rounds (beats, polls, looks) is left out, and the clocks go on to the next timer of any
+        While no record waits, runs or is to be tried again, and nothing is moved, copied, restored or paused, the test
+        leaves out the rounds of the application (beats, polls, looks), and the clocks go on to the next timer of any
         other kind.
         """
         await self._call(self._advance(seconds))
 
     async def crash(self) -> None:
-        """Kill the application's process (-9): nothing it does from here on has an effect."""
+        """Kill the application's process (-9): nothing that the process does from here on has an effect."""
         await self._call(self._crash())
 
     async def restart(self) -> None:
-        """Start the application again; returns when it works."""
+        """Start the application again; returns when the application works."""
         await self._call(self._start())
 
     async def __aenter__(self) -> Self:
@@ -182,7 +182,7 @@ class SimulatedApp:
         return await loop.run_in_executor(self._thread, run, self._loop.run_until_complete, work)
 
     async def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
-        """For whoever asks from a test's loop, or from a handler, which is on the virtual loop already."""
+        """Do the work on the virtual loop. The caller is on a test's loop, or in a handler on the virtual loop."""
         if asyncio.get_running_loop() is self._loop:
             await work
         else:
@@ -195,7 +195,7 @@ class SimulatedApp:
         handlers = list(self.handlers.values())
         for topic in dict.fromkeys([*(h.topic for h in handlers), *destinations_of(handlers), *self._partitions]):
             self._create(topic)
-        for handler in handlers:  # a group that a handler goes on from stands in front of what a test sends
+        for handler in handlers:  # the group of start="group:…" is committed at offset 0, in front of all sent records
             if handler.start.group is not None:
                 known = self._cluster.state.groups.get(handler.start.group)
                 own = {TopicPartition(handler.topic, partition): 0 for partition in self._create(handler.topic)}
@@ -227,7 +227,7 @@ class SimulatedApp:
             raise
 
     async def _stop(self) -> BaseException | None:
-        """Stop in order; the error that had stopped it, unless it was told already."""
+        """Stop in order; returns the error that had stopped the application, unless already raised."""
         error: BaseException | None = None
         await self._sending.close()
         if self._member is not None:
@@ -258,7 +258,7 @@ class SimulatedApp:
         return [TopicPartition(topic, partition) for partition in range(self._cluster.topics()[topic].partitions)]
 
     def _create(self, topic: str) -> range:
-        """Make a topic unless it is there; its partitions."""
+        """Make a topic unless the topic exists; returns its partitions."""
         self._cluster.create_topic(topic, self._partitions.get(topic, self._partitions_else))
         return range(self._cluster.topics()[topic].partitions)
 
@@ -271,7 +271,7 @@ class SimulatedApp:
         return self._cluster.committed(topic)
 
     def _check_known(self, topic: str) -> None:
-        """Raises KeylanesError for a topic that nobody made: a test of another name would find nothing, and pass."""
+        """Raises KeylanesError for an unknown topic: a test with a wrong name would find nothing, and pass."""
         made = self._cluster.topics()
         if topic in made:
             return
@@ -292,7 +292,7 @@ class SimulatedApp:
             self._loop.before_waiting = None
 
     def _skip_rounds(self) -> None:
-        """Leave out rounds once nothing but signals was written for ``REST_S``, and nothing is to be done."""
+        """Leave out rounds once only signals were written for ``REST_S``, and the application has nothing to do."""
         now_s = self._loop.time()
         if now_s < self._look_s:
             return
@@ -305,7 +305,7 @@ class SimulatedApp:
         member = self._member
         is_at_rest = member is None or (self._is_processed(member) and member.is_at_rest())
         if is_at_rest and now_s - self._rests_s >= REST_S and self._loop.skip_rests(REST_S) and member is not None:
-            member.group.following.has_read(member.group.following.moment())  # nothing was written meanwhile
+            member.group.following.has_read(member.group.following.moment())  # the log has not grown meanwhile
 
     def _is_processed(self, member: AppRun) -> bool:
         """Whether everything in the sources is committed."""
@@ -315,7 +315,7 @@ class SimulatedApp:
         return all(min(held.get(source, end), frontier(source)) >= end for source, end in ends.items())
 
     async def _settle(self) -> None:
-        """Wait until everything in the sources is committed; raises what stopped the application."""
+        """Wait until everything in the sources is committed; raises the error that stopped the application."""
         loop = asyncio.get_running_loop()
         until = loop.time() + SETTLE_LIMIT_S
         while loop.time() < until:
@@ -323,7 +323,7 @@ class SimulatedApp:
                 raise KeylanesError("the application does not run: restart() it first")
             if self._loop.refused is not None:
                 self._told = self._loop.refused
-                if self._member.error is not None:  # it is on its way to its end
+                if self._member.error is not None:  # the run is on the way to its end
                     await asyncio.wait([self._run])
                 raise self._loop.refused
             if self._run.done():
@@ -337,7 +337,7 @@ class SimulatedApp:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Whoever was killed says nothing: it alone runs on this thread."""
+    """Drop the log lines of the killed process: no other code runs on this thread."""
     thread = get_ident()
 
     def is_of_others(record: logging.LogRecord) -> bool:
@@ -351,7 +351,7 @@ def _silent() -> Iterator[None]:
 
 
 def _check_partitions(partitions: int | Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """How many partitions the named topics have, and how many the others; raises SettingsError."""
+    """The numbers of partitions: by topic, and of all other topics. Raises SettingsError."""
     by_topic = dict(partitions) if isinstance(partitions, Mapping) else {}
     others = PARTITIONS if isinstance(partitions, Mapping) else partitions
     for topic, count in [*by_topic.items(), (None, others)]:

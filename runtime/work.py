@@ -1,4 +1,4 @@
-"""What a process works on once it is in office, and with what."""
+"""The objects that a process works with once it has joined its group."""
 
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from .watch.statistics import Statistics
 
 @dataclass(slots=True)
 class Work:
-    """Made in one step when the process has joined, and there to its end. ``runs`` come and go with what it holds."""
+    """The parts of a working process: made together after the joining. ``runs`` come and go with the held ranges."""
 
     runs: list[PartitionRun]
     ends: dict[TopicPartition, int]
-    """Where each source partition ended when something of it was taken up first."""
+    """The end of each source partition at the first take-up of its ranges."""
     standing: OwnLedger
     cycle: CommitCycle
     reader: MainReader
     catch_up: CatchUp
     windows: Windows
     balance: Balance | None
-    """None: hot ranges are not to be split."""
+    """None: hot ranges are not split."""
     requests: Requests
     ends_watch: EndsWatch
     load_report: LoadReport
@@ -41,14 +41,14 @@ class Work:
     holding: Holding
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What goes on from here to the end beside the commits."""
+        """The loops beside the commits, from the start of the work to its end."""
         keeper = self.holding.keeper
         beside = (keeper.learner, keeper.key_places, self.ends_watch, self.load_report)
         works = (self.reader, self.windows, self.holding, *beside)
         return [*(one.run() for one in works), self.load_report.sample()]
 
     def stop_reading(self) -> None:
-        """Nothing more is read, and nothing split or merged."""
+        """Stop to read, to split and to merge."""
         self.reader.stop()
         self.catch_up.stop()
         self.windows.stop()
@@ -56,7 +56,7 @@ class Work:
             self.balance.stop()
 
     def statistics(self, slots: Slots, now_s: float) -> Statistics:
-        """What has been done since it was made, and where it stands."""
+        """The work done since the start, and the present state."""
         sent, balance, ends = self.cycle.transactions, self.balance, self.ends_watch
         partitions = ends.partitions()
         return Statistics(

@@ -1,1 +1,1 @@
-"""Our own logs: their topics, reading them to their ends, trimming them, and what they say of this process."""
+"""The logs of the application: topics, reading to the ends, trimming, and the identity of this process in the logs."""

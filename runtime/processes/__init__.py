@@ -1,1 +1,1 @@
-"""Several processes of one application on one machine: a parent that keeps them, and each of them."""
+"""Several processes of an application on a machine: a parent process, and its children."""

@@ -1,9 +1,10 @@
-"""A process as one of several that a parent keeps: its number, and the line to the parent.
+"""A child process of a parent with several: its number, and the line to the parent.
 
-The parent starts the program that it runs itself once more for each, from its beginning, with ``KEYLANES_PROCESS`` in
-the environment: the number of the process, how many there are, and the line, an inherited socket. Over it the parent is
-told under which birth the process runs, and the process to stop: not by a signal, for a supervisor may send one to each
-process by itself, and a second one hurries. When the parent is gone the process sees that, and stops in order.
+The parent starts its own program once more for each child, from the beginning, with ``KEYLANES_PROCESS`` in the
+environment: the number of the child, the number of children, and the line, an inherited socket. Over the line the child
+tells the parent its birth, and the parent tells the child to stop. The parent sends no signal for a stop: a supervisor
+may also signal each process, and a second signal hurries the stop. A child sees when the parent is gone, and stops in
+order.
 """
 
 import contextlib
@@ -27,58 +28,58 @@ VARIABLE: Final = "KEYLANES_PROCESS"
 STOP: Final = b"s"
 AT_ONCE: Final = b"o"
 ABORT: Final = b"a"
-"""What the parent says, in this order."""
+"""The words of the parent, in the order of their use."""
 COMES_BACK: Final = "="
-"""What a process says that was expelled, and may be started again; no birth is like it."""
+"""The word of an expelled child that may be started again; no birth has this text."""
 CAUSE: Final = "!"
-"""Before the error that ends a process, as JSON of one line."""
+"""The prefix of the error that ends a child, as a line of JSON."""
 CAUSE_MAX: Final = 8_000
-"""So many characters of it are told."""
+"""How many characters of the error are told."""
 
 
 def _start_folder() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # removed, or not to be read: those that are started inherit it
+    except OSError:  # the folder is removed, or not readable: the children inherit the folder
         return None
 
 
 START_FOLDER: Final = _start_folder()
-"""In which the program was started: it is found from there again. None: it is not known."""
+"""The folder in which the program was started; the parent starts the children there. None: the folder is unknown."""
 
 
 class Sibling:
-    """The process, number ``number`` of ``of``, from 1 on."""
+    """This process as child ``number`` of ``of``, counted from 1."""
 
     def __init__(self, number: int, of: int, line: socket.socket) -> None:
         self.number, self.of, self._line = number, of, line
         self._has_begun = False
 
     def settings(self, settings: Settings) -> Settings:
-        """Those of this process: its name ends with its number."""
+        """The settings of this process: the ``group_instance_id`` ends with the number of the child."""
         name = settings.group_instance_id
         return (
             settings if name is None else msgspec.structs.replace(settings, group_instance_id=f"{name}-{self.number}")
         )
 
     def sign(self) -> None:
-        """Say in all that is logged who it is."""
+        """Put the number of this process before all its log lines."""
         if not self._has_begun:
             self._has_begun = True
             multiprocessing.current_process().name = f"keylanes-{self.number}"
             logger.addFilter(self._signed)
 
     def obey(self, stop: Callable[[], object], at_once: Callable[[], object], abort: Callable[[], object]) -> None:
-        """Call these, in a thread, when the parent says so, or is gone."""
+        """Call the function of each word of the parent in a thread; ``stop`` when the parent is gone."""
         calls = {STOP: stop, AT_ONCE: at_once, ABORT: abort}
         Thread(target=self._listen, args=(calls,), name="keylanes-parent", daemon=True).start()
 
     def tell(self, birth: str) -> None:
-        """The parent shall know under which birth this process runs now."""
+        """Tell the parent the birth of the present run."""
         self._say(birth)
 
     def ends(self, error: BaseException) -> None:
-        """The parent shall know by which error this process ends, and whether it may be started again because of it."""
+        """Tell the parent the error that ends this process, and whether the parent may start the process again."""
         if isinstance(error, Expelled) and error.comes_back:
             self._say(COMES_BACK)
         self._say(CAUSE + json.dumps(str(error)[:CAUSE_MAX]))
@@ -99,7 +100,7 @@ class Sibling:
 
 
 def sibling_in(environ: MutableMapping[str, str]) -> Sibling | None:
-    """The process by the variable, which is taken out: what is started from here is none of the siblings."""
+    """The child by the environment variable; removes the variable: programs started from here are no siblings."""
     value = environ.pop(VARIABLE, None)
     if value is None:
         return None
@@ -108,4 +109,4 @@ def sibling_in(environ: MutableMapping[str, str]) -> Sibling | None:
 
 
 SIBLING: Final = sibling_in(os.environ)
-"""None: this process was started by nobody of us."""
+"""None: no parent of keylanes started this process."""

@@ -1,10 +1,10 @@
-"""The parent of several processes of one application: it starts them, keeps them there, and ends with them.
+"""The parent of several processes of an application: starts children, restarts them, and ends with the last child.
 
-It runs no handler and is no member of the group. It starts its own program anew for each (spawn: a fork would share
-sockets and locks). One that crashes is started again, after a wait that doubles; the group is told at once that it has
-died, and does not wait for its session to end. One that ends for a cause that would come again ends all. A signal to
-stop goes to all of them; the second one has them release at once, the third one aborts them. Who does not end within
-the time of a stop is killed.
+The parent runs no handler and is no member of the group. The parent starts its own program anew for each child (spawn:
+a fork would share sockets and locks). A crashed child is started again, after a wait that doubles; the parent reports
+the death at once, and the group does not wait for the end of the child's session. A child that ends for a cause that
+would come again ends all children. A signal to stop goes to all children; a second signal has them release at once, a
+third signal aborts. The parent kills a child that does not end within the time of a stop.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ logger = logging.getLogger("keylanes")
 PROCESSES_MAX: Final = 256
 CORES: Final = "cores"
 STOP_SPARE_MS: Final = 5_000
-"""So long behind the limit of a stop a process is killed."""
+"""The time between the limit of a stop and the kill."""
 
 Processes: TypeAlias = int | Literal["cores"]
 
 
 def count_of(processes: object) -> int:
-    """How many processes are meant. Raises SettingsError."""
+    """The number of processes that the argument means. Raises SettingsError."""
     if processes == CORES:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if type(processes) is not int or not 1 <= processes <= PROCESSES_MAX:
@@ -52,8 +52,8 @@ def count_of(processes: object) -> int:
 
 
 def run_processes(app: str, broker: object, settings: Settings, processes: Processes, *, until_level: bool) -> None:
-    """Run an application in several processes until all have ended for good. Raises SettingsError where that can't be;
-    SystemExit with the exit code that is not 0.
+    """Run an application in several processes until all have ended for good. Raises SettingsError where several
+    processes are impossible; SystemExit with an exit code other than 0.
     """
     count = count_of(processes)
     if sys.platform == "win32":
@@ -71,8 +71,8 @@ def run_processes(app: str, broker: object, settings: Settings, processes: Proce
 
 
 class _Child:
-    """One that was started. ``birth``: under which it told last that it runs; ``comes_back``: it said that it was
-    expelled, and may be started again; ``cause``: the error by which it said that it ends.
+    """A child that was started. ``birth``: the last birth that the child told; ``comes_back``: the child said that the
+    group expelled it, and that a restart may help; ``cause``: the error that ends the child, by its own words.
     """
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,7 +85,7 @@ class _Child:
 
     @classmethod
     async def start(cls, number: int, of: int) -> "_Child":
-        """Start one. Raises OSError."""
+        """Start a child. Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             environ = {**os.environ, VARIABLE: f"{number}/{of}/{theirs.fileno()}"}
@@ -96,23 +96,23 @@ class _Child:
                 cwd=START_FOLDER,
                 stdin=DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl+C is for the parent, which passes it on
+                start_new_session=True,  # Ctrl+C reaches the parent alone, and the parent passes the order on
             )
         return cls(process, *await asyncio.open_unix_connection(sock=ours))
 
     def say(self, what: bytes) -> None:
-        """Tell it to stop: in order, at once, or without that."""
+        """Tell the child to stop: STOP, AT_ONCE or ABORT."""
         self._writer.write(what)
 
     async def ended(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the child's end; returns the exit code."""
         code = await self.process.wait()
         await self._hearing
         self._writer.close()
         return code
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(ConnectionError):  # it has ended
+        with contextlib.suppress(ConnectionError):  # the child has ended
             while told := await reader.readline():
                 if (text := told.decode().strip()) == COMES_BACK:
                     self.comes_back = True
@@ -123,7 +123,7 @@ class _Child:
 
 
 class Parent:
-    """Of ``count`` processes of an application. ``address``: of its broker."""
+    """The parent of ``count`` processes of an application. ``address``: the broker's address."""
 
     def __init__(self, app: str, address: str, settings: Settings, count: int, *, until_level: bool) -> None:
         self.app, self.address, self.settings, self.count = app, address, settings, count
@@ -132,13 +132,13 @@ class Parent:
         self._reports: set[asyncio.Task[None]] = set()
         self._stops = asyncio.Event()
         self._said = 0
-        """So often all were told to stop."""
+        """How often all children were told to stop."""
         self._code = 0
         self._cause: str | None = None
-        """What ended one of them, and so all."""
+        """The cause that ended a child, and with it all children."""
 
     def run(self) -> int:
-        """Until all have ended for good; the exit code."""
+        """Run until all children have ended for good; returns the exit code."""
         return asyncio.run(self._run())
 
     async def _run(self) -> int:
@@ -151,17 +151,17 @@ class Parent:
                 group.create_task(self._keep(number))
         for report in self._reports:
             report.cancel()
-        if self._cause is not None:  # of what all of them say it is read last
+        if self._cause is not None:  # logged behind all lines of the children
             logger.critical("%s stops: %s", self.app, self._cause)
         return self._code
 
     async def _keep(self, number: int) -> None:
-        """A process, and the next one in its place, until none is to follow."""
+        """Run a child, and restart it, until no restart is to follow."""
         loop, wait_s = asyncio.get_running_loop(), BACK_OFF_S
         while not self._stops.is_set():
             began_s = loop.time()
             child = self._children[number] = await _Child.start(number, self.count)
-            if self._stops.is_set():  # meanwhile
+            if self._stops.is_set():  # the order came during the start
                 child.say(STOP)
             logger.info("%s: process %d of %d is %d", self.app, number, self.count, child.process.pid)
             code = await child.ended()
@@ -201,7 +201,7 @@ class Parent:
         return then
 
     def _stop(self, sent: signal.Signals) -> None:
-        """Pass a signal on to all."""
+        """Pass a signal on to all children."""
         self._stops.set()
         match self._said:
             case 0:
@@ -222,10 +222,10 @@ class Parent:
             logger.error("%s: process %d did not end within its limits, and is killed", self.app, number)
             child.process.kill()
 
-    # --- who has died ------------------------------------------------------------------------------------------------
+    # --- dead children -----------------------------------------------------------------------------------------------
 
     async def _report(self, number: int, birth: str) -> None:
-        """Tell the group that a process has died, until it is expelled; else its session is waited for."""
+        """Tell the group of a child's death until the child is expelled; the group need not wait for the session."""
         request, by = os.urandom(8).hex(), asker(f"the parent of process {number}")
 
         def make(control: Control) -> Expulsion:

@@ -1,10 +1,10 @@
 """Who answers a question for state: this process, as the owner or from a copy; else the error names the owner.
 
-1. A process that has not read the control log for ``query_view_ms_max`` answers nothing: other processes may own its
+1. A process without a read of the control log for ``query_view_ms_max`` answers nothing: other processes may own its
    ranges by now.
-2. A process answers for points that the control log gives to the process, that are restored, and that no transaction
-   under way gives up. From the commit of the transaction on the next owner changes the points, and may know of the
-   commit before this process does.
+2. A process answers for its points by the control log, once restored, unless a transaction under way gives up the
+   points. From the commit of the transaction on the next owner changes the points, and may know of the commit before
+   this process does.
 3. A copy answers when the caller allows copies, and the copy is young enough.
 4. Else the error names the owner by the control log, or says that the points have no owner.
 """
@@ -79,7 +79,7 @@ class GroupView:
 
 
 class Answering(NamedTuple):
-    """A ``Lookup`` of a source partition's state in this process. ``stale_ms_max``: None allows no copy."""
+    """A ``Lookup`` in the local state of a source partition. ``stale_ms_max``: None allows no copy."""
 
     place: Place
     state: PartitionState

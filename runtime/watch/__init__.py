@@ -1,1 +1,1 @@
-"""What people and machines see of a run."""
+"""The views of a run for people and machines."""

@@ -1,16 +1,17 @@
-"""Values that tell people and machines how a run stands."""
+"""Values that tell people and machines the state of a run."""
 
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 KEY_SHOWN_MAX: Final = 100
-"""So many characters of a key are shown."""
+"""How many characters of a key are shown at most."""
 
 
 class HotKey(NamedTuple):
-    """A point with all of a busy worker's load, far more than the others': it can't be split. The worker is busy for
-    ``share`` of the time. ``key``: whose point it is; None where no record of it was at hand.
+    """A point with all the load of a worker that is far busier than the others: a point can't be split. ``share``: the
+    part of the time for which the worker is busy, 0 to 1. ``key``: a key at the point; None when no record of the point
+    was at hand.
     """
 
     topic: str
@@ -20,7 +21,7 @@ class HotKey(NamedTuple):
     key: bytes | None = None
 
     def __str__(self) -> str:
-        """The key if it is known, else its point, for people."""
+        """The key if known, else the point, for people."""
         if self.key is None:
             return f"the key at point {self.point:08x}"
         text = self.key.decode(errors="backslashreplace")
@@ -28,8 +29,8 @@ class HotKey(NamedTuple):
 
 
 class RunningRecord(NamedTuple):
-    """A record that a handler works on, of a source partition as it is called (``topic[partition]``), and for how many
-    seconds.
+    """A record in a handler: its source partition as text (``topic[partition]``), its offset, and since how many
+    seconds a handler works on the record.
     """
 
     partition: str
@@ -37,13 +38,13 @@ class RunningRecord(NamedTuple):
     age_s: float
 
     def __str__(self) -> str:
-        """For people."""
+        """The record and its age, for people."""
         return f"{self.partition} offset {self.offset}, for {self.age_s:.1f} s"
 
 
 class ToLevel(NamedTuple):
-    """How far a run with ``until="level"`` is on its way from where it began to the ends that it found then: offsets of
-    all source partitions, those of a key range in proportion to its width.
+    """How far a run with ``until="level"`` is on the way to the ends that its start found. Both numbers are offsets,
+    summed over the source partitions; a key range counts in proportion to its width.
     """
 
     done: int
@@ -51,9 +52,9 @@ class ToLevel(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a restore is. ``records_total``: at most so many will be read (offsets; what was compacted is counted).
+    """How far a restore is. ``records_total``: the most records to read (in offsets; compacted records count).
 
-    ``bytes``: keys and values that were written. ``seconds_left``: None while nothing can be said.
+    ``bytes``: the size of written keys and values. ``seconds_left``: None while no estimate is possible.
     """
 
     partitions_done: int
@@ -65,10 +66,10 @@ class Progress(NamedTuple):
 
 
 class Copying(NamedTuple):
-    """Copies of state that a process follows and does not own. ``ready``: so many of them are near what is committed.
+    """A process's copies of state that other processes own. ``ready``: how many copies are near the committed state.
 
-    ``bytes_learner``, ``bytes_standby``: keys and values that were written since it started, of ranges that it was to
-    own, and of those that it is to have at hand.
+    ``bytes_learner``, ``bytes_standby``: the size of the keys and values written since the start: of ranges that were
+    to move to the process, and of standby copies.
     """
 
     copies: int
@@ -78,7 +79,7 @@ class Copying(NamedTuple):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """``state``: idle, starting, running, stopping, stopped or failed. ``is_good``: may stay in service."""
+    """``state``: idle, starting, running, stopping, stopped or failed. ``is_good``: the process may stay in service."""
 
     state: str
     is_good: bool
@@ -91,14 +92,14 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class PartitionStatistics(msgspec.Struct, frozen=True):
-    """What this process holds of one source partition, in offsets: handed out below ``front``, committed below
-    ``offset_least``. Key ranges that others hold, or nobody, are not counted (``Statistics.unowned``).
+    """The part of a source partition that this process holds, in offsets: handed out below ``front``, committed below
+    ``offset_least``. Key ranges of other processes, or without an owner (``Statistics.unowned``), are not counted.
 
-    ``end``: the offset that its next record gets, as it was last seen (``Statistics.ends_age_s``). ``lag``: from the
-    least offset that some key range has not committed up to ``end``, as tools for consumer groups count it. It is 0
-    when everything is committed. It is never less than the records that are left, but may be far more: one key that
-    stays behind holds it up while all others go on, and offsets without a record (transaction markers, what was
-    compacted) count. ``workers`` is 0 while the state is restored.
+    ``end``: the offset of the partition's next record, as last seen (``Statistics.ends_age_s``). ``lag``: the offsets
+    from ``offset_least`` to ``end``, as tools for consumer groups count. The lag is 0 when everything is committed. The
+    lag is at least the number of records left, but may be far more: a single slow key holds the lag up while all other
+    keys go on, and offsets without a record (transaction markers, compacted records) count. ``workers`` is 0 during the
+    restore of the state.
     """
 
     topic: str
@@ -116,7 +117,7 @@ class PartitionStatistics(msgspec.Struct, frozen=True):
 
 
 class UnownedPartition(msgspec.Struct, frozen=True):
-    """What no process owns of one source partition: its ``share`` of the key ranges, above 0 and at most 1, and its
+    """The part of a source partition without an owner: its ``share`` of the points, above 0 and at most 1, and its
     ``lag`` in offsets (``PartitionStatistics``).
     """
 
@@ -127,17 +128,17 @@ class UnownedPartition(msgspec.Struct, frozen=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """What the application has done since it started, and where it stands. Ages are in seconds.
+    """The work of the application since its start, and the present state. Ages are in seconds.
 
-    ``running``: records that were begun and are not through. Those that wait for their turn (``max_in_flight``,
-    ``rate_per_s``) are not among them.
+    ``running``: records that were begun and are not done. Records that wait for their turn (``max_in_flight``,
+    ``rate_per_s``) do not count.
 
-    ``lag`` is the sum over the partitions of which this process holds something: see ``PartitionStatistics``.
-    ``unowned``: what nobody owns, from a release to the next grant; of the process that coordinates, () in others. The
-    lag of a partition is the greatest one over all processes, here and there. ``failures`` counts attempts that failed,
-    ``retries`` those that are followed by another attempt at the same record, ``dead_letters`` the records that failed
-    for good and go to a dead-letter topic; an output that the broker refuses is a failure of its record. What is run
-    again after a crash is counted again.
+    ``lag`` is the sum over the partitions with ranges in this process: see ``PartitionStatistics``. ``unowned``: the
+    ranges without an owner, from a release to the next grant; only the coordinator fills this field, other processes
+    have (). The lag of a partition is the greatest lag over all processes and ``unowned``. ``failures`` counts failed
+    attempts, ``retries`` the failed attempts with another attempt at the same record behind, ``dead_letters`` the
+    records that failed for good and go to a dead-letter topic; an output that the broker refuses is a failure of its
+    record. Records that run again after a crash count again.
     """
 
     partitions: tuple[PartitionStatistics, ...] = ()
@@ -145,8 +146,8 @@ class Statistics(msgspec.Struct, frozen=True):
     lag: int = 0
     unowned: tuple[UnownedPartition, ...] = ()
     ends_age_s: float | None = None
-    """How long ago the broker was asked for the ends that ``lag`` counts to; None: not yet. It is asked each
-    ``ends_interval_ms``; while it does not answer, this grows, and ``lag`` counts to the ends that are known.
+    """The age of the ends that ``lag`` counts to; None: no ends are known yet. The process asks the broker each
+    ``ends_interval_ms``; without an answer the age grows, and ``lag`` counts to the known ends.
     """
     failures: int = 0
     retries: int = 0
@@ -155,32 +156,32 @@ class Statistics(msgspec.Struct, frozen=True):
     tiles: int = 0
     event_bytes: int = 0
     throttled_ms: int = 0
-    """For how long brokers have throttled this process, all of its connections together: quotas of the cluster."""
+    """For how long quotas of the cluster have throttled this process, over all connections."""
     trims_failed: int = 0
-    """How often the offset log could not be trimmed: it grows, until it can."""
+    """How many trims of the offset log have failed: the log grows until a trim succeeds."""
     done_bytes: int = 0
     running: int = 0
     oldest_running: RunningRecord | None = None
-    """The record that a handler has been working on for longest."""
+    """The record that has been running for longest."""
     last_commit_age_s: float | None = None
     loop_lag_ms_max: float = 0.0
     splits: int = 0
-    """Of hot ranges, by themselves; as ``merges`` of cold ones."""
+    """Automatic splits of hot ranges; ``merges`` counts automatic merges of cold ranges."""
     merges: int = 0
     hot_keys: tuple[HotKey, ...] = ()
     """Keys that are the bottleneck of their partition: no split helps."""
     restoring: Progress | None = None
-    """How far a restore of state is, while there is one."""
+    """How far the restore of state is; None: no restore is under way."""
     copying: Copying = Copying(0, 0, 0, 0)
-    """Copies of state that others own."""
+    """Copies of state that other processes own."""
     cut_off: int = 0
-    """Records that were still running when the time to drain was over: they run again at the next start."""
+    """Records that were still running at the end of the drain: the records run again at the next start."""
     rates: dict[str, float] = {}
-    """The share of this process, of each topic whose handler has a ``rate_per_s``: in attempts per second."""
+    """By topic with a ``rate_per_s``: this process's share of the rate, in attempts per second."""
     to_level: ToLevel | None = None
-    """How far a run to the ends of its sources is; None: it is none."""
+    """How far a run with ``until="level"`` is; None: the run has no ends to reach."""
     is_compiled: bool = False
-    """Whether the hot modules run compiled; interpreted a record costs about twice the processor time."""
+    """Whether the hot modules run compiled; interpreted, a record costs about twice the processor time."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON: dictionaries, lists, text, numbers and None. The key of a ``HotKey`` is text."""
