@@ -45,8 +45,7 @@ class Rejoining:
         self.member.stop(at_once=at_once)
 
     async def started(self, running: "asyncio.Task[None]") -> None:
-        """Wait until a run works on its first grants. Raises the error that ended the task of ``run`` before.
-        """
+        """Wait until a run works on its first grants. Raises the error that ended the task of ``run`` before."""
         while True:
             self._next.clear()
             tasks = [self.loop.create_task(self.member.started(running)), self.loop.create_task(self._next.wait())]

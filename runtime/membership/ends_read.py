@@ -1,4 +1,4 @@
-"""Records of both ends of partitions that were never started, to be looked at before anything is."""
+"""Records from both ends of partitions that were never started, to be checked before the start."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from ...state.sampling import PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS
 from ..settings import Settings
 
 LOOK_S_MAX: Final = 5.0
-"""So long at most a start looks at records that it will read: what it has not read by then, it does not know."""
+"""How long a start looks at records at most; the check goes without the records not read by then."""
 WAIT_MS: Final = 100
 
 Found = dict[TopicPartition, list[ConsumerRecord]]
 
 
 def lowest(unread: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Watermarks]:
-    """The lowest partitions of each topic, as many as are looked at, where there is something to be read."""
+    """The lowest ``PARTITIONS_LOOKED_AT_MAX`` partitions of each topic, without the empty partitions."""
     kept: dict[TopicPartition, Watermarks] = {}
     for topic in sorted({place.topic for place in unread}):
         own = sorted(place for place in unread if place.topic == topic)[:PARTITIONS_LOOKED_AT_MAX]
@@ -35,9 +35,7 @@ def lowest(unread: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, 
 
 
 async def both_ends(broker: Broker, settings: Settings, spans: Mapping[TopicPartition, Watermarks]) -> Found:
-    """The first and the last ``SAMPLE_KEYS`` records of each span, as far as they can be read in time. Raises
-    BrokerError.
-    """
+    """The first and the last ``SAMPLE_KEYS`` records of each span, as far as read in time. Raises BrokerError."""
     found: Found = {place: [] for place in spans}
     reader = await within_limit(broker.reader({}), settings.call_limit_ms, "a reader of the ends of sources")
     heads = {place: span.start for place, span in spans.items()}
@@ -46,7 +44,7 @@ async def both_ends(broker: Broker, settings: Settings, spans: Mapping[TopicPart
         async with asyncio.timeout(LOOK_S_MAX):
             for positions in (heads, tails):
                 await _read(reader, positions, spans, found)
-    except (TimeoutError, OffsetOutOfRange, CorruptRecord):  # whoever reads on from there says so
+    except (TimeoutError, OffsetOutOfRange, CorruptRecord):  # a later reader of the records raises the error
         pass
     finally:
         closing = closed_within(settings.close_timeout_ms, reader.close(), "closing a reader", excused=BrokerError)

@@ -1,7 +1,7 @@
-"""What a process looks at of topics that were never started, before it joins: both ends of what it would read.
+"""The check of topics that were never started, before a process joins: records from both ends of the unread offsets.
 
-A topic may be refused here, and then nothing was written. Each process that starts looks for itself: it knows by which
-partitioners its topics are written and what its user accepts, while whoever coordinates may be of an older version.
+The check may refuse a topic, and then nothing was written. Each starting process checks for itself: the process knows
+the partitioners of its topics and what its user accepts, while the coordinator may be of an older version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from .moved_keys import find_moved_keys
 
 
 class FirstLook:
-    """Of one process. ``partitioners``: those of topics that have another one than murmur2."""
+    """The check of a starting process. ``partitioners``: by topic, where the partitioner is not murmur2."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class FirstLook:
         self.looped = topics_in_loop(handlers, accepts)
 
     async def check(self, unread: Mapping[TopicPartition, Watermarks], topics: Mapping[str, TopicDescription]) -> None:
-        """``unread``: what would be read of partitions that were never started. Raises SettingsError, BrokerError."""
+        """Check the ``unread`` offsets of partitions that were never started. Raises SettingsError, BrokerError."""
         spread = {topic for topic in self.stateful if topics[topic].partitions > 1}
         spans = {place: span for place, span in lowest(unread).items() if place.topic in spread | self.looped}
         if not spans:

@@ -1,4 +1,4 @@
-"""The control log as it goes on: tailed into the ledger of this process, and who waits for something in it told."""
+"""The reading of the control log as the log grows, into the ledger of this process; listeners hear of new events."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ logger = logging.getLogger("keylanes")
 
 FETCH_RECORDS_MAX = 1_000
 AWAY_WAIT_MS = 200
-"""After a read that failed."""
+"""The pause after a failed read."""
 
 
 class LogMoment(NamedTuple):
@@ -26,10 +26,11 @@ class LogMoment(NamedTuple):
 
 
 class Following:
-    """Of one process. ``news``: when the events were written. ``listeners`` are called when something was read.
+    """Reads the control log for a process. ``news``: the times of the events. ``listeners`` are called after each read.
 
-    The log is tailed, which tells what is new, but not that there is no more: a leader that was deposed and still
-    answers has nothing new for ever. So beside that its end is asked for, by a leader that is confirmed, and reached.
+    A reader at the end of the log learns of new events, but not that no more exist: a deposed leader that still answers
+    has nothing new for ever. Therefore the process also asks for the end of the log, and waits until the reader has
+    reached the end.
     """
 
     def __init__(self, standing: OwnLedger, settings: Settings, news: News) -> None:
@@ -37,15 +38,16 @@ class Following:
         self.listeners: list[Callable[[], None]] = []
         self.wall_ms: Callable[[], int] = lambda: 0
         self.now_s: Callable[[], float] = lambda: asyncio.get_running_loop().time()
-        """The loop's time, also when another thread asks."""
+        """The loop's time, also for calls from other threads."""
         self.seen_ms = 0
-        """All that stood in the log at that time, by ``wall_ms``, is known: its end was asked for then, and reached
-        since. Who was suspended in its midst knows only how it was before.
+        """All events of the log up to this time, by ``wall_ms``, are known: the process asked for the end at this time,
+        and has read up to the end since. The time of the question counts: the process may have been suspended between
+        the question and the answer.
         """
         self.seen_s = 0.0
-        """The same by the loop's time."""
+        """``seen_ms`` by the loop's time."""
         self._has_told = asyncio.Event()
-        # Short enough, so that what is known is never too old for questions while the broker answers.
+        # Short enough: the view is never too old for queries while the broker answers.
         self._wait_ms = max(1, min(settings.heartbeat_interval_ms, settings.query_view_ms_max // 4))
 
     def moment(self) -> "LogMoment":
@@ -53,7 +55,7 @@ class Following:
         return LogMoment(asyncio.get_running_loop().time(), self.wall_ms())
 
     def has_read(self, asked: "LogMoment") -> None:
-        """The log was read up to an end that was asked for at that moment."""
+        """Note that the log was read up to its end; the process had asked for the end at the moment ``asked``."""
         self.seen_ms, self.seen_s = max(self.seen_ms, asked.wall_ms), max(self.seen_s, asked.loop_s)
         self._tell()
 
@@ -63,7 +65,7 @@ class Following:
             listener()
 
     async def has_reached(self, position: int, limit_s: float) -> bool:
-        """Wait until the log is read up to a position; False: not in time."""
+        """Wait until the log is read up to a position. False: ``limit_s`` was over before."""
         logs = self.standing.logs
         try:
             async with asyncio.timeout(limit_s):
@@ -75,17 +77,17 @@ class Following:
         return True
 
     def age_ms(self) -> int:
-        """How old what is known of the log may be. By both clocks: one stands still with the machine, the other can be
-        set back.
+        """The greatest possible age of the view of the log, in ms, by both clocks: the loop's clock stands still with a
+        paused machine, and the wall clock can be set back.
         """
         return max(self.wall_ms() - self.seen_ms, int((self.now_s() - self.seen_s) * 1000))
 
     def is_lost(self) -> bool:
-        """Whether the log could not be read for a session: what this process may do, it does not know."""
+        """Whether the log could not be read for a session: this process no longer knows what it may do."""
         return (asyncio.get_running_loop().time() - self.seen_s) * 1000 >= self.settings.session_timeout_ms
 
     async def run(self) -> None:
-        """Follow until cancelled. Raises LogError; NotAuthorized, when it may not be read for ``broker_retry_ms``."""
+        """Read on until cancelled. Raises LogError; NotAuthorized after ``broker_retry_ms`` of refusals."""
         standing = self.standing
         source, broker = standing.logs.control, standing.identity.broker
         refused = Patience(self.settings.broker_retry_ms, "reading the control log")
@@ -106,7 +108,7 @@ class Following:
                     await self._let_go(reader)
                     reader = None
                     await refused.wait(error)
-                except AuthenticationRefused as error:  # one more try might lock the account
+                except AuthenticationRefused as error:  # another try might lock the account
                     raise fatal_of(error) from error
                 except BrokerError as error:
                     if not is_told:
@@ -124,15 +126,15 @@ class Following:
             await self._let_go(reader)
 
     async def see_ends(self) -> None:
-        """Ask for the end of the log again and again, until cancelled: so it is known how old is what is known. Raises
-        LogError, when the log is shorter than what was read of it.
+        """Ask for the end of the log again and again, until cancelled: the answers bound the age of the view. Raises
+        LogError when the log ends below the position already read.
         """
         logs = self.standing.logs
         while True:
             asked = self.moment()
             try:
                 end = (await logs.ends_of([logs.control]))[logs.control]
-            except BrokerError:  # it is told by who reads the log, and a session later by who holds back records
+            except BrokerError:  # the reader of the log logs the error; after a session the process pauses its work
                 await asyncio.sleep(AWAY_WAIT_MS / 1000)
                 continue
             if await self.has_reached(end, self.settings.call_limit_ms / 1000):
@@ -140,7 +142,7 @@ class Following:
                 await rest(self._wait_ms / 1000)
 
     async def _take(self, begins: int, batch: Batch) -> None:
-        """What was fetched goes into the ledger; who reads the log to its end meanwhile may have it there already."""
+        """Fold a fetched batch into the ledger. Another read of the log may have folded the batch before."""
         for record in batch.records:
             self.news.add(record.offset, record.timestamp)
         if not await self.standing.fold_control(begins, batch):

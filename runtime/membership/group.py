@@ -1,4 +1,4 @@
-"""One process in its group: all that it needs to take part, made together."""
+"""A process in its group: all objects for taking part, made together."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -24,11 +24,11 @@ from .starts import Starts
 from .taking_part import MemberSignals
 
 RESIGN_S = 1.0
-"""So long at most a process that ends says so."""
+"""How long a process that ends tries to tell the others, at most."""
 
 
 class Group:
-    """As one process sees it. ``is_alone``: the broker proves that there is no other process."""
+    """The group in the view of a process. ``is_alone``: the broker proves that no other process exists."""
 
     def __init__(self, standing: OwnLedger, stores: Sequence[StoreSpec], *, is_alone: bool) -> None:
         identity: Identity = standing.identity
@@ -43,18 +43,18 @@ class Group:
             standing, self.heard, self.obeyed, self.signals, self.following, is_alone=is_alone
         )
         self._limits: dict[str, float] = {}
-        """The rates that its own handlers have, by topic: who has none answers no share."""
+        """The rates of the own handlers, by topic; a process without rates answers no share of a rate."""
         self.on_rate: Callable[[str, float], None] = _unheard
-        """Called with a topic and how many attempts at its records this process may begin in a second from now on."""
+        """Called with a topic, and the attempts per second that this process may begin from now on."""
         self.sources = Sources(identity.broker, settings)
         self.following.listeners += [self.taking_part.wake, self.coordinating.wake]
         self.taking_part.on_released = self.coordinating.wake
         self._woken_s = 0.0
         self._heard_before = (0, 0)
-        """The term and number of the last beat that was heard before this process had joined."""
+        """The term and number of the last coordinator's beat from before the joining."""
 
     def _on_heard(self, has_news: bool) -> None:
-        """Of many members somebody beats all the time: silence is looked for in a part of an interval."""
+        """Look for silence in intervals: of many members, some member beats all the time."""
         self.coordinating.hears_releases()
         self.coordinating.hears_rates()
         self._obey()
@@ -73,10 +73,10 @@ class Group:
     async def check(
         self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]
     ) -> dict[TopicPartition, Watermarks]:
-        """Read the control log, and whether this process can take part: one that can't disturbs nobody.
+        """Read the control log, and check whether this process can take part: a process that can't disturbs nobody.
 
-        Returns of each partition that was never started where it would be started and where it ends. Raises
-        SettingsError, SourceError, LogError, BrokerError.
+        Returns the start and the end of each partition that was never started. Raises SettingsError, SourceError,
+        LogError, BrokerError.
         """
         asked = self.following.moment()
         await self.standing.read_control()
@@ -95,13 +95,13 @@ class Group:
         return {}
 
     def view(self) -> GroupView:
-        """What questions for state are answered by."""
+        """The view of the group that answers queries of state."""
         standing, identity = self.standing, self.identity
         limit_ms = identity.settings.query_view_ms_max
         return GroupView(lambda: standing.ledger.control, lambda: identity.incarnation, self.following.age_ms, limit_ms)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What goes on from before it joins to its end."""
+        """The loops from before the joining to the end."""
         coordinating = self.coordinating
         return [
             self.following.run(),
@@ -113,7 +113,7 @@ class Group:
         ]
 
     async def join(self, offer: Offer) -> Member:
-        """Take part; raises FencedError, LogError, SettingsError when the answer is no."""
+        """Join the group. Raises FencedError, LogError, SettingsError when the group refuses this process."""
         if (beat := self.heard.coordinator) is not None:
             self._heard_before = (beat.term, beat.number)
         member = await self.taking_part.join(offer)
@@ -125,33 +125,33 @@ class Group:
         return member
 
     def is_level(self) -> bool:
-        """Whether the group that runs to its level is there, as the coordinator says since this process has joined."""
+        """Whether a group with ``until="level"`` has caught up, as the coordinator says since the joining."""
         control, beat = self.standing.ledger.control, self.heard.coordinator
         if control.pinned is None or beat is None or beat.term != control.term:
             return False
         return beat.is_level and (beat.term, beat.number) > self._heard_before
 
     def is_dismissed(self) -> bool:
-        """Whether the coordinator says that this process, which asked to leave, need not wait for others."""
+        """Whether the coordinator lets this process, which asked to leave, go without waiting for others."""
         beat, control = self.heard.coordinator, self.standing.ledger.control
         return beat is not None and beat.term == control.term and self.standing.incarnation in beat.dismissed
 
     def unowned(self) -> Sequence[Unowned]:
-        """What nobody owns, where this process coordinates."""
+        """The ranges without an owner; empty unless this process coordinates."""
         return self.coordinating.unowned if self.coordinating.is_coordinator else ()
 
     def is_at_rest(self) -> bool:
-        """Whether nothing is asked of any member, and nobody is waited for."""
+        """Whether no member has a request to fulfil, and every range has an owner."""
         moves = self.standing.ledger.control.moves
         return not (moves.asked or moves.copies or moves.answer or self.unowned())
 
     def takes_snapshots(self) -> bool:
-        """Whether it is this process that does: it coordinates, and does not leave, after which it may be fenced."""
+        """Whether this process takes the snapshots: the coordinator does, unless it leaves, and may be fenced."""
         return self.coordinating.is_coordinator and not self.taking_part.leaves
 
     async def leave(self, limit_s: float) -> None:
-        """Wait until the group goes on without this process, which holds nothing any more, for a bounded time. Who
-        coordinates does so until its own last transaction is fenced, and says that it stops.
+        """Wait, for ``limit_s`` at most, until the group goes on without this process, which holds nothing any more. A
+        coordinator goes on until its own last transaction is fenced, and then resigns.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
@@ -163,10 +163,11 @@ class Group:
             await coordinating.resign(min(RESIGN_S, max(0.0, until - loop.time())))
 
     async def ends(self) -> None:
-        """Say once that this process is gone, if it took part and did not leave in order: others have its ranges then
-        without waiting for a session. It commits nothing more.
+        """Tell the group once that this process is gone, if it had joined and did not leave in order: others get its
+        ranges without waiting for the end of the session. The process commits nothing more.
 
-        Who coordinates says so where its successor hears it: members listen to the partition of the coordinators alone.
+        A coordinator uses the coordinators' partition of the signals: its successor, a member until now, hears only
+        that partition.
         """
         own, coordinating = self.identity.incarnation, self.coordinating
         if own is None or self.standing.ledger.control.is_expelled(own):
@@ -184,9 +185,9 @@ class Group:
         return self.standing.ledger.control.is_fenced(self.standing.incarnation)
 
     async def close(self) -> None:
-        """Let go of the connections; bounded in time."""
+        """Drop the connections; bounded in time."""
         await asyncio.gather(self.signals.close(), self.coordinating.close(), self.identity.ends.close())
 
 
 def _unheard(topic: str, per_s: float) -> None:
-    """Nobody asked to hear it."""
+    """Ignore the rate: no listener is set."""

@@ -1,8 +1,8 @@
-"""Whether a group that runs to its level is there: the host of engine/ends.py, in the process that coordinates.
+"""Whether a group with ``until="level"`` has caught up: the host of engine/ends.py, in the coordinator.
 
-The ends are pinned by an event, so that a successor keeps them. Which topics the application writes to itself stands in
-the offset log, in the transactions of the first writes; members write it down while somebody runs to the level. So what
-the coordinator reads is enough, once every member has read that somebody does.
+An event pins the ends: a successor uses the same ends. The offset log names the topics that the application itself
+writes to: while a member runs with ``until="level"``, members add the topic to the transaction of the first write. The
+coordinator's reading is complete once every member has read that such a member exists.
 """
 
 from ...brokers.protocol import TopicPartition
@@ -15,7 +15,7 @@ from ..logs.office import OwnLedger
 
 
 class Levelling:
-    """Of one term."""
+    """The check of a coordinator in a term."""
 
     def __init__(self, standing: OwnLedger, heard: Heard) -> None:
         self.standing, self.heard = standing, heard
@@ -24,23 +24,23 @@ class Levelling:
         self._level: tuple[PinnedEnd, ...] | None = None
         """The pinned ends that were reached."""
         self._position = 0
-        """Up to which the control log was read when the ends were first seen."""
+        """The position of the control log when the coordinator first saw the ends."""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody runs to the level, and the ends are pinned."""
+        """Whether a member runs with ``until="level"``, and the ends are pinned."""
         return self.standing.ledger.control.pinned is not None
 
     @property
     def is_level(self) -> bool:
-        """Whether the ends that are pinned now were reached."""
+        """Whether the group has reached the present pinned ends."""
         return self.is_wanted and self._level is self.standing.ledger.control.pinned
 
     async def look(self) -> None:
-        """See whether all is committed up to the ends, and these are final. Raises LogError, BrokerError."""
+        """Check whether everything is committed up to the final ends. Raises LogError, BrokerError."""
         standing, identity = self.standing, self.standing.identity
         if len(standing.ledger.control.members) > 1:
-            await standing.read()  # alone, it knows all that is committed
+            await standing.read()  # a single member knows all commits without reading
         ledger, pinned = standing.ledger, standing.ledger.control.pinned
         if pinned is None:
             return

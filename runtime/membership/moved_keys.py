@@ -1,12 +1,12 @@
-"""PURE. Whether the keys of a topic lie where fewer partitions put them: whether it got more of them since.
+"""PURE. Whether the keys of a topic lie where fewer partitions put them, because the topic got more partitions.
 
-Then old records of a key lie in one partition and new ones in another. State belongs to a key of a partition, so a key
-would have two states, in silence: nothing in a single record shows that.
+In a grown topic, old records of a key lie in one partition and new records in another. State belongs to a key of a
+partition: a key would have two states, in silence, for a single record does not show the growth.
 
-A sample speaks for an older number of partitions only where all keys that lie astray by the number of now lie by that.
-Keys that are placed by hand lie where a given number puts them with a chance of 1 / partitions each; that chance is
-divided by the numbers that are tried. Not found: growth of which too few keys tell, what lies between the two ends of
-a sample, and a topic that grew twice whose oldest records are still there.
+A sample speaks for an older number of partitions only when the older number explains all keys that lie astray by the
+present number. A key placed by hand lies where a given number puts the key with a chance of 1 / partitions; the limit
+of the chance is divided by the count of tried numbers. The sample does not find growth that too few keys show, growth
+between the two ends of a sample, and a topic that grew twice and still has its oldest records.
 """
 
 import math
@@ -19,12 +19,12 @@ from ...errors import OutputRefused
 from ...state.sampling import CHANCE_MAX
 
 KEYS_OF_ONE_PARTITION: Final = 64
-"""More than so many have to lie astray where they lie in one partition: one may be somebody's choice."""
+"""Up to this many astray keys in a single partition prove nothing: a user may have chosen the partition."""
 
 
 class Moved(NamedTuple):
-    """What was found. ``before``: the older number of partitions; ``astray``: so many keys lie by that one alone, of
-    ``seen``.
+    """Keys that moved. ``before``: the older number of partitions; ``astray``: how many of the ``seen`` keys lie where
+    only the older number puts them.
     """
 
     before: int
@@ -35,8 +35,8 @@ class Moved(NamedTuple):
 def find_moved_keys(
     seen: Mapping[int, Collection[bytes]], partitions: int, partition_of: PartitionOfKey
 ) -> Moved | None:
-    """What the keys that were seen in partitions say of a topic that has so many, 2 or more; None: nothing. An empty
-    key has no place.
+    """Compare keys, by the partition of their records, with a topic's present number of ``partitions``, 2 or more.
+    None: the keys show no growth. An empty key is left out.
     """
     keys = [(place, key) for place, own in sorted(seen.items()) for key in sorted({*own}) if key]
     astray = [(place, key) for place, key in keys if _place_of(key, partitions, partition_of) not in (place, None)]
@@ -52,7 +52,7 @@ def find_moved_keys(
 
 
 def _place_of(key: bytes, partitions: int, partition_of: PartitionOfKey) -> int | None:
-    """None where a partitioner of the user's own gives none: it fails for outputs, where that is said."""
+    """The partition of a key; None when a user's partitioner fails. The failure is told where outputs are built."""
     try:
         return partition_of(key, partitions)
     except OutputRefused:

@@ -1,4 +1,4 @@
-"""What a process brings into its application: what stands in the event of its joining."""
+"""The offer of a joining process to its application: the fields of the event of its joining."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -11,14 +11,14 @@ from ..settings import Settings
 
 
 class Origin(NamedTuple):
-    """Where a process runs, and how many are being started together, itself included; 0: nobody knows."""
+    """The host of a process, and how many processes are started together, itself included; 0: unknown."""
 
     host: str = ""
     expected: int = 0
 
 
 SOMEWHERE: Final = Origin()
-"""It does not matter where."""
+"""The origin of a process whose host does not matter."""
 
 
 class Offer(NamedTuple):
@@ -36,7 +36,7 @@ class Offer(NamedTuple):
 def offer_of(
     handlers: Sequence[Handler], stores: Sequence[StoreSpec], origin: Origin, settings: Settings, *, until_level: bool
 ) -> Offer:
-    """What a process with these handlers offers."""
+    """The offer of a process with ``handlers``."""
     topics = tuple(
         Sourced(
             handler.topic,

@@ -1,4 +1,4 @@
-"""For how long a start waits for a cluster that does not answer: all of its time, whichever step it is at."""
+"""The patience of a start with a cluster that does not answer: each step may use all the time of the start."""
 
 import asyncio
 import logging
@@ -14,14 +14,14 @@ logger = logging.getLogger("keylanes")
 
 
 class StartPatience:
-    """Asks again until the start's own limit, ``start_timeout_ms``, ends it; remembers what was wrong last."""
+    """Asks again until the start's own limit, ``start_timeout_ms``; remembers the last error."""
 
     def __init__(self, limit_ms: int) -> None:
         self.limit_ms = limit_ms
         self._problem: BrokerTimeout | None = None
 
     async def within(self, starting: Awaitable[T]) -> T:
-        """What a part of the start returns; raises BrokerTimeout, which names the last problem."""
+        """Await a part of the start within the limit; raises BrokerTimeout, which names the last problem."""
         try:
             return await within_limit(starting, self.limit_ms, "starting")
         except BrokerTimeout as error:
@@ -30,7 +30,7 @@ class StartPatience:
             raise BrokerTimeout(f"{error}: {self._problem}") from self._problem
 
     async def ask(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer to what may be asked twice."""
+        """Repeat a call, which must be safe to repeat, until it answers; returns the answer."""
         while True:
             try:
                 answer = await ask()
@@ -41,7 +41,7 @@ class StartPatience:
                 return answer
 
     async def wait(self, problem: BrokerTimeout) -> None:
-        """A moment before the next try; the first time it is told."""
+        """Wait a moment before the next try; logs the first problem."""
         if self._problem is None:
             logger.warning("the broker does not answer; the start tries for %d ms: %s", self.limit_ms, problem)
         self._problem = problem

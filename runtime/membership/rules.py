@@ -1,4 +1,4 @@
-"""What the settings say of a group, as the rules by which its coordinator decides."""
+"""From the settings of a process to the rules of a coordinator."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ RELEASE_MS: Final = 30_000
 
 
 def rules_of(settings: Settings) -> Rules:
-    """The rules; the settings are those of the process that coordinates."""
+    """The rules of a coordinator with ``settings``."""
     stop_ms = settings.leave_ms + settings.drain_timeout_ms + settings.close_timeout_ms
     return Rules(
         session_ms=settings.session_timeout_ms,

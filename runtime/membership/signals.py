@@ -1,9 +1,9 @@
-"""The signals of an application: what this process tells the others, and what it hears from them.
+"""The signals of an application: the signals that this process sends, and the signals of the others.
 
-Each partition that is written to has a connection of its own, and one append at a time: what is said meanwhile goes
-with the next one. What is said again in each interval takes the place of what was said before and still waits. So after
-an outage nobody is taken for silent or deaf by beats that are as old as the outage. What can't be told or heard is no
-error: it is told again in the next interval, and whoever is not heard is slow, never wrong.
+Each written partition has a connection of its own, and a single append at a time: signals sent meanwhile go with the
+next append. A signal that repeats in each interval replaces its waiting predecessor: after an outage no old beat makes
+a member look silent or deaf. A signal that can't be sent or received is no error: the next interval repeats the signal,
+and a member without signals is slow, never wrong.
 """
 
 import asyncio
@@ -34,21 +34,21 @@ from ..settings import Settings
 logger = logging.getLogger("keylanes")
 
 HISTORY = 20
-"""So many records of the coordinator's partition are heard that stood there before: it may have said that it stops."""
+"""How many older records of the coordinators' partition are heard: the coordinator may have said that it stops."""
 RECALLED = 200
-"""So many records of each other partition that stood there before tell who lived: whoever begins to coordinate goes on
-with the sessions, by the times at which they were appended.
+"""How many older records of each members' partition are recalled, to know who lived: a new coordinator goes on with the
+sessions, by the times of the appends.
 """
 FETCH_RECORDS_MAX = 2_000
 AWAY_WAIT_MS = 200
-"""After a read that failed."""
+"""The pause after a failed read."""
 REPEATED: Final = (Beat, Copies, CoordinatorBeat, JoinAsked, LeaveAsked)
-"""What is said in each interval: only the last one counts."""
+"""Signals that repeat in each interval: only the last one counts."""
 
 
 class Signals:
-    """Of one process. ``heard``: the fold of what it hears. ``on_heard`` is called when there is something new, and is
-    told whether it is more than that somebody lives.
+    """The signals of a process. ``heard``: the fold of received signals. ``on_heard`` is called after new records; the
+    argument is False when the records only say that members live.
     """
 
     def __init__(
@@ -58,28 +58,29 @@ class Signals:
         self.heard, self.on_heard = heard, on_heard
         self._appenders: dict[int, Appender] = {}
         self._waiting: dict[int, dict[object, tuple[Signal, asyncio.Future[None]]]] = {}
-        """What is to be said in a partition behind the append that is going on there, in order; by its kind, where only
-        the last one counts."""
+        """By partition, the signals that wait for the append under way, in order; a repeated signal is stored by its
+        type: only the last one counts.
+        """
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._begins: dict[TopicPartition, int] = {}
-        """From where on what is said is heard; what stands before that is recalled."""
+        """The first offset that is heard; older records are recalled."""
         self._wanted = set(range(PARTITIONS))
         self._mute: set[int] = set()
-        """The partitions that can't be written to."""
+        """The partitions whose last append failed."""
         self.read_s = [0.0] * PARTITIONS
-        """When a record of each was read last, by the loop's time."""
+        """The time of the last read of each partition, by the loop's time."""
         self.is_listening = asyncio.Event()
-        """From here on nothing that is said is missed."""
+        """Set when the reader has its positions: from here on no signal is missed."""
 
     # --- telling -----------------------------------------------------------------------------------------------------
 
     def tell(self, partition: int, signal: Signal) -> None:
-        """Say something in a partition; nobody waits for it."""
+        """Send a signal to a partition, without waiting."""
         self._say(partition, signal)
 
     async def told(self, partition: int, signal: Signal) -> None:
-        """The same; returns when it is acknowledged, or was not in time."""
+        """Send a signal to a partition; returns when the append is acknowledged, or has failed."""
         await self._say(partition, signal)
 
     def _say(self, partition: int, signal: Signal) -> "asyncio.Future[None]":
@@ -94,7 +95,7 @@ class Signals:
         return said
 
     async def _tell_on(self, partition: int) -> None:
-        """Until there is nothing more to be said in a partition."""
+        """Send the waiting signals of a partition until none is left."""
         try:
             while waiting := self._waiting.pop(partition, None):
                 try:
@@ -112,7 +113,7 @@ class Signals:
         try:
             records = [Outgoing(self.topic, partition, None, encode(signal)) for signal in signals]
             await within_limit(self._appenders[partition].append(records), self.settings.call_limit_ms, "telling")
-        except (BrokerError, FatalError) as error:  # what ends the run is said by whoever works with that
+        except (BrokerError, FatalError) as error:  # another part of the process ends the run for a fatal error
             if not self._mute:
                 logger.warning("%s[%d] can't be written to, until it can: %s", self.topic, partition, error)
             self._mute.add(partition)
@@ -122,11 +123,11 @@ class Signals:
     # --- hearing -----------------------------------------------------------------------------------------------------
 
     def listen(self, *, to_all: bool) -> None:
-        """Hear the coordinator, or all, which is how it begins; what was said before in a partition is recalled."""
+        """Listen to the coordinators' partition, or, as at the start, to all; older records are recalled."""
         self._wanted = set(range(PARTITIONS)) if to_all else {COORDINATORS}
 
     async def run(self) -> None:
-        """Hear until cancelled."""
+        """Listen until cancelled."""
         reader: Reader | None = None
         assigned: list[TopicPartition] = []
         try:
@@ -142,10 +143,10 @@ class Signals:
                         self.is_listening.set()
                     wait_ms = self.settings.heartbeat_interval_ms
                     batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=wait_ms)
-                except OffsetOutOfRange as error:  # retention passed what was to be heard next
+                except OffsetOutOfRange as error:  # retention passed the next record
                     self._positions[error.source] = error.watermarks.start
                     assigned = []
-                except AuthenticationRefused as error:  # one more try might lock the account
+                except AuthenticationRefused as error:  # another try might lock the account
                     raise fatal_of(error) from error
                 except BrokerError as error:
                     logger.debug("signals can't be heard: %s", error)
@@ -160,7 +161,7 @@ class Signals:
                 await self._close(reader)
 
     async def _find_positions(self, wanted: list[TopicPartition]) -> None:
-        for source in self._positions.keys() - {*wanted}:  # what is said meanwhile is not heard: nobody is silent there
+        for source in self._positions.keys() - {*wanted}:  # nobody counts as silent in a partition without a listener
             del self._positions[source]
             self.heard.begin_anew(source.partition)
         if missing := [source for source in wanted if source not in self._positions]:
@@ -179,7 +180,7 @@ class Signals:
             self._positions[batch.source] = batch.offset_next
             self.read_s[batch.source.partition] = asyncio.get_running_loop().time()
             for record in batch.records:
-                with contextlib.suppress(SignalError):  # a newer version's: no fact
+                with contextlib.suppress(SignalError):  # a signal of a newer version; signals are no facts
                     signal = decode_signal(record.value or b"")
                     if record.offset < self._begins[batch.source]:
                         self.heard.recall(batch.source.partition, record.timestamp, signal)
@@ -193,12 +194,12 @@ class Signals:
         await closed_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of signals")
 
     async def close(self) -> None:
-        """Let go of the connections; what is still being told is waited for, for a bounded time."""
+        """Drop the connections, after a bounded wait for the appends under way."""
         limit_s = self.settings.close_timeout_ms / 1000
         if telling := list(self._telling.values()):
             try:
                 await asyncio.wait(telling, timeout=limit_s)
-            finally:  # also when whoever closes has less time
+            finally:  # also when the caller has less time
                 for task in telling:
                     task.cancel()
         appenders, self._appenders = list(self._appenders.values()), {}
@@ -207,5 +208,5 @@ class Signals:
 
 
 def _is_plain(signal: Signal) -> bool:
-    """Whether it says no more than that the coordinator lives."""
+    """Whether a signal says only that the coordinator lives."""
     return isinstance(signal, CoordinatorBeat) and not signal.resigns

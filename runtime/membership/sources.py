@@ -1,8 +1,9 @@
-"""What the broker says of source topics, held against what the logs say: which are started, and from where; which have
-grown, or are others than they were.
+"""The broker's view of source topics, compared with the logs: started topics and their offsets, topics that have grown,
+and topics that were made anew.
 
-New partitions are read from their start. Their records do not wait for what their keys left behind in the old ones, nor
-does anything else in Kafka: order per key begins anew there. With stores that would be wrong state, so it stops.
+New partitions are read from their start. A record there does not wait for older records of its key in an old partition;
+nothing else in Kafka waits either: order per key begins anew. With stores the state would be wrong: the application
+stops.
 """
 
 import logging
@@ -29,17 +30,17 @@ GROUP = "group:"
 
 
 class StateGrown(SourceError):
-    """A topic with state has more partitions than its state was begun with."""
+    """A topic with state has more partitions than at the beginning of its state."""
 
 
 class Sources:
-    """The source topics of an application, as its coordinator looks at them."""
+    """The source topics of an application, in the view of its coordinator."""
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
         self.broker, self.settings = broker, settings
 
     async def look(self, control: Control, topics: Iterable[str]) -> dict[str, SourceFound]:
-        """What there is of these topics. Raises SourceError, SettingsError, BrokerError."""
+        """Look at ``topics``; omits missing topics. Raises SourceError, SettingsError, BrokerError."""
         limit = self.settings.call_limit_ms
         described = await within_limit(self.broker.describe(sorted(topics)), limit, "describing the sources")
         check_identities(control.identities, {name: one.identity for name, one in described.items()})
@@ -57,7 +58,7 @@ class Sources:
         return found
 
     async def look_again(self, control: Control, known: Mapping[str, SourceFound]) -> dict[str, SourceFound]:
-        """Those of the known topics that have more partitions now. Raises SourceError."""
+        """The known topics with more partitions than before. Raises SourceError."""
         limit = self.settings.call_limit_ms
         described = await within_limit(self.broker.describe(sorted(known)), limit, "describing the sources")
         check_identities(control.identities, {name: one.identity for name, one in described.items()})
@@ -78,15 +79,15 @@ class Sources:
             )
         try:
             return await self.look(control, grown) if grown else {}
-        except (BrokerTimeout, UnknownTopic) as error:  # one that was made just now may have no leader yet
+        except (BrokerTimeout, UnknownTopic) as error:  # a partition made just now may have no leader yet
             logger.warning("new partitions of %s can't be read yet: %s", ", ".join(grown), error)
             return {}
 
     async def check_held(
         self, ledger: Ledger, held: Mapping[Place, Sequence[KeyRange]]
     ) -> Mapping[TopicPartition, Watermarks]:
-        """The watermarks now of partitions of which these ranges are held; raises SourceError when one no longer holds
-        what is to be read next. The ledger may go on meanwhile.
+        """The present watermarks of the partitions with held ranges. Raises SourceError when a partition no longer
+        contains the records to be read next. The ledger may go on meanwhile.
         """
         limit, sources = self.settings.call_limit_ms, [TopicPartition(*place) for place in held]
         edges = {source: edges_of(ledger, source, held[source]) for source in sources}
@@ -98,13 +99,13 @@ class Sources:
 
 
 def stateful_in(members: Iterable[Member]) -> set[str]:
-    """The topics for which one of these keeps stores now."""
+    """The topics with stores of a member that is not expelled."""
     living = [member for member in members if not member.expelled]
     return {source.topic for member in living for source in member.joined.topics if source.stores_hash}
 
 
 def start_in(control: Control, topic: str) -> Start:
-    """Where members start a topic."""
+    """The start of a topic that the members declare."""
     for _, member in sorted(control.members.items()):
         for source in member.joined.topics if not member.expelled else ():
             if source.topic == topic:
@@ -113,7 +114,7 @@ def start_in(control: Control, topic: str) -> Start:
 
 
 def start_of_text(text: str) -> Start:
-    """A start from its words in the log; raises LogError."""
+    """The start of a topic from its text in the log; raises LogError."""
     if text in (EARLIEST, LATEST):
         return Start(text)
     if text.startswith(GROUP):
@@ -125,7 +126,7 @@ def start_of_text(text: str) -> Start:
 
 
 def missing_stores(control: Control, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> None:
-    """Raises SettingsError, SourceError when state can't go on with these stores and source partitions."""
+    """Raises SettingsError, SourceError when the state does not fit ``stores`` or the partitions in ``sources``."""
     check_growth(control, sources, {store.topic for store in stores})
     try:
         decide_stores(control, Turn(0), stores)
@@ -134,7 +135,7 @@ def missing_stores(control: Control, sources: Iterable[Place], stores: Sequence[
 
 
 def check_growth(control: Control, sources: Iterable[Place], stateful: Collection[str]) -> None:
-    """Raises SourceError when a topic of ``stateful`` with a store has partitions that it did not have before."""
+    """Raises SourceError when a topic of ``stateful`` with a declared store has new partitions."""
     started, declared = control.started, {store.topic for store in control.stores.values()}
     places = list(sources)
     for topic in sorted(declared & set(stateful)):
@@ -148,7 +149,7 @@ def check_growth(control: Control, sources: Iterable[Place], stateful: Collectio
 
 
 def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) -> None:
-    """Raises SourceError for a topic that has another identity than it is known by."""
+    """Raises SourceError for a topic with another identity than the known identity."""
     for name, told in sorted(identities.items()):
         if told and known.get(name, told) != told:
             raise SourceError(
@@ -159,14 +160,14 @@ def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) ->
 
 
 def edges_of(ledger: Ledger, place: Place, within: Sequence[KeyRange] = (WHOLE,)) -> list[int]:
-    """The edges in these ranges of a source partition that was started."""
+    """The edges in the ranges ``within`` of a source partition that was started."""
     steps = ledger.partition(place).edges(ledger.control.started[place])
     return [edge for one in within for _, _, edge in steps.pieces(one.first, one.end)]
 
 
 def check_end(source: TopicPartition, marks: Watermarks, edge: int) -> None:
-    """Raises SourceError when records up to this edge were processed *before* the watermarks were asked for, and the
-    partition ends below it.
+    """Raises SourceError when the partition ends below the edge; the records up to the edge were processed *before* the
+    question for the watermarks.
     """
     if edge > marks.high:
         raise SourceError(
@@ -176,8 +177,8 @@ def check_end(source: TopicPartition, marks: Watermarks, edge: int) -> None:
 
 
 def check_begin(source: TopicPartition, marks: Watermarks, edge: int) -> None:
-    """Raises SourceError when records from this edge on are still to be read *after* the watermarks were asked for, and
-    the partition starts above it.
+    """Raises SourceError when the partition starts above the edge; the records from the edge on are still to be read
+    *after* the question for the watermarks.
     """
     if edge < marks.start:
         raise SourceError(
@@ -188,5 +189,5 @@ def check_begin(source: TopicPartition, marks: Watermarks, edge: int) -> None:
 
 
 def tell_begun(found: Mapping[str, SourceFound]) -> None:
-    """Show where partitions are started."""
+    """Log the offsets from which new partitions of ``found`` are started."""
     tell({TopicPartition(name, at): begun for name, one in found.items() for at, begun in one.begun})

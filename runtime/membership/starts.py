@@ -1,6 +1,6 @@
-"""From which offsets source partitions are started that never were: what the broker is asked for that.
+"""The offsets from which source partitions start for the first time, and the questions to the broker for the offsets.
 
-Asked before anything is written, so that a start that is refused leaves nothing behind.
+The questions come before anything is written: a refused start leaves nothing behind.
 """
 
 import logging
@@ -20,8 +20,8 @@ logger = logging.getLogger("keylanes")
 
 
 class Starts:
-    """``starts`` by topic; a topic that is not named is started from its first record. ``is_trial``: nothing is started
-    yet, so nothing is said of it.
+    """The first starts of topics. ``starts`` is by topic; an unnamed topic starts from its first record. ``is_trial``:
+    nothing starts yet, and nothing is logged.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Starts:
         self.broker, self.settings, self.starts, self.is_trial = broker, settings, starts, is_trial
 
     def check(self, control: Control) -> None:
-        """Raises SettingsError when a topic was started from something else."""
+        """Raises SettingsError when a topic was started from another start."""
         try:
             check_starts(control, {topic: start.text for topic, start in self.starts.items()})
         except StartChanged as error:
@@ -39,7 +39,7 @@ class Starts:
     async def decide(
         self, control: Control, sources: Mapping[TopicPartition, Watermarks]
     ) -> dict[TopicPartition, Begun]:
-        """Of the partitions that were not started yet. Raises SettingsError, SourceError, BrokerError."""
+        """The starts of the partitions that were not started yet. Raises SettingsError, SourceError, BrokerError."""
         decided: dict[TopicPartition, Begun] = {}
         for topic in sorted({place.topic for place in sources}):
             own = sorted(place for place in sources if place.topic == topic)
@@ -102,7 +102,7 @@ class Starts:
 
 
 def tell(begun: Mapping[TopicPartition, Begun]) -> None:
-    """Show where partitions are started, topic by topic."""
+    """Log the offsets from which partitions are started, topic by topic."""
     for topic in sorted({place.topic for place in begun}):
         own = {place.partition: one for place, one in sorted(begun.items()) if place.topic == topic}
         for start in dict.fromkeys(one.start for one in own.values()):

@@ -1,5 +1,5 @@
-"""How a process takes part: it asks to join, says that it lives, and says that it leaves. What it may do stands in the
-control log alone.
+"""The signals of a member: requests to join, beats, and requests to leave. Only the control log says what a process may
+do.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from .signals import Signals
 logger = logging.getLogger("keylanes")
 
 LEAVES_AGAIN_MS = 200
-"""Until it is answered."""
+"""The time between two requests to leave, until the answer."""
 
 
 class MemberSignals:
-    """Of one process."""
+    """The signals that a process sends as a member."""
 
     def __init__(
         self,
@@ -42,34 +42,34 @@ class MemberSignals:
         self.standing, self.identity, self.heard, self.signals = standing, standing.identity, heard, signals
         self.obeyed, self.stores, self.is_alone = obeyed, stores, is_alone
         self.on_released: Callable[[], None] = lambda: None
-        """Called when this process has released something, which its ledger shows then."""
+        """Called after this process has released a range; its ledger shows the release already."""
         self._changed = asyncio.Event()
         self._term = 0
         self._asked: JoinAsked | None = None
         self.leaves = False
-        """Whether it has asked to leave."""
+        """Whether this process has asked to leave."""
         self._is_done = False
-        """Whether it commits nothing more."""
+        """Whether this process commits nothing more."""
         self._is_told = False
         self._late_ms = 0
-        """So late its event loop comes to the next beat."""
+        """How late the event loop came to the last beat."""
 
     def wake(self) -> None:
-        """The control log was read on."""
+        """Note that the control log was read on."""
         self._changed.set()
 
     @property
     def partition(self) -> int:
-        """Of the signals, in which this process is heard."""
+        """The partition of the signals for this process."""
         return partition_of(self.identity.instance, self.identity.birth)
 
     @property
     def returns_in_ms(self) -> int:
-        """So soon this process is back under its name, at the latest; 0: it has none, or does not come back."""
+        """The time within which this process is back under its name; 0: without a name, or without a return."""
         return self.identity.settings.return_ms if self.identity.instance else 0
 
     async def join(self, offer: Offer) -> Member:
-        """Ask until the answer stands in the control log; raises FencedError, LogError, SettingsError when it is no."""
+        """Ask to join until the control log has the answer; a refusal raises FencedError, LogError, SettingsError."""
         self._asked = _join_request(self.identity, offer, self.stores)
         await self.signals.is_listening.wait()
         began_s = asyncio.get_running_loop().time()
@@ -85,7 +85,7 @@ class MemberSignals:
                         return member
                 case NotJoined():
                     self._say_wait(asyncio.get_running_loop().time() - began_s)
-            if control.term != self._term:  # whoever was elected since has not heard it
+            if control.term != self._term:  # a coordinator elected since has not heard the request
                 self._term = control.term
                 self.signals.tell(self.partition, self._asked)
             await rest(self.identity.settings.heartbeat_interval_ms / 1000, self._changed)
@@ -100,7 +100,7 @@ class MemberSignals:
             self._late_ms = max(0, int((loop.time() - due_s) * 1000))
 
     def beat(self) -> None:
-        """Say that this process lives; before it has joined, that it wants to; when it stops, that it leaves, too."""
+        """Send a beat; before the joining a request to join; during a stop a request to leave, too."""
         identity = self.identity
         if self.leaves:
             self.leave()
@@ -113,13 +113,13 @@ class MemberSignals:
             self.signals.tell(self.partition, beat)
 
     def leave(self) -> None:
-        """Say that this process stops in order: it is given nothing more."""
+        """Say that this process stops in order: the coordinator grants nothing more to a leaving process."""
         self.leaves = True
         self.signals.tell(self.partition, self._leaving())
 
     async def has_ended(self, partition: int) -> None:
-        """Say in a partition that this process commits nothing more; returns when that is acknowledged, or was not in
-        time.
+        """Say in a partition that this process commits nothing more; returns when the signal is acknowledged, or the
+        append has failed.
         """
         self.leaves = self._is_done = True
         await self.signals.told(partition, self._leaving())
@@ -129,8 +129,8 @@ class MemberSignals:
         return LeaveAsked(incarnation, birth, self.returns_in_ms, is_done=self._is_done)
 
     async def left(self, limit_s: float) -> bool:
-        """Wait until the control log says that this process, which has made its last commit, has left; False when that
-        takes longer than the limit.
+        """Wait, after the last commit, until the control log says that this process has left. False: ``limit_s`` was
+        over before.
         """
         self._is_done = True
         loop = asyncio.get_running_loop()
@@ -144,26 +144,26 @@ class MemberSignals:
         return True
 
     def ask_move(self, asked: MoveAsked) -> None:
-        """Ask that points go to a member."""
+        """Ask the coordinator to move points to a member."""
         self.signals.tell(self.partition, asked)
 
     def has_released(self, told: ReleaseTold) -> None:
-        """Say that something was released: the coordinator finds it in the log."""
+        """Say that a range was released: the coordinator finds the release in the log."""
         if not self.is_alone:
             self.signals.tell(self.partition, told)
         self.on_released()
 
     def has_spent(self, load: Load) -> None:
-        """Say what ranges cost."""
+        """Say what the ranges cost."""
         self.signals.tell(self.partition, load)
 
     def has_copied(self, copies: tuple[Copy, ...]) -> None:
-        """Say how far the copies of state have come that this process was asked for."""
+        """Say how far the requested copies of state have come."""
         if not self.is_alone:
             self.signals.tell(self.partition, Copies(self.standing.incarnation, copies))
 
     def _say_wait(self, waited_s: float) -> None:
-        """Once, when it takes longer than it does among those who live: for whom it waits, and how to avoid it."""
+        """Log once, in a long wait to join, for which silent members the process waits, and how to avoid the wait."""
         settings = self.identity.settings
         control = self.standing.ledger.control
         others = [m for m in control.unfenced() if m.birth != self.identity.birth]

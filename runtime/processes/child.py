@@ -49,7 +49,7 @@ START_FOLDER: Final = _start_folder()
 
 
 class Sibling:
-    """This process as child ``number`` of ``of``, counted from 1."""
+    """The own process as child ``number`` of ``of``, counted from 1."""
 
     def __init__(self, number: int, of: int, line: socket.socket) -> None:
         self.number, self.of, self._line = number, of, line
