@@ -1,1 +1,1 @@
-"""A process at work, from the application as users write it down to the settings."""
+"""A process at work: from the application in users' code down to the settings."""

@@ -11,8 +11,8 @@ SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"
 
 
 def connect(address: str, settings: Settings, app: str, role: str = "", beside: Broker | None = None) -> Broker:
-    """The adapter for an address, not yet opened; raises SettingsError for an address of no broker. ``role``: the part
-    of the application that connects; "" for a member. ``beside``: the broker already in use on this loop.
+    """The unopened adapter for an address; raises SettingsError for an address of no broker. ``role``: the connecting
+    part of the application; "" for a member. ``beside``: the broker in use on the running loop.
     """
     if address.startswith("kafka://"):
         servers = address.removeprefix("kafka://").rstrip("/")

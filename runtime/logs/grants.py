@@ -1,7 +1,7 @@
-"""PURE. Where the control log has the grants that count, so that only those are read again that a start needs.
+"""PURE. The positions of the grants that count in the control log: a start reads only the needed grants again.
 
-The control log is read before the offset log, whose snapshots hold most of what was ever granted. What they do not hold
-has to be folded into them: with one pair of numbers for each grant it is found again, and no event has to be kept.
+The control log is read before the offset log. The snapshots of the offset log contain most grants, and the missing
+grants have to be folded in. A pair of numbers for each grant is enough to find the grant again: no event is stored.
 """
 
 from array import array
@@ -12,22 +12,22 @@ from ...offsets.ledger import PartitionLedger, Place
 
 
 class GrantTable:
-    """The grants of one application, 16 bytes each."""
+    """The grants of an application, 16 bytes each."""
 
     def __init__(self) -> None:
         self._by_place: dict[Place, array[int]] = {}
 
     def add(self, grant: RangesGranted, position: int) -> None:
-        """A grant that counts, in the order of the log."""
+        """Add a grant that counts; callers add in the order of the log."""
         pairs = self._by_place.setdefault((grant.topic, grant.partition), array("q"))
         pairs.extend((grant.epoch, position))
 
     def places(self) -> Collection[Place]:
-        """Of which something was ever granted."""
+        """The source partitions with any grant."""
         return self._by_place.keys()
 
     def lacking(self, folds: Mapping[Place, PartitionLedger]) -> set[int]:
-        """The positions of the grants that these folds may not hold: of their newest epochs, and of later ones."""
+        """The positions of the grants that may be missing in ``folds``: of the newest epoch of each fold, and later."""
         found: set[int] = set()
         for place, pairs in self._by_place.items():
             newest = folds[place].epoch_newest if place in folds else 0

@@ -1,7 +1,7 @@
-"""PURE. What is said of the copies that a cluster keeps of the topics an application writes to, and where it may lose
-them: too few copies, acknowledged too early, or led by one that lags behind.
+"""PURE. The text about the replicas of an application's topics, with warnings where a cluster may lose records: too few
+replicas, acknowledgements too early, or an election of a lagging replica.
 
-keylanes asks for the cluster's default when it makes topics, and waits for all replicas in sync (``acks=all``).
+keylanes makes topics with the cluster's default, and waits for all replicas in sync (``acks=all``).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ MIN_IN_SYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 
 def replication_text(topics: Sequence[TopicDescription]) -> str:
-    """One line for all of them; empty where the broker does not tell."""
+    """A single line for all topics; empty when the broker does not tell the replication."""
     groups: dict[str, list[str]] = {}
     for topic in topics:
         if topic.replication is not None:
@@ -23,7 +23,7 @@ def replication_text(topics: Sequence[TopicDescription]) -> str:
 
 
 def warnings(topics: Sequence[TopicDescription]) -> list[str]:
-    """One line for each way in which what was committed can be lost."""
+    """A line for each way in which committed records can be lost."""
     found = []
     if one := _where(topics, lambda topic: _replicas(topic) == 1 and _brokers(topic) > 1):
         found.append(

@@ -1,7 +1,7 @@
-"""The rights that an application needs, and the question for them at its start, before it changes anything.
+"""The rights that an application needs, and the check of the rights at the start, before any change.
 
-``needed`` is the least-privilege table of docs/security.md. The rights on an application's own topics are asked for by
-name and told by the beginning of the names, which is how an ACL grants them.
+``rights_needed`` is the least-privilege table of docs/security.md. The check asks for rights on the application's own
+topics by name; the error shows the beginning of the names, because an ACL grants the rights by prefix.
 """
 
 import logging
@@ -27,10 +27,10 @@ LOG: Final[tuple[Operation, ...]] = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 
 
 def rights_needed(app: str, handlers: Sequence[Handler], *, creates: bool) -> list[Right]:
-    """What an application needs to run. ``creates``: whether it makes topics that are missing.
+    """The rights that an application needs to run. ``creates``: whether the application makes missing topics.
 
-    Beside it: ``start="group:…"`` needs DESCRIBE on the group, at the first start of its topic; records that are sent
-    to topics that no handler declares need there what an output needs.
+    Further rights: ``start="group:…"`` needs DESCRIBE on the group, at the first start of the topic; sent records for a
+    topic that no handler declares need the rights of an output.
     """
     stateful = [handler.topic for handler in handlers if handler.stores]
     create: tuple[Operation, ...] = ("CREATE",) if creates else ()
@@ -41,7 +41,7 @@ def rights_needed(app: str, handlers: Sequence[Handler], *, creates: bool) -> li
     for topic in (*logs, *(changelog_topic(app, source) for source in stateful)):
         needs += [Right("topic", topic, operation) for operation in (*LOG, *create)]
         if topic == offsets_topic(app):
-            needs.append(Right("topic", topic, "DELETE"))  # what is older than history_ms
+            needs.append(Right("topic", topic, "DELETE"))  # to trim events older than history_ms
     needs.append(Right("transactional-id", f"{app}.", "WRITE"))
     return list(dict.fromkeys(needs))
 
@@ -49,8 +49,8 @@ def rights_needed(app: str, handlers: Sequence[Handler], *, creates: bool) -> li
 async def prepare_with_rights(
     app: str, handlers: Sequence[Handler], broker: Broker, settings: Settings
 ) -> dict[str, TopicDescription]:
-    """``prepare_topics``, with what the rights allow; raises NotAuthorized, which names all that are missing, before
-    anything is made.
+    """Check the rights, then prepare the topics (``prepare_topics``). Raises NotAuthorized with all missing rights,
+    before any topic is made.
     """
     needs = rights_needed(app, handlers, creates=settings.create_topics)
     needs += await _groups(app, handlers, broker, settings)
@@ -62,7 +62,7 @@ async def prepare_with_rights(
 
 
 def written_to(app: str, handlers: Sequence[Handler]) -> list[str]:
-    """The topics that hold what an application has committed."""
+    """The topics with the committed work of an application."""
     changelogs = [changelog_topic(app, handler.topic) for handler in handlers if handler.stores]
     return [control_topic(app), offsets_topic(app), *changelogs, *destinations_of(handlers)]
 
@@ -75,18 +75,18 @@ def _tell_replication(app: str, topics: Sequence[TopicDescription]) -> None:
 
 
 async def refuse_lacking(broker: Broker, settings: Settings, rights: Sequence[Right], app: str = "") -> None:
-    """Raises NotAuthorized with all that are missing, those on what is the own of ``app`` as an ACL grants them."""
+    """Raises NotAuthorized with all missing rights; rights on topics of ``app`` are named by prefix, as in an ACL."""
     lacking = await within_limit(broker.lacking(rights), settings.call_limit_ms, "asking for rights")
     if lacking.rights:
         raise NotAuthorized(as_granted(lacking.rights, app), lacking.principal)
 
 
 async def _groups(app: str, handlers: Sequence[Handler], broker: Broker, settings: Settings) -> list[Right]:
-    """Of groups that topics are started from, unless the application has run before: which topics it has started since
-    stands in its control log.
+    """The rights on consumer groups from which topics start. An application that has run before needs none: its control
+    log names the started topics.
     """
     groups = {handler.start.group for handler in handlers if handler.start.group is not None}
-    with suppress(NotAuthorized):  # which is told beside these
+    with suppress(NotAuthorized):  # the check of the other rights tells the refusal
         log = control_topic(app)
         if groups and log in await within_limit(broker.partitions([log]), settings.call_limit_ms, f"looking for {log}"):
             return []

@@ -1,4 +1,4 @@
-"""Snapshots of the offset log when it is time for one, and the trimming that goes with them."""
+"""Snapshots of the offset log at their time, and the trimming with each snapshot."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,7 @@ logger = logging.getLogger("keylanes")
 
 
 class Snapshots:
-    """A snapshot of every log partition after so many commits, of whomever, by the process that coordinates.
+    """The coordinator's snapshots of all log partitions, each after ``snapshot_every_commits`` commits of any process.
 
     ``wall_ms``: now, in ms since the epoch.
     """
@@ -34,17 +34,17 @@ class Snapshots:
 
     @property
     def trims_failed(self) -> int:
-        """How often the log could not be trimmed."""
+        """How many trims of the log have failed."""
         return self._history.failures
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for one, and this process is to take it."""
+        """Whether a snapshot is due, and this process is the coordinator."""
         commits = self._own + self.standing.logs.commits_read - self._read
         return commits >= self.settings.snapshot_every_commits and self._is_coordinator()
 
     async def take_when_due(self, transaction: int) -> list[OffsetEvent]:
-        """A snapshot of every log partition when it is time for one: to be written with this transaction."""
+        """The events of a due snapshot of all log partitions, to be written with ``transaction``; [] before."""
         if not self.is_due:
             return []
         try:
@@ -58,7 +58,7 @@ class Snapshots:
         return events
 
     def committed(self, *, has_snapshot: bool) -> None:
-        """One more transaction was committed."""
+        """Count a committed transaction."""
         self._own = 0 if has_snapshot else self._own + 1
         self._read = self.standing.logs.commits_read if has_snapshot else self._read
 

@@ -1,4 +1,4 @@
-"""The topics of an application: its own logs and what its handlers name; made when missing, checked at the start."""
+"""The topics of an application: its logs and the topics of its handlers; made when missing, checked at the start."""
 
 import asyncio
 import logging
@@ -19,31 +19,31 @@ from .reader import control_topic, offsets_topic, signals_topic
 logger = logging.getLogger("keylanes")
 
 BROKER_TIME = {"message.timestamp.type": "LogAppendTime"}
-"""Times of the broker's clock: those of the processes differ."""
+"""Times of the broker's clock: the clocks of processes differ."""
 
 LOG_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", **BROKER_TIME}
-"""Nothing may expire from our logs by itself: an idle log with time retention empties itself. How old an event is
-matters to the history alone.
+"""Nothing may expire from our logs: an idle log with time retention empties itself. Only the history needs the age of
+an event.
 """
 
 SIGNALS_CONFIG = {"cleanup.policy": "delete", "retention.ms": "1800000", "segment.ms": "600000", **BROKER_TIME}
-"""Half an hour of what is of no use after a session. Who is silent is told by its times."""
+"""Half an hour of signals, which are of no use after a session. The timestamps show which process is silent."""
 
 LOG_PARTITIONS_MAX = 64
 KNOWN_PAUSE_MS = 50
-"""Between two looks whether a topic that was created is known."""
+"""The pause between two looks whether a created topic is known."""
 
 NEW_TOPIC: Final = (
     "Write its records to a new topic by one partitioner, and process that one under a new application name: "
     "docs/partitioners.md has the program"
 )
-"""What to do where a topic with state got more partitions."""
+"""The advice for a topic with state that got more partitions."""
 NO_PARTITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def log_specs(app: str, source_partitions: int) -> list[TopicSpec]:
-    """Our own topics. The offset log has as many partitions as the widest source, up to 64; it never grows."""
+    """Our own topics. The offset log has as many partitions as the widest source, up to 64, and never more later."""
     return [
         TopicSpec(control_topic(app), 1, LOG_CONFIG),
         TopicSpec(offsets_topic(app), max(1, min(source_partitions, LOG_PARTITIONS_MAX)), LOG_CONFIG),
@@ -56,7 +56,7 @@ def changelog_specs(
 ) -> list[TopicSpec]:
     """The changelogs of source topics with stores, each with as many partitions as its source has (``stateful``).
 
-    ``table_config``: what a broker that keeps tables needs in addition.
+    ``table_config``: further settings for a broker that stores tables.
     """
     config = {**CHANGELOG_CONFIG, **table_config}
     return [TopicSpec(changelog_topic(app, source), n, config) for source, n in sorted(stateful.items())]
@@ -69,7 +69,7 @@ def reserved_topics(app: str, stateful: Collection[str] = ()) -> frozenset[str]:
 
 
 def destinations_of(handlers: Sequence[Handler]) -> list[str]:
-    """The topics that handlers declare they write to."""
+    """The topics that handlers write to by their declaration."""
     named = {topic for h in handlers for topic in h.outputs}
     named |= {h.on_failure.topic for h in handlers if isinstance(h.on_failure, DeadLetter)}
     return sorted(named)
@@ -78,7 +78,7 @@ def destinations_of(handlers: Sequence[Handler]) -> list[str]:
 def creation_commands(
     app: str, source_partitions: int, stateful: Mapping[str, int] = NO_PARTITIONS, replicas: int | None = None
 ) -> list[str]:
-    """Kafka's own commands that create our logs, for people who create topics themselves.
+    """Kafka's own commands for creating our logs, for people who create topics themselves.
 
     ``stateful``: the source topics with stores, with the number of their partitions. ``replicas``: None leaves it to
     the cluster (default.replication.factor).
@@ -101,10 +101,10 @@ async def prepare_topics(
     table_config: Mapping[str, str] = NO_CONFIG,
     replicas: int | None = None,
 ) -> dict[str, TopicDescription]:
-    """All topics the application needs, made where missing (``create_topics``) and checked.
+    """All topics of the application, made where missing (``create_topics``) and checked.
 
-    ``stateful``: the source topics with stores; ``table_config``: see ``changelog_specs``; ``replicas``: of topics that
-    are made. Raises SourceError for a missing source, SettingsError for a missing or unfit topic of ours or an output.
+    ``stateful``: the source topics with stores; ``table_config``: see ``changelog_specs``; ``replicas``: of new topics.
+    Raises SourceError for a missing source, SettingsError for a missing or unfit topic of ours or an output.
     """
     limit = settings.call_limit_ms
     logs = [control_topic(app), offsets_topic(app), signals_topic(app)]
@@ -150,7 +150,7 @@ async def prepare_topics(
 
 
 async def _wait_until_known(broker: Broker, created: Sequence[TopicSpec]) -> dict[str, TopicDescription]:
-    """What was just created, as soon as the broker that is asked has heard of it from the controller."""
+    """The descriptions of created topics, as soon as the broker knows the topics from the controller."""
     names = [spec.name for spec in created]
     while len(found := await broker.describe(names)) < len(names):  # noqa: ASYNC110  # there is no event for it
         await asyncio.sleep(KNOWN_PAUSE_MS / 1000)
@@ -158,7 +158,7 @@ async def _wait_until_known(broker: Broker, created: Sequence[TopicSpec]) -> dic
 
 
 def _check_changelog(topic: TopicDescription, partitions: int) -> None:
-    """Time or size that delete records would eat state, and another number of partitions does not fit the keys'."""
+    """Check a changelog: retention by time or size would delete state; the partitions must match the source's."""
     if topic.partitions != partitions:
         raise SettingsError(
             f"{topic.name} has {topic.partitions} partitions, its source {partitions}; they must have as many. State "

@@ -1,7 +1,7 @@
-"""Trimming our own log: only the app does it, below the second-newest snapshot and behind the history it keeps.
+"""Trimming our own log: by the application alone, below the second-newest snapshot and behind ``history_ms``.
 
-What is deleted stands before the position that an old enough snapshot covers, so a reader of what is left (the next
-start, or the audit) always finds that snapshot. Each call looks at a bounded stretch of the log's start.
+A trim deletes events before the position that an old enough snapshot covers: a reader of the rest (the next start, or
+the audit) always finds the snapshot. Each call looks at a bounded part of the log's start.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from .reader import READ_RECORDS_MAX, HistoryTrimmed, LogReader
 logger = logging.getLogger("keylanes")
 
 LOOK_RECORDS = 100
-"""Of the log's start, to see whether anything of it is old at all."""
+"""How many records of the log's start show whether anything is old at all."""
 
 TRIM_AGAIN_MS = 60_000
-"""So long after a trim that failed the next one is tried: it may take its time, and no transaction begins meanwhile."""
+"""The pause after a failed trim, before the next try: a try may take long, and no transaction begins meanwhile."""
 
 
 class HistoryTrimming:
@@ -31,14 +31,14 @@ class HistoryTrimming:
         self._covered: dict[int, list[int]] = {}
         self._looked: dict[int, int] = {}
         self.failures = 0
-        """How often the log could not be trimmed."""
+        """How many trims of the log have failed."""
         self._failed_in_a_row = 0
         self._again_s = 0.0
 
     async def trim(self, log_partition: int, newest: int) -> None:
-        """Delete what is older than the history, below the snapshot before the newest one (which covers ``newest``).
+        """Delete events older than the history, below the snapshot before the newest (which covers ``newest``).
 
-        What the broker refuses, or does not answer, is tried again later: a log that was not trimmed is only longer.
+        A trim that the broker refuses, or does not answer, is tried again later: an untrimmed log is only longer.
         """
         covered = self._covered.setdefault(log_partition, [])
         covered.append(newest)
@@ -48,7 +48,7 @@ class HistoryTrimming:
             return
         try:
             has_trimmed = await self._trim(log_partition, covered[-2])
-        except HistoryTrimmed:  # by a process that took over: this one learns of it at its next transaction
+        except HistoryTrimmed:  # by a new coordinator: this process learns of its expulsion at its next transaction
             return
         except BrokerError as error:
             self._again_s = now + TRIM_AGAIN_MS / 1000
@@ -68,7 +68,7 @@ class HistoryTrimming:
         return True
 
     def _failed(self, error: BrokerError) -> None:
-        """Say the first of several in a row."""
+        """Count a failed trim, and log the first of several in a row."""
         self.failures += 1
         self._failed_in_a_row += 1
         if self._failed_in_a_row == 1:
@@ -81,12 +81,12 @@ class HistoryTrimming:
             )
 
     async def _old_enough(self, log_partition: int, below: int) -> int | None:
-        """The position covered by the newest snapshot that is older than the history, if all before may go."""
+        """The position covered by the newest snapshot older than the history; None: nothing may be deleted."""
         source = self.logs.offsets(log_partition)
         marks = (await self.logs.watermarks([source]))[source]
         limit = self.wall_ms() - self.settings.history_ms
-        # The next snapshot may lie further on than one stretch reaches: each call looks further than the log has grown
-        # since the last one, and goes on where the last one found only what is old.
+        # The next snapshot may lie behind the part that a call reads: each call reads more than the log has grown since
+        # the last call, and goes on at the end of a part with only old events.
         grown = self._covered[log_partition][-1] - self._covered[log_partition][-2]
         start = max(marks.start, self._looked.get(log_partition, 0))
         end = min(self._covered[log_partition][-1], start + max(READ_RECORDS_MAX, 2 * grown))
@@ -101,7 +101,7 @@ class HistoryTrimming:
                     continue
                 if marks.start < event.position <= below:
                     found = event.position
-            if not is_old:  # what follows is younger: mostly all of the log is, and thousands of events are not read
+            if not is_old:  # the rest is younger, as mostly the whole log is: skip reading thousands of events
                 break
         self._looked[log_partition] = end if found is None and is_old else 0
         return found

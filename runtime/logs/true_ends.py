@@ -1,6 +1,6 @@
 """The ends of an application's logs by own appends, which only the true leader of a partition can acknowledge.
 
-An end that a broker merely tells is not enough: a leader that was deposed and still answers tells an old one.
+The end as told by a broker is not enough: a deposed leader that still answers tells an old end.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,16 +16,17 @@ from ..settings import Settings
 from .reader import LogReader
 
 UNTOLD_MAX: Final = 3
-"""Appends in a row of which the broker does not tell the offset; then something else is wrong."""
+"""How many appends in a row the broker may leave without an offset; after more, something else is wrong."""
 OPENS: Final = 0
-"""The transaction number of LOG OPENED: of no generation."""
+"""The transaction number of LOG OPENED, which belongs to no generation."""
 
 
 class TrueEnds:
-    """The ends of the logs, as one process finds them with an appender of its own.
+    """The ends of the logs, as a process finds them with an appender of its own.
 
-    The process appends the first event of the log once more: APP CREATED or LOG OPENED. A second one counts nowhere.
-    The append is a plain one: a record in a transaction would stop all readers for as long as the transaction is open.
+    The process appends the first event of the log once more: APP CREATED or LOG OPENED. A second APP CREATED or LOG
+    OPENED counts nowhere. The append is plain: a record in a transaction would stop all readers until the end of the
+    transaction.
     """
 
     def __init__(self, broker: Broker, logs: LogReader, settings: Settings) -> None:
@@ -40,8 +41,8 @@ class TrueEnds:
         return ends[logs.control]
 
     async def offsets(self, log_partitions: Collection[int], incarnation: int) -> dict[TopicPartition, int]:
-        """The positions behind appends to partitions of the offset log, which begin after this call, in the name of an
-        incarnation. Raises BrokerError.
+        """The positions behind appends to partitions of the offset log, in the name of ``incarnation``; the appends
+        begin after this call. Raises BrokerError.
         """
         logs, records = self.logs, []
         for number in sorted(log_partitions):
@@ -63,5 +64,5 @@ class TrueEnds:
         raise BrokerTimeout(f"{untold[0].topic}: the broker does not tell where it has appended")
 
     async def close(self) -> None:
-        """Let go of the connections; bounded in time."""
+        """Drop the connections; bounded in time."""
         await self._appender.close()

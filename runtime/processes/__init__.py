@@ -1,1 +1,1 @@
-"""Several processes of an application on a machine: a parent process, and its children."""
+"""Several processes of an application on a machine: a parent process and the children."""

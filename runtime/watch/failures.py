@@ -1,7 +1,7 @@
-"""Failures are counted, all of them, and said in a sample: a storm of them must not drown everything else in the log.
+"""The count of all failures, and a sample of failures for the log: a storm of failures must not drown other lines.
 
-The first failure of a kind is said at once, and then one in an interval, which says how many like it came before it and
-were not said. What is never followed by another one stays unsaid, and counted.
+The log has the first failure of a kind at once, and then one failure in an interval. Each line says how many failures
+of the kind came before without a line. Failures behind the last line of their kind are counted, but have no line.
 """
 
 import contextlib
@@ -13,14 +13,14 @@ from ...brokers.protocol import BrokerError
 from ...errors import DecodeFailed, HandlerFailed, KeylanesError, OutputRefused
 
 PYTHONS_OWN: Final = contextlib.__file__.removesuffix("contextlib.py")
-"""Where the standard library is; what is installed may lie below it."""
+"""The folder of the standard library; installed packages may lie below."""
 
 KINDS_MAX: Final = 1_000
-"""So many kinds are known at once; the one that was said longest ago is forgotten first, and is then said at once."""
+"""How many kinds are known at most; the kind with the oldest line is forgotten first, and then has a line at once."""
 
 
 class FailureKind(NamedTuple):
-    """Failures that are like each other: of one topic's handler, with one type of error and the same consequence."""
+    """A kind of similar failures: of the same topic's handler, with the same type of error and the same consequence."""
 
     topic: str
     error: str
@@ -28,15 +28,15 @@ class FailureKind(NamedTuple):
 
 
 class FailureSample:
-    """Which failures are said. ``interval_s``: at least so long lies between two that are, of each kind."""
+    """Decides which failures get a line. ``interval_s``: the least time between two lines of a kind."""
 
     def __init__(self, interval_s: float, kinds_max: int = KINDS_MAX) -> None:
         self._interval_s, self._kinds_max = interval_s, kinds_max
         self._said: dict[FailureKind, tuple[float, int]] = {}
-        """When one was said last, and how many there were since; in the order of these times."""
+        """By kind, the time of the last line and the failures since; in the order of the times."""
 
     def look(self, kind: FailureKind, now_s: float) -> int | None:
-        """How many like it were not said since the last that was; None: it is not to be said itself."""
+        """The number of failures without a line since the kind's last line; None: this failure gets no line either."""
         said_s, unsaid = self._said.get(kind, (None, 0))
         if said_s is not None and now_s - said_s < self._interval_s:
             self._said[kind] = said_s, unsaid + 1
@@ -49,7 +49,7 @@ class FailureSample:
 
 
 class Failures:
-    """What failed in a run: ``attempts``, the ``retries`` that followed, and records that became ``dead_letters``."""
+    """The failures of a run: failed ``attempts``, the ``retries`` behind, and records that became ``dead_letters``."""
 
     def __init__(self, interval_ms: int) -> None:
         self.attempts = 0
@@ -58,14 +58,14 @@ class Failures:
         self._sample = FailureSample(interval_ms / 1000)
 
     def said(self, topic: str, error: str, consequence: str, now_s: float) -> str | None:
-        """What stands behind the line about a failure: nothing, or how many like it there were. None: no line."""
+        """The end of the line about a failure: "", or the number of failures without a line. None: no line."""
         unsaid = self._sample.look(FailureKind(topic, error, consequence), now_s)
         return None if unsaid is None else and_more(unsaid)
 
 
 def failure_text(error: BaseException) -> str:
-    """The type of an error and its text; where it has none, the line that raised it. Of the standard library, which
-    raises for others, that is the line of who called it.
+    """The type of an error and its text; for an error without text, the line that raised the error. For an error from
+    the standard library, the line is the caller's.
     """
     kind, text = type(error).__name__, str(error)
     if text.strip():
@@ -76,13 +76,13 @@ def failure_text(error: BaseException) -> str:
 
 
 def foreign_in(error: BaseException) -> BaseException | None:
-    """Of an error that ended a run what somebody else's code raised, whose stack is looked at; ours say all in their
-    text, and have none.
+    """The error in foreign code behind an error that ended a run, for the log to show its stack; None: keylanes raised
+    the error, and the text says everything.
     """
     if not isinstance(error, HandlerFailed):
         return None if isinstance(error, KeylanesError) else error
     cause = error.__cause__
-    if isinstance(cause, DecodeFailed | OutputRefused):  # of a value: by its codec
+    if isinstance(cause, DecodeFailed | OutputRefused):  # a codec may have raised the cause
         return cause.__cause__
     return None if isinstance(cause, BrokerError) else cause
 
@@ -98,5 +98,5 @@ def _is_pythons_own(file: str) -> bool:
 
 
 def and_more(unsaid: int) -> str:
-    """How many more there were, for the end of a line."""
+    """The number of further failures, for the end of a line."""
     return f" (and {unsaid:,} more like it)" if unsaid else ""

@@ -1,7 +1,7 @@
-"""Whether a topic that an application writes and reads itself holds what another application made of the same sources.
+"""Whether a topic that an application writes and reads contains outputs of another application with the same sources.
 
-So it is when an application is started under a new name: its handlers read the outputs of the old one and their own,
-and each comes twice. Looked at before the start, and in what is read later.
+An application that is started under a new name meets the outputs of the old application: its handlers read the old
+outputs and their own, and each output comes twice. keylanes checks the topic before the start, and records read later.
 """
 
 import logging
@@ -14,8 +14,8 @@ logger = logging.getLogger("keylanes")
 
 
 def source_of_other(records: Iterable[ConsumerRecord], own: bytes, handled: Collection[str]) -> str | None:
-    """The source of a record that an application of another id than ``own`` made, if that topic is handled here, too;
-    None: there is no such record.
+    """The source topic of the first record made by an application with another id than ``own``, if the source is in
+    ``handled``; None: no record matches.
     """
     for record in records:
         for name, data in record.headers:
@@ -31,15 +31,15 @@ def source_of_other(records: Iterable[ConsumerRecord], own: bytes, handled: Coll
 
 
 class ForeignOutputs:
-    """Warns once for each topic. ``looped``: the topics that are written and read; ``handled``: all that are read;
-    ``own``: the id of the application.
+    """Warns once for each topic. ``looped``: the topics both written and read; ``handled``: all topics read; ``own``:
+    the id of the application.
     """
 
     def __init__(self, looped: Collection[str], handled: Collection[str], own: Callable[[], bytes]) -> None:
         self._left, self._handled, self._own = {*looped}, frozenset(handled), own
 
     def look(self, topic: str, records: Sequence[ConsumerRecord]) -> None:
-        """Look at records that were read."""
+        """Look at records that a reader has read."""
         if topic not in self._left:
             return
         source = source_of_other(records, self._own(), self._handled)

@@ -1,4 +1,4 @@
-"""Progress of what takes long, on standard error: a bar on a terminal, now and then a line elsewhere."""
+"""The progress of a long step, on standard error: a bar on a terminal, now and then a line elsewhere."""
 
 import sys
 import time
@@ -33,7 +33,7 @@ class ProgressShown:
         return self
 
     def move(self, done: int, total: int | None = None) -> None:
-        """So much is done, of ``total`` if that has changed. Never moves back, never beyond the total."""
+        """Show that ``done`` is reached; ``total`` replaces the total. Never moves back, never beyond the total."""
         self.total = self.total if total is None else total
         self.done = max(self.done, min(done, self.total))
         if self._bar is not None:

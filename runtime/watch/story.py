@@ -1,20 +1,20 @@
-"""What a run tells of itself at INFO, line by line: text, and whether it is time for it. Who logs it is telling.py."""
+"""The story of a run at INFO: the text of each line, and when a line is due. telling.py logs the lines."""
 
 import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 PARTITIONS_SHOWN_MAX: Final = 16
-"""Of so many partitions of a topic the offsets are shown; of the others the least and the greatest."""
+"""How many partitions of a topic are shown with their offsets; the others are shown as the least and the greatest."""
 
 OLD_ENDS_S: Final = 30.0
-"""When the ends of the sources were seen longer ago, the line says when."""
+"""Above this age of the sources' ends, the line shows the age."""
 
 _CREDENTIALS: Final = re.compile(r"[^/,@]*@")
 
 
 class Figures(NamedTuple):
-    """What a line about the work is made of. All but ``lag`` and ``ends_age_s`` count from the start of the run."""
+    """The numbers of a line about the work. All but ``lag`` and ``ends_age_s`` count from the start of the run."""
 
     records: int = 0
     commits: int = 0
@@ -28,17 +28,17 @@ class Figures(NamedTuple):
 
 
 class Interval:
-    """When a line about the work is due, and what it says: nothing while nothing is done and nothing is left to do."""
+    """When a line about the work is due, and its text: no line while nothing is done and nothing is left to do."""
 
     def __init__(self, interval_ms: int, now_s: float) -> None:
         self._interval_s, self._looked_s, self._before = interval_ms / 1000, now_s, Figures()
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to look."""
+        """Whether the interval is over."""
         return now_s - self._looked_s >= self._interval_s
 
     def look(self, now_s: float, figures: Figures) -> str | None:
-        """What to say of the time since the last look, if anything is."""
+        """The line about the time since the last look; None: no line is needed."""
         before, seconds = self._before, now_s - self._looked_s
         self._before, self._looked_s = figures, now_s
         done = figures.records - before.records
@@ -53,7 +53,7 @@ class Interval:
 
 
 def start_text(version: str, broker: str, *, is_compiled: bool) -> list[str]:
-    """The first line; a second one when the process is slower than it could be."""
+    """The first line; a second line when the hot modules run interpreted."""
     kind = "compiled" if is_compiled else "interpreted"
     lines = [f"starting: keylanes {version}, {kind}, on {without_credentials(broker)}"]
     if not is_compiled:
@@ -65,13 +65,13 @@ def start_text(version: str, broker: str, *, is_compiled: bool) -> list[str]:
 
 
 def work_text(topic: str, offsets: Mapping[int, int], workers: int, lag: int) -> str:
-    """What is worked on of a topic. ``offsets``: by partition, everything below them is done."""
+    """The line about the work on a topic. ``offsets``: by partition; every record below is done."""
     partitions = count_text(len(offsets), "partition")
     return f"working on {topic}: {partitions}, {count_text(workers, 'worker')}, from {places(offsets)}; {lag:,} behind"
 
 
 def places(offsets: Mapping[int, int]) -> str:
-    """Offsets by partition, shortened when they are many."""
+    """Offsets by partition, shortened for many partitions."""
     shown = sorted(offsets)[:PARTITIONS_SHOWN_MAX]
     text = ", ".join(f"[{partition}] at {offsets[partition]}" for partition in shown)
     if more := [offset for partition, offset in offsets.items() if partition not in shown]:
@@ -80,29 +80,29 @@ def places(offsets: Mapping[int, int]) -> str:
 
 
 def level(records: int, seconds: float) -> str:
-    """Everything that the sources held when it took them up is done."""
+    """The line that the process has caught up with the sources' ends from the take-up of its ranges."""
     held = "level with what its sources held at the start, of what this process holds"
     return f"{held}: {count_text(records, 'record')} done in {seconds:.1f} s"
 
 
 def leave_text(leave_ms: int) -> str:
-    """It works on, although it was told to stop."""
+    """The line that the process works on during a stop."""
     return f"stopping: others copy its state first, for at most {leave_ms / 1000:g} s; told again, it releases at once"
 
 
 def left_early(leave_ms: int) -> str:
-    """It does not."""
+    """The line that the process stops although others have not copied all of its state."""
     return f"others had not copied all of its state within {leave_ms / 1000:g} s (leave_ms): they restore the rest"
 
 
 def stop_text(why: str, running: int, drain_ms: int) -> str:
-    """No more is read; what runs has some time left."""
+    """The line that the process reads no more, and that running records have some time left."""
     have = "has" if running == 1 else "have"
     return f"stopping: {why}; {count_text(running, 'running record')} {have} at most {drain_ms / 1000:g} s to end"
 
 
 def cut_off(running: int, drain_ms: int | None) -> str:
-    """What becomes of those that have not come to their end by then; None: they were given no time."""
+    """The line about running records that were dropped. ``drain_ms``: the limit of the drain; None: without a drain."""
     were = "was" if running == 1 else "were"
     again = "it runs" if running == 1 else "they run"
     late = "" if drain_ms is None else f" did not end within {drain_ms / 1000:g} s (drain_timeout_ms) and"
@@ -111,13 +111,13 @@ def cut_off(running: int, drain_ms: int | None) -> str:
 
 
 def cut_short(unclosed: int, close_ms: int) -> str:
-    """No time was left to close some parts."""
+    """The line that no time was left to close some parts."""
     parts = count_text(unclosed, "part")
     return f"the stop was cut short: {close_ms / 1000:g} s (close_timeout_ms) were over before {parts} closed"
 
 
 def end_text(how: str, figures: Figures, seconds: float) -> str:
-    """The last line. ``how`` it ended."""
+    """The last line. ``how``: how the run ended."""
     failed = _failures_text(figures.failures, figures.retries, figures.dead_letters)
     reshaped = _reshaping_text(figures.splits, figures.merges)
     done = f"{count_text(figures.records, 'record')} done in {seconds:.1f} s, {count_text(figures.commits, 'commit')}"
@@ -125,12 +125,12 @@ def end_text(how: str, figures: Figures, seconds: float) -> str:
 
 
 def stopped_early(how: str) -> str:
-    """The last line of a run that had not come to its work."""
+    """The last line of a run that ended before its work began."""
     return f"stopped {how}, before it had started to work"
 
 
 def without_credentials(address: str) -> str:
-    """An address as it may be shown."""
+    """An address without its credentials."""
     return _CREDENTIALS.sub("***@", address)
 
 
@@ -152,5 +152,5 @@ def _failures_text(failures: int, retries: int, dead_letters: int) -> str:
 
 
 def _reshaping_text(splits: int, merges: int) -> str:
-    """By themselves, for what ranges cost."""
+    """The part of a line about automatic splits and merges."""
     return f"; ranges: {count_text(splits, 'split')}, {count_text(merges, 'merge')}" if splits or merges else ""

@@ -1,4 +1,4 @@
-"""Says aloud what would otherwise just be slow: a blocked event loop, records that wait while nothing moves."""
+"""Watches for silent slowness: a blocked event loop, and records that wait while nothing moves."""
 
 import asyncio
 import logging
@@ -16,9 +16,9 @@ NOT_TURNED: Final = "the event loop has not turned for %d ms, so nothing else ru
 
 
 class LoopWatch:
-    """A thread that notices when the event loop does not turn, and says which function it hangs in.
+    """A thread that notices when the event loop does not turn, and logs the function that blocks the loop.
 
-    ``handlers``: the names of async handlers by their code. Used on a real loop only: in virtual time nothing else runs
+    ``handlers``: the names of async handlers by their code. For real loops only: in virtual time no other thread runs
     meanwhile.
     """
 
@@ -68,7 +68,7 @@ class LoopWatch:
 
 
 def blocked_by(handler: str) -> str:
-    """What is said of an async handler that keeps the loop."""
+    """The text about an async handler that blocks the loop."""
     return f"the async handler {handler} blocks it. Make it a plain def: then it runs on a thread."
 
 
@@ -82,7 +82,7 @@ class StallWatch:
         self._said = False
 
     def look(self, now_s: float, progress: object, has_waiting: bool) -> bool:
-        """Whether to say it now: once per stall. ``progress`` is any value that changes when something moves."""
+        """Whether to log a stall now: once per stall. ``progress`` is any value that changes when something moves."""
         if progress != self._progress or not has_waiting:
             self._progress, self._since_s, self._said = progress, now_s, False
             return False
@@ -93,5 +93,5 @@ class StallWatch:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the present stall was said."""
+        """Whether a stall is present and was logged."""
         return self._said
