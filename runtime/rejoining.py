@@ -1,4 +1,4 @@
-"""A process that was expelled without a fault of its own comes back, under a new birth, with empty memory.
+"""The return of a process that was expelled without a fault of its own, under a new birth, with empty memory.
 
 A process that was silent for a session, say on a paused machine, has lost its ranges to others and nothing else. The
 process asks to join again. A process that has left, or was superseded by another process of its name, does not.

@@ -73,7 +73,7 @@ class Group:
     async def check(
         self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]
     ) -> dict[TopicPartition, Watermarks]:
-        """Read the control log, and check whether this process can take part: a process that can't disturbs nobody.
+        """Read the control log, and check whether this process can take part; an unfit process disturbs nobody.
 
         Returns the start and the end of each partition that was never started. Raises SettingsError, SourceError,
         LogError, BrokerError.
@@ -132,7 +132,7 @@ class Group:
         return beat.is_level and (beat.term, beat.number) > self._heard_before
 
     def is_dismissed(self) -> bool:
-        """Whether the coordinator lets this process, which asked to leave, go without waiting for others."""
+        """Whether the coordinator lets this leaving process go without waiting for others."""
         beat, control = self.heard.coordinator, self.standing.ledger.control
         return beat is not None and beat.term == control.term and self.standing.incarnation in beat.dismissed
 
@@ -146,7 +146,7 @@ class Group:
         return not (moves.asked or moves.copies or moves.answer or self.unowned())
 
     def takes_snapshots(self) -> bool:
-        """Whether this process takes the snapshots: the coordinator does, unless it leaves, and may be fenced."""
+        """Whether this process takes the snapshots. The coordinator does, unless leaving, and soon fenced."""
         return self.coordinating.is_coordinator and not self.taking_part.leaves
 
     async def leave(self, limit_s: float) -> None:

@@ -65,7 +65,7 @@ class MemberSignals:
 
     @property
     def returns_in_ms(self) -> int:
-        """The time within which this process is back under its name; 0: without a name, or without a return."""
+        """How soon this process is back under its name, at the latest; 0: without a name, or without a return."""
         return self.identity.settings.return_ms if self.identity.instance else 0
 
     async def join(self, offer: Offer) -> Member:
@@ -113,7 +113,7 @@ class MemberSignals:
             self.signals.tell(self.partition, beat)
 
     def leave(self) -> None:
-        """Say that this process stops in order: the coordinator grants nothing more to a leaving process."""
+        """Tell the coordinator of an orderly stop: a leaving process gets no more grants."""
         self.leaves = True
         self.signals.tell(self.partition, self._leaving())
 

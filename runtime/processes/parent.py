@@ -71,8 +71,8 @@ def run_processes(app: str, broker: object, settings: Settings, processes: Proce
 
 
 class _Child:
-    """A child that was started. ``birth``: the last birth that the child told; ``comes_back``: the child said that the
-    group expelled it, and that a restart may help; ``cause``: the error that ends the child, by its own words.
+    """A started child. ``birth``: the last birth that the child told; ``comes_back``: the group expelled the child, and
+    a restart may help, as the child said; ``cause``: the error that ends the child, as the child said.
     """
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
