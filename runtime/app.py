@@ -193,7 +193,7 @@ class App:
 
         ``processes``: the number of processes for the work, or "cores": a process on each core. This process starts
         the others and runs no handler: each other process runs the program from the beginning, up to its own ``run``
-        and beyond. With ``group_instance_id`` the processes are named ``<group_instance_id>-1``, -2, ….
+        and beyond. With ``group_instance_id`` the processes are named ``<group_instance_id>-1`` and so on.
         """
         if until not in (None, "level"):
             raise SettingsError(f"until is 'level' or None; seen {until!r}")
@@ -364,8 +364,8 @@ class App:
 
         Calls may be made side by side: records of a partition are written in the order of the calls. Beyond
         ``send_bytes_max`` a call waits; a call cancelled while waiting is not sent. Raises OutputRefused for a record
-        that can't be written, and a topic that does not exist; SendUnknown when the answer is lost: the record may be
-        written or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError without a broker.
+        that can't be written, and for a missing topic; SendUnknown when the answer is lost: the record may be written
+        or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError without a broker.
         """
         check_topic_name(topic, "send: topic")
         output = Record(value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp)

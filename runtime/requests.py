@@ -93,7 +93,7 @@ class Requests:
         return asked
 
     async def _until(self, is_reached: Callable[[], bool], asked: MoveAsked) -> None:
-        """Wait for a state of the held ranges. Repeats the request, which may be lost; a repeat does no harm."""
+        """Wait until ``is_reached``. Repeats the request, which may have been lost; a repeat does no harm."""
         loop, again_s = asyncio.get_running_loop(), self.taking_part.identity.settings.session_timeout_ms / 1000
         again_at = loop.time() + again_s
         while not is_reached():

@@ -5,7 +5,8 @@
    second order to stop. A process without state, without others to copy the state, or soon back under its name begins
    with the next step.
 2. *Drains.* The process reads no more, and lets running handlers come to their end, for ``drain_timeout_ms``.
-3. *Commits* all done records, with the release of all ranges still held, and waits until the group goes on alone.
+3. *Commits* all done records, and releases all ranges still held; then waits until the group goes on without the
+   process.
 4. *Closes.*
 
 The stop ends within ``leave_ms`` + ``drain_timeout_ms`` + ``close_timeout_ms``, also when the broker does not answer.

@@ -90,10 +90,10 @@ class OwnLedger:
         self.sending = asyncio.Lock()
         """Locked while the own transaction is under way, and while the offset log is begun anew. Without the lock:
 
-        1. A member that has not read for long begins with a newer snapshot. 2. Meanwhile the member commits, into the
-           old folds; the new folds then replace the old ones. 3. The snapshot does not say whether the new folds
-           contain the transaction. The folds lack the transaction, or count it twice, and the next own commit looks
-           like damage.
+        1. A member that has not read for long begins with a newer snapshot.
+        2. Meanwhile the member commits, into the old folds; the new folds then replace the old folds.
+        3. The snapshot does not say whether the new folds contain the transaction. The folds lack the transaction, or
+           count it twice, and the next own commit looks like damage.
         """
         self._begun = self._through = 0
         """How many reads of the control log have begun, and the number of the last read that came to the end."""

@@ -260,8 +260,7 @@ class LogReader:
 
     async def _begin(self, ledger: Ledger, own: Own | None, before: Mapping[TopicPartition, int]) -> None:
         """Begin the ledger. ``before``: earlier positions of the partitions; the read goes at least as far again."""
-        # Known before the ends are asked for: meanwhile the control log is read on, to grants in partitions opened
-        # since.
+        # Take ``granted`` before asking for the ends: a grant read meanwhile may belong to a log opened since.
         granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
         marks = await self.watermarks(self.offset_logs())
         self._check_history(marks, granted)
@@ -279,9 +278,7 @@ class LogReader:
         await self.read_offsets(ledger, own, {source: max(end, before.get(source, 0)) for source, end in ends.items()})
 
     async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
-        """The grants that count and may be missing in ``folds``. A second read finds them: the grants are too many to
-        store.
-        """
+        """Read again the grants that count and may be missing in ``folds``: all grants may be too many to store."""
         lacking = self._granted.lacking(folds)
         if not lacking:
             return []

@@ -48,7 +48,7 @@ class HistoryTrimming:
             return
         try:
             has_trimmed = await self._trim(log_partition, covered[-2])
-        except HistoryTrimmed:  # by a new coordinator: this process learns of its expulsion at its next transaction
+        except HistoryTrimmed:  # by a new coordinator: this process hears of the change at its next transaction
             return
         except BrokerError as error:
             self._again_s = now + TRIM_AGAIN_MS / 1000

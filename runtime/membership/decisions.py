@@ -2,10 +2,11 @@
 
 Control events are plain appends, and an append with a lost answer may still arrive. Therefore each decision carries the
 *term* for which its writer was elected, never the term that the writer read last: P is elected for term 1 and pauses, Q
-is elected for term 2, fences P and works; P wakes and reads on; a grant of P with term 2, just read, would count. And
-each decision carries its *number* in the term: a grant that is given up after a lost answer, and arrives behind another
-decision, would make a second owner at the same epoch. Readers take the numbers of a term once and in turn. A decision
-without an acknowledgement is sent again, unchanged, until acknowledged: a copy that arrives late counts for nothing.
+is elected for term 2, fences P and works; P wakes, reads on, and writes a grant; with term 2, just read, the grant
+would count. And each decision carries its *number* in the term: a grant that is given up after a lost answer, and
+arrives behind another decision, would make a second owner at the same epoch. Readers take the numbers of a term once
+and in turn. A decision without an acknowledgement is sent again, unchanged: a copy that arrives late counts for
+nothing.
 """
 
 from collections.abc import Sequence

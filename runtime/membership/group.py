@@ -146,7 +146,7 @@ class Group:
         return not (moves.asked or moves.copies or moves.answer or self.unowned())
 
     def takes_snapshots(self) -> bool:
-        """Whether this process takes the snapshots. The coordinator does, unless leaving, and soon fenced."""
+        """Whether this process takes the snapshots: as coordinator, but not while leaving, when a fence may come."""
         return self.coordinating.is_coordinator and not self.taking_part.leaves
 
     async def leave(self, limit_s: float) -> None:

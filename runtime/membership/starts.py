@@ -30,7 +30,7 @@ class Starts:
         self.broker, self.settings, self.starts, self.is_trial = broker, settings, starts, is_trial
 
     def check(self, control: Control) -> None:
-        """Raises SettingsError when a topic was started from another start."""
+        """Raises SettingsError when a topic was started with another ``start``."""
         try:
             check_starts(control, {topic: start.text for topic, start in self.starts.items()})
         except StartChanged as error:

@@ -2,9 +2,9 @@
 
 1. A process without a read of the control log for ``query_view_ms_max`` answers nothing: other processes may own its
    ranges by now.
-2. A process answers for its points by the control log, once restored, unless a transaction under way gives up the
-   points. From the commit of the transaction on the next owner changes the points, and may know of the commit before
-   this process does.
+2. A process answers for points of its own (by the control log), once restored, unless a transaction under way gives up
+   the points. From the commit of the transaction on, the next owner changes the points, and may know of the commit
+   before this process does.
 3. A copy answers when the caller allows copies, and the copy is young enough.
 4. Else the error names the owner by the control log, or says that the points have no owner.
 """

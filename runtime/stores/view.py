@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 
 class StoreEntry(NamedTuple, Generic[V]):
-    """A value of a store. ``map_key`` is None in a value store. ``deadline_ms``: no later record sees the value."""
+    """A value of a store. ``map_key`` is None in a value store. No record from ``deadline_ms`` on sees the value."""
 
     partition: int
     key: bytes
