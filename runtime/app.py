@@ -399,7 +399,7 @@ class App:
         return Health(state, is_good, cause, self._lag_ms())
 
     def statistics(self) -> Statistics:
-        """Where the run stands, lag and failures too; all zero before the first one."""
+        """The state of the run, with lag and failures; all zero before the first run."""
         return Statistics(is_compiled=IS_COMPILED) if self._member is None else self._member.statistics(self._lag_ms())
 
     @overload
@@ -489,7 +489,7 @@ class App:
     def _adopt(self, member: AppRun | None, call: Call | None) -> None:
         """Let calls of the application go to ``member``; ``call`` carries them to the run's loop (None: our loop)."""
         self._member, self._call = member, call or _as_it_is
-        if call is not _as_it_is:  # a test has begun or ended, and its broker with it
+        if call is not _as_it_is:  # a test has begun or ended: the broker has changed
             self._sending = self._new_sending()
 
 

@@ -6,7 +6,7 @@ from ..errors import SettingsError
 from .settings import Settings
 
 THROTTLED_SHARE = 4
-"""A quarter of a session: beats wait, too, where a broker throttles, and a third without them raises doubts."""
+"""A quarter of a session: throttling delays beats, too, and a third of a session without beats raises doubts."""
 SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"
 
 

@@ -1,4 +1,4 @@
-"""From ``start=`` as users write it to a ``Start``."""
+"""From the users' ``start=`` to a ``Start``."""
 
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
@@ -44,6 +44,6 @@ def _at(moment: datetime, topic: str) -> Start:
             f"handler of topic {topic!r}: {ALLOWED}, not before 1970; seen {moment!r}; for all records write "
             'start="earliest"'
         )
-    timestamp_ms = -((EPOCH - moment) // timedelta(milliseconds=1))  # up: a record counts whole milliseconds
+    timestamp_ms = -((EPOCH - moment) // timedelta(milliseconds=1))  # rounded up: timestamps of records are whole ms
     text = (EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
     return Start(text, timestamp_ms=timestamp_ms)

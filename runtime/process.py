@@ -26,7 +26,7 @@ MAPPED_BYTES: Final = 8 * 1024 * 1024
 OWN_WISHES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
 """With a variable of a user here, or about malloc in ``GLIBC_TUNABLES``, keylanes leaves malloc alone."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # the numbers of malloc.h
 
 
 def keep_memory() -> bool:
@@ -40,7 +40,7 @@ def keep_memory() -> bool:
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library, another system
+    except (AttributeError, OSError, TypeError):  # a C library without mallopt, or a system without ctypes.CDLL(None)
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES))
 

@@ -99,7 +99,7 @@ class Telling:
         ends = work.ends
         is_read = bool(work.runs) and all(
             run.dispatch.place in ends and run.dispatch.front >= ends[run.dispatch.place] for run in work.runs
-        )  # cheap, and first
+        )  # the cheap check comes first
         return is_read and work.ends_watch.is_level(ends)
 
     def _figures(self, work: Work, now_s: float) -> Figures:

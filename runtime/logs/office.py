@@ -216,7 +216,7 @@ class OwnLedger:
         async with self.reading_offsets:
             try:
                 self.ledger = await self.logs.read_offsets(self.ledger, self._own, ends)
-            except HistoryTrimmed:  # as in ``_read_offsets``
+            except HistoryTrimmed:  # begin with the newest snapshots, as ``_read_offsets`` does
                 await self.read_control()
                 await self._begin_offsets()
                 self.ledger = await self.logs.read_offsets(self.ledger, self._own, ends)

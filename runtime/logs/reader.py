@@ -284,7 +284,7 @@ class LogReader:
             return []
         span = (min(lacking), max(lacking) + 1)
         grants: list[RangesGranted] = []
-        async for placed in self.stream({self.control: span}, GRANTS):  # the control log is read on meanwhile
+        async for placed in self.stream({self.control: span}, GRANTS):  # beside the usual reading of the control log
             wanted = [one.event for one in placed.events if one.position in lacking]
             grants += [event for event in wanted if isinstance(event, RangesGranted)]
         return grants

@@ -1,1 +1,1 @@
-"""How a process takes part in the application."""
+"""The membership of a process in its application's group."""

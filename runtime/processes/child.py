@@ -85,7 +85,7 @@ class Sibling:
         self._say(CAUSE + json.dumps(str(error)[:CAUSE_MAX]))
 
     def _say(self, line: str) -> None:
-        with contextlib.suppress(ConnectionError):  # the parent is gone
+        with contextlib.suppress(ConnectionError):  # the parent has ended
             self._line.sendall(f"{line}\n".encode())
 
     def _signed(self, record: logging.LogRecord) -> bool:

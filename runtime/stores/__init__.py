@@ -1,1 +1,1 @@
-"""Where the handlers' state is kept: restored first, written after the commit, read from outside."""
+"""The storage of the handlers' state: restored at the start, written after each commit, read by queries."""

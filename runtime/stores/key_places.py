@@ -125,7 +125,7 @@ class _KeySample:
         return is_enough or self.finding is not None
 
     def take_records(self, partition: int, partitions: int, records: Iterable[ConsumerRecord]) -> None:
-        """Look at records of a partition."""
+        """Add the keys of a partition's records to the sample."""
         left = self._left.get(partition, SAMPLE_KEYS)
         keys = [record.key for record in records if record.key][:left]
         self._left[partition] = left - len(keys)
@@ -136,7 +136,7 @@ class _KeySample:
         return self._tables < PARTITIONS_LOOKED_AT_MAX and self.finding is None
 
     def take_table(self, partition: int, partitions: int, keys: Sequence[bytes]) -> None:
-        """Look at keys with state in a partition."""
+        """Add keys with state in a partition to the sample."""
         self._tables += bool(keys)
         self._take(partition, partitions, keys)
 
