@@ -202,8 +202,7 @@ def shortage_in(error: BaseException | None) -> MachineError | None:
             what = "memory" if isinstance(cause, MemoryError) else "threads"
             return MachineError(
                 f"the system gives this process no more {what} ({cause!r}): raise its limits "
-                "(ulimit -v, ulimit -u, those of the container), or lower buffer_bytes_max, fetch_bytes_max, "
-                "state_cache_bytes_max and threads"
+                "(ulimit -v, ulimit -u, those of the container), or lower memory_bytes_max and threads"
             )
     return None
 

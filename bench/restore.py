@@ -57,7 +57,7 @@ SAMPLED = 2_000
 PARTITIONS, TAIL = 4, 10_000
 """Of the changelog; the tail are the records of the warm restart."""
 APPEND_RECORDS = 5_000
-FETCH_BYTES = Settings().fetch_bytes_max
+FETCH_BYTES = Settings().limits.fetch_bytes_max
 PARTITION_BYTES = 4 * 1024 * 1024
 
 _filler = random.Random(SEED).randbytes(1 << 16)

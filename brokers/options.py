@@ -7,8 +7,8 @@ import collections.abc
 import difflib
 import types
 import typing
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ class _ByName(msgspec.StructMeta):
             """Make a structure."""
             for name in named:
                 if name not in cls.__struct_fields__:
-                    raise SettingsError(unknown_field(cls, name))
+                    raise SettingsError(unknown_field(cls, name, f"{cls.__name__}.{name}"))
             try:
                 return super().__call__(*values, **named)
             except TypeError as error:
@@ -43,6 +43,9 @@ class _ByName(msgspec.StructMeta):
 
 class Options(msgspec.Struct, frozen=True, metaclass=_ByName):
     """The base of structures that users fill in."""
+
+    removed: ClassVar[Mapping[str, str]] = {}
+    """Fields of earlier versions, and what took the place of each. Whoever gives one is refused."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(type(self)):
@@ -97,8 +100,10 @@ def near(name: str, known: Collection[str]) -> str | None:
     return alike[0] if alike else longer[0] if len(longer) == 1 else None
 
 
-def unknown_field(kind: type[msgspec.Struct], name: str) -> str:
-    """The text of an error about an unknown field."""
+def unknown_field(kind: type[Options], name: str, where: str) -> str:
+    """The text of an error about a name that no field has. ``where``: how the name was given."""
+    if name in kind.removed:
+        return f"{where} is no setting any more: {kind.removed[name]}; leave it out"
     known = kind.__struct_fields__
     meant = near(name, known)
     fields = ", ".join(known) if len(known) <= LISTED_MAX else "listed in docs/settings.md"

@@ -275,7 +275,7 @@ class App:
 
     async def _run(self, runs: Rejoining, *, until_level: bool) -> None:
         codes = {code: one.name for one in self.handlers.values() if one.is_async for code in codes_of(one.function)}
-        self._watch = watch = LoopWatch(self.settings.loop_lag_ms, codes)
+        self._watch = watch = LoopWatch(self.settings.limits.loop_lag_ms, codes)
         watching = asyncio.get_running_loop().create_task(watch.run())
         try:
             await runs.run(until_level=until_level)
@@ -435,7 +435,7 @@ class App:
     async def merge(self, topic: str, partition: int, within: KeyRange) -> None:
         """Merge the workers of a key range into a single worker. Returns after the commit.
 
-        The workers wait for each other for ``merge_hold_ms`` at most. Raises as ``split`` does.
+        The workers wait for each other for a second at most. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.merge((topic, partition), within))
 
@@ -482,7 +482,7 @@ class App:
         call in a handler blocks the test; real sockets work there, and no virtual time passes meanwhile.
         """
         self._check_handlers()
-        self._watch = watch = HandlerWatch(self.settings.loop_lag_ms)
+        self._watch = watch = HandlerWatch(self.settings.limits.loop_lag_ms)
         given = (self.name, self.handlers, self.settings, self._adopt, watch, seed, self.partitioners, partitions)
         return SimulatedApp(*given)
 

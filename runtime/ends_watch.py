@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from ..brokers.protocol import Broker, BrokerError, TopicPartition
 from ..brokers.waiting import rest, within_limit
@@ -10,6 +11,8 @@ from ..keyrange.hashing import SPACE_END
 from .holding import Holding
 from .settings import Settings
 from .watch.statistics import PartitionStatistics, ToLevel, UnownedPartition
+
+ENDS_INTERVAL_MS: Final = 10_000
 
 
 class EndsWatch:
@@ -33,7 +36,7 @@ class EndsWatch:
     async def run(self) -> None:
         """Ask for the ends of the source partitions in intervals, until cancelled."""
         while True:
-            await rest(self.settings.ends_interval_ms / 1000)
+            await rest(ENDS_INTERVAL_MS / 1000)
             try:
                 await self._ask()
             except BrokerError:

@@ -365,7 +365,7 @@ class Holding:
 
     def _make_run(self, place: Place, front: int) -> PartitionRun:
         standing, handler = self.standing, self.handlers[place[0]]
-        dispatch = PartitionDispatch(*place, front, self.settings.buffer_bytes_max, self._numbers)
+        dispatch = PartitionDispatch(*place, front, self.settings.limits.buffer_bytes_max, self._numbers)
         dispatch.incarnation, dispatch.app_id = standing.incarnation, standing.app_id
         run = PartitionRun(dispatch, handler, place_of(*place, standing.app_id))
         if handler.stores:
@@ -443,7 +443,7 @@ class Holding:
         if not run.dispatch.workers and run in self.runs:
             self.runs.remove(run)
             self.ends(run)
-            share_buffer(self.runs, self.settings.buffer_bytes_max)
+            share_buffer(self.runs, self.settings.limits.buffer_bytes_max)
 
     def leave(self) -> "list[asyncio.Future[None]]":
         """Give up all that is held, in the last transactions; what was asked for before is among it."""

@@ -79,9 +79,9 @@ class Requests:
     async def merge(self, place: Place, within: KeyRange) -> None:
         """Merge the workers of a range into a single worker; returns after the commit.
 
-        Workers that are ahead wait for the others, at most ``merge_hold_ms``. Raises ValueError when the workers do not
-        cover exactly the range, come from several grants, or did not reach a common edge in time; CancelledError when
-        the run ends before.
+        Workers that are ahead wait for the others, a second at most. Raises ValueError when the workers do not cover
+        exactly the range, come from several grants, or did not reach a common edge in time; CancelledError when the run
+        ends before.
         """
         await self._ask(MergeWish(self._run_of(place).dispatch, within))
 

@@ -17,6 +17,7 @@ from ..brokers.options import Options, check, from_text, is_sensitive, near, unk
 from ..brokers.security import Security
 from ..errors import SettingsError
 from ..offsets.signals import CAPACITY_MAX
+from .limits import MIB, Limits, limits_of
 
 logger = logging.getLogger("keylanes")
 
@@ -26,6 +27,7 @@ Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 ViewedAge = Annotated[int, Meta(ge=2_000, le=86_400_000)]  # a broker in good health tells the end of a log each second
 Session = Annotated[int, Meta(ge=1_000, le=86_400_000)]  # a broker in good health tells the end of a log sooner
 Waited = Annotated[int, Meta(ge=0, le=86_400_000)]
+Memory = Annotated[int, Meta(ge=32 * MIB)]  # a reader needs 1 MiB for a partition, which is one part of 32
 Capacity = Annotated[float, Meta(gt=0, le=CAPACITY_MAX)]
 
 
@@ -42,35 +44,51 @@ ENDPOINT_MAX: Final = 512
 COMPRESSIONS: Final = ("gzip", "snappy", "lz4", "zstd")
 
 
+REMOVED: Final = {
+    "buffer_bytes_max": "an eighth of memory_bytes_max is for records that are queued",
+    "done_bytes_max": "an eighth of memory_bytes_max is for outputs that wait for a commit",
+    "generation_bytes_max": "a sixteenth of memory_bytes_max, at most 32 MiB, goes into one transaction",
+    "fetch_bytes_max": "a 32nd of memory_bytes_max is what one reader prefetches",
+    "state_cache_bytes_max": "half of memory_bytes_max is for the blocks of RocksDB",
+    "state_ahead_bytes_max": "an eighth of memory_bytes_max is for values of each source topic's state",
+    "state_unwritten_bytes_max": "a 32nd of memory_bytes_max is for changes that are not in the local copies",
+    "output_bytes_max": "max.message.bytes of the output topic decides how large an output may be",
+    "balance_interval_ms": "the workers' cost is measured every second; split_hot_ranges turns splits on and off",
+    "commit_all_workers_max": "with at most 16 busy workers a commit takes all that is done",
+    "commit_lead_ms": "a commit takes what was done 20 ms ago; commit_interval_ms says how often",
+    "ends_interval_ms": "the ends of the sources are asked for every ten seconds",
+    "failure_log_interval_ms": "failures of one kind are logged every ten seconds",
+    "fetch_records_max": "a fetch has at most 2000 records; memory_bytes_max bounds what is queued",
+    "fetch_wait_ms": "a fetch waits at most 200 ms for new records, and returns with the first one",
+    "full_wait_ms": "a reader waits a second for a full worker when most loaded ones are full",
+    "generation_records_max": "a transaction has at most 50000 records with outputs",
+    "loop_lag_ms": "an event loop that is blocked for a second is logged",
+    "merge_hold_ms": "two neighbours are held for at most a second for a merge",
+    "report_interval_ms": "a line about the work is logged every minute",
+    "restore_partitions_max": "four changelog partitions are read at once",
+    "snapshot_every_commits": "the offset log gets a snapshot every 1000 commits",
+    "state_write_interval_ms": "committed changes go to the local copies every second",
+    "workers_factor_max": "splits make at most four times the workers that parallelising_factor declares",
+}
+"""Settings of earlier versions, and what took the place of each."""
+
+
 class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every limit and choice of an application. docs/settings.md says what each field bounds, and its default."""
 
-    # The commit cycle
+    removed = REMOVED
+
+    # The work
     commit_interval_ms: Milliseconds = 100  # between the starts of two commits
-    commit_lead_ms: NotNegative = 20  # a commit takes records up to the front as it was this long ago
-    commit_all_workers_max: NotNegative = 16  # with at most so many busy workers a commit takes all that is done
-    generation_bytes_max: Positive = 32 * 1024 * 1024  # of one transaction: its outputs and their source records, about
-    generation_records_max: Positive = 50_000  # records with outputs in one transaction
-    done_bytes_max: Positive = 64 * 1024 * 1024  # uncommitted outputs; beyond that workers pause; a quota makes it less
-    # Reading
-    buffer_bytes_max: Positive = 64 * 1024 * 1024  # records queued for workers, all partitions together
-    fetch_records_max: Positive = 2_000  # records of one fetch
-    fetch_bytes_max: Positive = 16 * 1024 * 1024  # bytes that one reader prefetches, at least 1 MiB of each partition
-    fetch_wait_ms: Milliseconds = 200  # the longest wait for new records
-    full_wait_ms: Milliseconds = 1_000  # how long a reader waits for a full worker when most loaded ones are full
-    # Handlers and their outputs
     handler_timeout_ms: Milliseconds = 60_000  # one attempt; an async one is cancelled then, a sync one reported
     threads: Annotated[int, Meta(ge=1, le=1_024)] = 16  # for sync handlers; any free one takes the next record
-    # Workers that are split and merged
-    merge_hold_ms: Milliseconds = 1_000  # how long two neighbours are held to reach one edge for a merge
     split_hot_ranges: bool = True  # split hot ranges while running, merge them when they are cold
-    balance_interval_ms: Milliseconds = 1_000  # between two measurements of the workers' cost
-    workers_factor_max: Positive = 4  # splits make at most so many times the declared workers
+    stall_ms: Milliseconds = 30_000  # records wait and nothing has moved for so long: logged
+    memory_bytes_max: Memory = 512 * MIB  # for records, outputs and state, divided as below; handlers come on top
     # Requests to the broker, starting and stopping
     transaction_timeout_ms: Milliseconds = 5_000  # then the broker aborts a dead app's transaction; readers wait
     request_timeout_ms: Milliseconds = 2_500  # one attempt at a request; then a broker that says nothing is passed over
     default_api_timeout_ms: Milliseconds = 30_000  # one call to the brokers, with all its attempts
-    ends_interval_ms: Milliseconds = 10_000  # how often the ends of the sources are asked for, which the lag counts to
     broker_retry_ms: Milliseconds = 120_000  # a commit is retried for so long, then the app stops
     start_timeout_ms: Milliseconds = 120_000  # from connecting to the first record
     drain_timeout_ms: Milliseconds = 8_000  # a stop lets handlers end; no record begins in its last fifth
@@ -85,29 +103,17 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     return_ms: Waited = 60_000  # ranges with state wait so long for a process with a name that is away
     standbys: Annotated[int, Meta(ge=0, le=8)] = 0  # so many others keep a copy of each range's state at hand
     copies_max: Positive = 2  # partitions of whose state a member makes copies at once
-    copy_bytes_per_s: Positive = 16 * 1024 * 1024  # a member copies no faster, beside its work
+    copy_bytes_per_s: Positive = 16 * MIB  # a member copies no faster, beside its work
     moves_per_minute: Positive = 10  # of ranges with much state, to level the members
     exit_on_expulsion: bool = False  # end (exit code 3) when it is expelled; False: join the group again
-    # What is logged of a run
-    report_interval_ms: Milliseconds = 60_000  # between two lines about the work; none while it is idle and level
-    failure_log_interval_ms: Milliseconds = 10_000  # between two warnings of a handler's failures of one kind
-    stall_ms: Milliseconds = 30_000  # records wait and nothing has moved for so long: logged
-    loop_lag_ms: Milliseconds = 1_000  # the event loop was blocked for so long: logged
     # Records that are sent outside of handlers
-    send_bytes_max: Positive = 32 * 1024 * 1024  # records that wait for their answer; beyond this a call waits
+    send_bytes_max: Positive = 32 * MIB  # records that wait for their answer; beyond this a call waits
     # The application's own logs and topics
-    snapshot_every_commits: Positive = 1_000  # commits between two snapshots of the offset log
     history_ms: NotNegative = 7 * 86_400_000  # history that the app keeps in its offset log for the audit
     create_topics: bool = True  # create our logs and declared outputs where they are missing
     compression_type: str | None = "lz4"  # of written records: gzip, snappy, lz4, zstd or none
-    output_bytes_max: Positive | None = None  # a larger output fails its record; None: what the topic allows
     # State
     state_folder: str | None = None  # local copies of state, a subfolder for each process; needed with state on Kafka
-    state_cache_bytes_max: Positive = 256 * 1024 * 1024  # RocksDB blocks of state in memory, for the whole process
-    state_ahead_bytes_max: Positive = 64 * 1024 * 1024  # values read ahead or written lately, for each topic
-    state_write_interval_ms: NotNegative = 1_000  # how often committed changes go to the local copies
-    state_unwritten_bytes_max: Positive = 16 * 1024 * 1024  # or when so much waits, for the whole process
-    restore_partitions_max: Annotated[int, Meta(ge=1, le=256)] = 4  # changelog partitions that are read at once
     endpoint: str = ""  # where others can ask this process for state; it is told to them, and nothing listens there
     query_view_ms_max: ViewedAge = 10_000  # who has not read the control log for longer answers no question
     # How the broker is reached
@@ -116,11 +122,6 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_times()
-        if self.commit_lead_ms >= self.commit_interval_ms:
-            raise SettingsError(
-                f"commit_lead_ms must be below commit_interval_ms={self.commit_interval_ms}; seen {self.commit_lead_ms}"
-                ": lower the one or raise the other"
-            )
         if self.compression_type not in (None, *COMPRESSIONS):
             meant = near(self.compression_type.lower(), COMPRESSIONS)
             raise SettingsError(
@@ -194,6 +195,11 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
     @property
+    def limits(self) -> Limits:
+        """Constants, and the shares of the memory; users do not set them."""
+        return limits_of(self.memory_bytes_max)
+
+    @property
     def call_limit_ms(self) -> int:
         """So long a call to the brokers is waited for: longer than it may take, so that it says itself what went wrong
         and has forgotten who did not answer.
@@ -222,7 +228,8 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, prefix: str = "KEYLANES_") -> "Settings":
-        """Settings from the environment; raises SettingsError for a variable that names one and holds a wrong value.
+        """Settings from the environment. Raises SettingsError for a variable that names a setting and holds a wrong
+        value, and for one that names a setting of an earlier version.
 
         Fields of ``security`` stand beside the others: ``KEYLANES_SECURITY_PROTOCOL``, ``KEYLANES_SSL_CAFILE``, …
         Truth is true, yes, on, 1 or false, no, off, 0. Variables that name no setting are ignored, with one warning:
@@ -233,7 +240,8 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
         by_field = {name[len(prefix) :].lower(): text for name, text in given.items()}
         where = f"the environment variable {prefix}{{}}"
         security = {name: text for name, text in by_field.items() if name in Security.__struct_fields__}
-        own = {name: text for name, text in by_field.items() if name in cls.__struct_fields__ and name != "security"}
+        known = {*cls.__struct_fields__, *cls.removed} - {"security"}
+        own = {name: text for name, text in by_field.items() if name in known}
         _warn_of_others(by_field.keys() - security.keys() - own.keys(), prefix)
         values = _read(cls, own, where, str.upper)
         if security:
@@ -249,7 +257,7 @@ def _read(
     read = {}
     for name, value in values.items():
         if name not in fields:
-            raise SettingsError(unknown_field(kind, name))
+            raise SettingsError(unknown_field(kind, name, where.format(named(name))))
         read[name] = from_text(fields[name], value) if isinstance(value, str) else value
         if not is_sensitive(fields[name]):  # which Security makes a Secret of
             check(fields[name], read[name], where.format(named(name)))

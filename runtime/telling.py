@@ -29,7 +29,7 @@ class Telling:
         self._began_s = 0.0
         self._work: Work | None = None
         """None: the run does not work yet."""
-        self._interval = story.Interval(settings.report_interval_ms, 0.0)
+        self._interval = story.Interval(0.0)
         self._was_level = False
         self.cut_off = 0
         self._look_at_s = 0.0
@@ -42,7 +42,7 @@ class Telling:
 
     def works(self, work: Work, now_s: float) -> None:
         """Note the work, when the process has joined."""
-        self._work, self._interval = work, story.Interval(self.settings.report_interval_ms, now_s)
+        self._work, self._interval = work, story.Interval(now_s)
 
     def holds(self, runs: Sequence[PartitionRun]) -> None:
         """Log new partitions, when their ranges were cut into workers, before the first record."""

@@ -78,6 +78,7 @@ INSIDE = {
     "State.begin": "hands a store that is used again to the next record",
     "State.begin_at": "hands a store that is used again to the next record",
     "Retry.wait_ms": "tells whoever waits how long",
+    "Settings.limits": "holds constants and shares, which users do not set",
 }
 """Methods of what users are given that are not for them, each with its reason."""
 GIVEN = ("Context", "MapState", "SimulatedApp", "State", "StoreView")

@@ -14,6 +14,7 @@ import msgspec
 
 from keylanes import Security, Settings
 from keylanes.brokers.options import words_of
+from keylanes.runtime.limits import MIB, Limits
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 COMMAND = ".venv/bin/python -P tests/settings_page.py"
@@ -28,7 +29,9 @@ app = App("shop", broker="kafka://localhost:9092", settings=Settings(threads=32,
 `Settings.from_env()` reads the environment instead: `threads` is `KEYLANES_THREADS`, and so on. Nothing reads these
 variables unless you call it. Truth is written true, yes, on, 1 or false, no, off, 0, in any case of letters; `none`, or
 nothing, stands for None where None is allowed. A wrong value is refused with `SettingsError`; a variable that names no
-setting is ignored, with one warning. `Settings.of(threads="32")` takes plain values and text, for files of your own.
+setting is ignored, with one warning. A setting of an earlier version is refused, with what took its place
+([CHANGELOG.md](../CHANGELOG.md) has all). `Settings.of(threads="32")` takes plain values and text, for files of your
+own.
 
 One variable counts without `from_env()`: `KEYLANES_BROKER` is the address of the broker for `App("shop")` without
 `broker=`.
@@ -38,13 +41,21 @@ Some settings bound each other; a start says what to change:
 - `heartbeat_interval_ms` is at most a third of `session_timeout_ms`;
 - `transaction_timeout_ms` is at most `session_timeout_ms`, and `request_timeout_ms` at most half of
   `transaction_timeout_ms`;
-- `request_timeout_ms` is at most `default_api_timeout_ms`, and that at most `broker_retry_ms` and `start_timeout_ms`;
-- `commit_lead_ms` is below `commit_interval_ms`.
+- `request_timeout_ms` is at most `default_api_timeout_ms`, and that at most `broker_retry_ms` and `start_timeout_ms`.
 
 Units are in the names: `_ms` is milliseconds, `_bytes` bytes, `_s` seconds. What a handler has for itself is given to
 `@app.handler`: see its docstring.
 
 <!-- The tables are generated from the fields and the comments behind them: {COMMAND} -->
+"""
+MEMORY_HEAD = """## Memory
+
+`memory_bytes_max` is divided into these shares. Those for state are used where a handler keeps state, one of them for
+each source topic. Beside them `send_bytes_max` holds for what is sent outside of handlers. The interpreter, RocksDB's
+write buffers (72 MiB) and what handlers hold come on top.
+
+| share | by default | what it is |
+|---|---|---|
 """
 SECURITY_HEAD = """## TLS and SASL
 
@@ -101,6 +112,12 @@ def page() -> str:
             groups.setdefault(field.group, []).append(field)
     for group, fields in groups.items():
         parts += [f"## {group}\n", table(Settings, fields)]
+    shares, memory_bytes = Settings().limits, Settings().memory_bytes_max
+    rows = [(getattr(shares, field.name), field) for field in described(Limits) if field.group.startswith("Shares")]
+    rows.sort(key=lambda row: -row[0])
+    parts.append(
+        MEMORY_HEAD + "".join(f"| 1/{memory_bytes // n} | {n // MIB} MiB | {field.words} |\n" for n, field in rows)
+    )
     parts += [SECURITY_HEAD, table(Security, list(described(Security)))]
     return "\n".join(parts)
 

@@ -27,6 +27,7 @@ from keylanes.brokers.simulated.broker import SimulatedBroker
 
 from .stage import mistaken
 from .stage.appending import append
+from .stage.limited import settings_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "mistakes.md").read_text(encoding="utf-8")
@@ -144,7 +145,7 @@ def warned(function: Callable[..., Any]) -> Callable[[Stage], str]:
     """The handler gets records under ``app.test()``; what is logged of it."""
 
     async def run() -> None:
-        made = app(settings=Settings(loop_lag_ms=100))
+        made = app(settings=settings_of(loop_lag_ms=100))
         made.handler("orders")(function)
         async with made.test() as broker:
             for _ in range(2):
@@ -250,7 +251,7 @@ def without_folder(stage: Stage) -> None:
 
 def blocked(stage: Stage) -> str:
     """An async handler keeps the loop; what is logged of it."""
-    made = app(broker=filled(stage), settings=Settings(loop_lag_ms=100))
+    made = app(broker=filled(stage), settings=settings_of(loop_lag_ms=100))
     said: list[str] = []
 
     @made.handler("orders")
@@ -303,6 +304,10 @@ MISTAKES: dict[str, Mistake] = {
     "Settings(commit_interval=100)": Mistake(
         made(lambda: WRONG_SETTINGS(commit_interval=100)),
         Parts("has no field", "'commit_interval'", "listed in docs/settings.md", "did you mean commit_interval_ms?"),
+    ),
+    "Settings(buffer_bytes_max=1)": Mistake(
+        made(lambda: WRONG_SETTINGS(buffer_bytes_max=1)),
+        Parts("is no setting any more", "Settings.buffer_bytes_max", "memory_bytes_max", "leave it out"),
     ),
     "Settings(threads=0)": Mistake(
         made(lambda: Settings(threads=0)), Parts("Settings.threads", "seen 0", "from 1 to 1024", "leave it out")

@@ -117,7 +117,7 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
         figures["per_second"] = figures["records"] / seconds
         figures |= _restart(order, counters, ground, arm, size)
         if arm == "keylanes":
-            bound_s = (COMMIT_MS + Settings().commit_lead_ms) / 1_000 + transaction_s
+            bound_s = (COMMIT_MS + Settings().limits.commit_lead_ms) / 1_000 + transaction_s
             figures |= {"transaction_s_max": transaction_s, "bound": figures["per_second"] * bound_s}
         if order["output"]:
             seen = read_output(order, workload.distribution, ground)

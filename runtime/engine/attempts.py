@@ -68,7 +68,7 @@ class Attempts:
         self._has_partitioners = bool(destinations.partitioners)
         self.variables = copy_context()
         self.turns = Turns()
-        self.failures = Failures(settings.failure_log_interval_ms)
+        self.failures = Failures(settings.limits.failure_log_interval_ms)
         self._is_closing = False
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.

@@ -34,6 +34,8 @@ from .reshaping import Reshaping
 
 logger = logging.getLogger("keylanes")
 
+WORKERS_FACTOR_MAX = 4
+"""Splits make at most so many times the declared workers."""
 SAY_LOOKS = 3
 """A hot key is logged when hot in so many looks in a row: while splits go on, many keys are hot for a moment."""
 
@@ -117,7 +119,7 @@ class Balance:
         cut = run.cut
         cells = {bisect_right(cut, worker.first) for worker in workers}
         points = sum(worker.end - worker.first for worker in workers)
-        most = run.handler.parallelising_factor * self.settings.workers_factor_max
+        most = run.handler.parallelising_factor * WORKERS_FACTOR_MAX
         return max(len(cells), most * points // SPACE_END)
 
     def _carry_out(self, run: PartitionRun, workers: Sequence[Worker], decisions: Sequence[Decision]) -> None:

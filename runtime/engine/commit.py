@@ -58,7 +58,8 @@ class CommitCycle:
         after a commit that took longer than an interval, or that could not take all done records.
         """
         loop = asyncio.get_running_loop()
-        interval, lead = self.settings.commit_interval_ms / 1000, self.settings.commit_lead_ms / 1000
+        interval_ms = self.settings.commit_interval_ms
+        interval, lead = interval_ms / 1000, min(self.settings.limits.commit_lead_ms, interval_ms - 1) / 1000
         self._began_s = loop.time()
         while True:
             lines = None
@@ -96,7 +97,7 @@ class CommitCycle:
         """The fronts, as the lines at which the next generation is cut. None while few workers lag behind: a commit of
         all done records stays small then, and no record has to wait for a line.
         """
-        more = self.settings.commit_all_workers_max
+        more = self.settings.limits.commit_all_workers_max
         for run in self.runs:
             more -= run.dispatch.count_behind(more + 1)
             if more < 0:
@@ -120,16 +121,16 @@ class CommitCycle:
         now = asyncio.get_running_loop().time()
         self.transactions.bound_done(now)
         bytes_max = self.transactions.bytes_max(now)
-        most = self.settings.generation_bytes_max // STRETCHES_MIN
+        most = self.settings.limits.generation_bytes_max // STRETCHES_MIN
         self.slots.stretch_bytes_max = min(most, max(BYTES_LEAST, bytes_max))
-        generation = take(below, records_max=self.settings.generation_records_max, bytes_max=bytes_max)
+        generation = take(below, records_max=self.settings.limits.generation_records_max, bytes_max=bytes_max)
         self._is_more_done = generation.is_full and not self.transactions.is_throttled
         generation.opening += opening
         generation.add([], heirs)
         self.reshape.change(generation, now)
         self.reshape.begin_holds(now)
         if generation.structure:
-            share_buffer(self.runs, self.settings.buffer_bytes_max)
+            share_buffer(self.runs, self.settings.limits.buffer_bytes_max)
         if generation or self.transactions.snapshots.is_due:
             await self.send(generation)
         self.reshape.settle()

@@ -43,7 +43,7 @@ class Destinations:
     def learn(self, description: TopicDescription) -> None:
         """Add a topic to ``known`` by the broker's description."""
         partition_of = self.partitioners.get(description.name)
-        self.known[description.name] = destination_of(description, self.settings.output_bytes_max, partition_of)
+        self.known[description.name] = destination_of(description, partition_of)
 
     async def look_up(self, topic: Any) -> None:
         """Look a topic up and add the topic to ``known``; raises OutputRefused. The next record that names a missing

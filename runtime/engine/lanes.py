@@ -89,7 +89,7 @@ class Lanes(StraightRunner, ABC):
         """Workers take no next record; see ``stop``."""
         self.on_full: Callable[[], None] = _nothing
         """Called when there is no room for what records produce: a commit makes some."""
-        self.done_bytes_max = min(settings.done_bytes_max, BYTES_OPEN)
+        self.done_bytes_max = min(settings.limits.done_bytes_max, BYTES_OPEN)
         """So many bytes of what is done may wait for a commit, see ``Transactions.bound_done``."""
         self._in_lanes = 0
         """Records."""

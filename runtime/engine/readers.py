@@ -36,6 +36,8 @@ from .slots import Slots
 
 logger = logging.getLogger("keylanes")
 
+FETCH_WAIT_MS = 200
+"""The longest wait of a fetch for new records."""
 STARTED_MS = 20
 """How long at most a reader waits for ready workers to begin, when the loop has had no time for them."""
 
@@ -148,7 +150,7 @@ class MainReader:
             return
         await self._until_started()
         await self._until_worked_off()
-        wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
+        wait_ms = BLOCKED_CHECK_MS if self._standing else FETCH_WAIT_MS
         batches = await self._fetch(reader, free, wait_ms)
         for batch in batches:
             if self.is_stopped:
@@ -184,7 +186,7 @@ class MainReader:
         """Fetch records of the partitions ``free``; nothing when the set of partitions has changed."""
         if self._has_changed:
             return []
-        fetch = reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
+        fetch = reader.fetch(free, records_max=self.settings.limits.fetch_records_max, wait_ms=wait_ms)
         fetching = self._fetching = asyncio.ensure_future(fetch)
         try:
             await asyncio.wait({fetching})
@@ -209,7 +211,7 @@ class MainReader:
         behind a stuck record, count as waiting, too.
         """
         slots, loop = self.slots, asyncio.get_running_loop()
-        most = self.settings.fetch_records_max + sum(len(run.dispatch.workers) for run in self.runs.values())
+        most = self.settings.limits.fetch_records_max + sum(len(run.dispatch.workers) for run in self.runs.values())
         until, done, idle = loop.time() + WORKED_OFF_MS / 1000, -1, 0
         while self._records_read - slots.records_done > most and idle < IDLE_TURNS and not self.is_stopped:
             if loop.time() >= until:
@@ -228,7 +230,8 @@ class MainReader:
     async def _stand(self, run: PartitionRun, batch: Batch, blocked: Blocked | None) -> None:
         dispatch = run.dispatch
         while blocked is not None and not self.is_stopped:
-            has_room = await wait_for_room(run, run.room, blocked, dispatch.fed_by_front, self.settings.full_wait_ms)
+            full_wait_ms = self.settings.limits.full_wait_ms
+            has_room = await wait_for_room(run, run.room, blocked, dispatch.fed_by_front, full_wait_ms)
             if self.is_stopped:
                 return
             if not has_room:
@@ -330,7 +333,7 @@ class CatchUp:
         try:
             while dispatch.pass_position is not None and not self.is_stopped:
                 batches = await reader.fetch(
-                    [source], records_max=self.settings.fetch_records_max, wait_ms=BLOCKED_CHECK_MS
+                    [source], records_max=self.settings.limits.fetch_records_max, wait_ms=BLOCKED_CHECK_MS
                 )
                 patience.answered()
                 for batch in batches or [Batch(source, (), reader.position(source))]:
@@ -360,7 +363,7 @@ class CatchUp:
                 return
             index = blocked.index
             has_room = await wait_for_room(
-                run, run.catch_up_room, blocked, dispatch.followers, self.settings.full_wait_ms, is_over
+                run, run.catch_up_room, blocked, dispatch.followers, self.settings.limits.full_wait_ms, is_over
             )
             if not has_room and is_over():
                 dispatch.end_pass()

@@ -32,7 +32,7 @@ class Reshaping:
 
     def __init__(self, runs: Sequence[PartitionRun], slots: Slots, settings: Settings) -> None:
         self.runs, self.slots, self.settings = runs, slots, settings
-        self.wishes = Wishes(settings.merge_hold_ms)
+        self.wishes = Wishes(settings.limits.merge_hold_ms)
         self.on_released: Callable[[], None] = _nobody
         self._waiting: dict[Wish, asyncio.Future[None]] = {}
         self._asked_s: dict[Wish, float] = {}
@@ -68,7 +68,7 @@ class Reshaping:
     ) -> None:
         """Add workers for ranges of a grant at once; see ``Wishes.take_up``. The ranges' state has to be complete."""
         self.wishes.take_up(dispatch, epoch, part, within, wanted)
-        share_buffer(self.runs, self.settings.buffer_bytes_max)
+        share_buffer(self.runs, self.settings.limits.buffer_bytes_max)
 
     # --- releases ----------------------------------------------------------------------------------------------------
 

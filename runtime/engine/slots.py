@@ -324,7 +324,7 @@ class Slots(Lanes):
             self.turns.end_stretch(going.run)
 
     def _end_stretch(self, going: StraightBatch) -> None:
-        going.run.dispatch.bound_stretch(self.stretch_bytes_max, self.settings.generation_records_max // 4)
+        going.run.dispatch.bound_stretch(self.stretch_bytes_max, self.settings.limits.generation_records_max // 4)
         if going.ready:
             ready, going.ready = going.ready, []
             self.activate(going.run, ready)

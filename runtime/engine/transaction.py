@@ -131,15 +131,15 @@ class Transactions:
                 raise given_up(what, failure) from failure
 
     def bytes_max(self, now_s: float) -> int:
-        """The limit of a generation's bytes now, by the setting and by a quota of the cluster."""
-        return min(self.settings.generation_bytes_max, int(self._allowance.bytes_max(now_s) / self._weight))
+        """The limit of a generation's bytes now, by the share of the memory and by a quota of the cluster."""
+        return min(self.settings.limits.generation_bytes_max, int(self._allowance.bytes_max(now_s) / self._weight))
 
     def bound_done(self, now_s: float) -> None:
         """Bound the bytes that wait for a commit: a stop can still commit them under a present or possible quota."""
         stop_s = (self.settings.drain_timeout_ms + self.settings.close_timeout_ms) / 1000 * STOP_SHARE
         least = 0 if self.is_throttled else BYTES_OPEN
         most = max(least, int(self._allowance.least_rate(now_s) * stop_s / self._weight))
-        self.slots.done_bytes_max = max(1, min(self.settings.done_bytes_max, most))
+        self.slots.done_bytes_max = max(1, min(self.settings.limits.done_bytes_max, most))
 
     @property
     def is_throttled(self) -> bool:

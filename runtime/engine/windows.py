@@ -85,7 +85,7 @@ class Windows:
         """Close the windows in intervals until stopped or cancelled, with a turn of the loop between partitions."""
         loop = asyncio.get_running_loop()
         closed_s = dict.fromkeys(self.runs, loop.time())
-        interval_s = self.settings.balance_interval_ms / 1000
+        interval_s = self.settings.limits.balance_interval_ms / 1000
         while True:
             await rest(interval_s)
             if self._is_stopped:

@@ -72,15 +72,12 @@ class UnknownDestination(Exception):
         self.topic = topic
 
 
-def destination_of(
-    description: TopicDescription, output_bytes_max: int | None, partition_of: PartitionOfKey | None = None
-) -> Destination:
-    """The destination for a broker's description of a topic. ``output_bytes_max``: the setting. ``partition_of``: the
-    partition of a key, where the user declared a partitioner for the topic; else None.
+def destination_of(description: TopicDescription, partition_of: PartitionOfKey | None = None) -> Destination:
+    """The destination for a broker's description of a topic. ``partition_of``: the partition of a key, where the user
+    declared a partitioner for the topic; else None.
     """
     config = description.config
-    allowed = int(config.get("max.message.bytes", 1_048_588))
-    limit = allowed if output_bytes_max is None else min(allowed, output_bytes_max)
+    limit = int(config.get("max.message.bytes", 1_048_588))
     policy, retention_ms = config.get("cleanup.policy", ""), int(config.get("retention.ms", -1))
     by_record = "delete" in policy and config.get("message.timestamp.type") != "LogAppendTime"
     found = Destination(

@@ -41,7 +41,7 @@ class Snapshots:
     def is_due(self) -> bool:
         """Whether a snapshot is due, and this process is the coordinator."""
         commits = self._own + self.standing.logs.commits_read - self._read
-        return commits >= self.settings.snapshot_every_commits and self._is_coordinator()
+        return commits >= self.settings.limits.snapshot_every_commits and self._is_coordinator()
 
     async def take_when_due(self, transaction: int) -> list[OffsetEvent]:
         """The events of a due snapshot of all log partitions, to be written with ``transaction``; [] before."""

@@ -84,7 +84,7 @@ class Keeper:
         self._seen: dict[Place, set[int]] = {}
         """Fenced writers whose beacons were found in order."""
         self._written_s = self._marked_s = 0.0
-        self._lanes = asyncio.Semaphore(settings.restore_partitions_max)
+        self._lanes = asyncio.Semaphore(settings.limits.restore_partitions_max)
         self._asked_ms = self._in_office_ms = wall_ms()
         self._threads = StateThreads()
         self._restores = 0
@@ -133,8 +133,8 @@ class Keeper:
         storages: dict[Place, Storage] = {}
         for topic in self.handlers:
             changelog = topics[changelog_topic(self.app, topic)]
-            limit = destination_of(changelog, None).bytes_max - RECORD_FRAME_BYTES
-            ahead = max(1, self.settings.state_ahead_bytes_max // changelog.partitions)
+            limit = destination_of(changelog).bytes_max - RECORD_FRAME_BYTES
+            ahead = max(1, self.settings.limits.state_ahead_bytes_max // changelog.partitions)
             for partition in range(changelog.partitions):
                 state = partial(PartitionState, f"{topic}[{partition}]", entry_bytes_max=limit, ahead_bytes_max=ahead)
                 source = TopicPartition(changelog.name, partition)
@@ -373,8 +373,8 @@ class Keeper:
         """Have in the copies what was committed, when the last time was long enough ago or it has become much."""
         waited_ms = (asyncio.get_running_loop().time() - self._written_s) * 1000
         unwritten_bytes = sum(storage.unwritten_bytes or 0 for storage in self._behind.values())
-        is_much = unwritten_bytes >= self.settings.state_unwritten_bytes_max
-        if self._behind and (is_much or waited_ms >= self.settings.state_write_interval_ms):
+        is_much = unwritten_bytes >= self.settings.limits.state_unwritten_bytes_max
+        if self._behind and (is_much or waited_ms >= self.settings.limits.state_write_interval_ms):
             await self._write()
 
     async def _write(self) -> None:
@@ -481,4 +481,4 @@ def open_state_folder(app: str, settings: Settings, birth: str) -> StateFolder |
     folder = settings.state_folder
     if folder is None:
         return None
-    return StateFolder(app, folder, settings.group_instance_id, settings.state_cache_bytes_max, birth)
+    return StateFolder(app, folder, settings.group_instance_id, settings.limits.state_cache_bytes_max, birth)

@@ -41,6 +41,7 @@ from ...state.learning import (
 from ...state.restore import Writers
 from ..settings import Settings
 from ..watch.statistics import Copying
+from ..watch.story import REPORT_INTERVAL_MS
 from .changelogs import errors_of
 from .copying import ClockReading, CopyPass, CopyWrites, Reading
 from .follower import OwnCopy, StateThreads, Storage
@@ -320,7 +321,7 @@ class Learner:
     def _begin_readings(self, readings: dict[asyncio.Task[None], Reading]) -> None:
         going_on = [one for reading in readings.values() for one in reading.passes]
         self._behind = [one for one in self._behind if one in going_on or ranges_of(one.points)]
-        free = self.settings.restore_partitions_max - sum(one in self._behind for one in going_on)
+        free = self.settings.limits.restore_partitions_max - sum(one in self._behind for one in going_on)
         next_ones = sorted((one for one in self._behind if one not in going_on), key=lambda one: -one.position)
         new = [Reading(self, "copying state", (one,)) for one in next_ones[: max(0, free)]]
         if self._following.passes and self._following not in readings.values():
@@ -356,7 +357,7 @@ class Learner:
         while True:
             if copies := self.copies():
                 self.tell(copies)
-                if (loop.time() - said_s) * 1000 >= self.settings.report_interval_ms:
+                if (loop.time() - said_s) * 1000 >= REPORT_INTERVAL_MS:
                     said_s = loop.time()
                     self._say_progress(copies)
             self._news.clear()

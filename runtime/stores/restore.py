@@ -80,16 +80,16 @@ class Restore:
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
         lanes: asyncio.Semaphore | None = None,
     ) -> None:
-        self._lanes = asyncio.Semaphore(settings.restore_partitions_max) if lanes is None else lanes
+        self._lanes = asyncio.Semaphore(settings.limits.restore_partitions_max) if lanes is None else lanes
         self.broker, self.settings, self.on_progress, self.now_ms = broker, settings, on_progress, now_ms
-        self._threads = CopyThreads(settings.restore_partitions_max, "keylanes-restore", settings)
+        self._threads = CopyThreads(settings.limits.restore_partitions_max, "keylanes-restore", settings)
         self._opened: dict[TopicPartition, Fetches] = {}
 
     async def open(self, changelog: TopicPartition, copy: LocalCopy, held: Sequence[KeyRange]) -> None:
         """Have the reader of a copy made that will be restored, unless it is read from the start. It may still be
         followed. Whoever calls this calls ``close``. Raises StateError, StoreError.
         """
-        if len(self._opened) < self.settings.restore_partitions_max:
+        if len(self._opened) < self.settings.limits.restore_partitions_max:
             with errors_of(changelog):
                 markers = await self._threads.run(copy.markers)
             if position := least_position(points_of(held), markers):
@@ -117,7 +117,7 @@ class Restore:
     async def _run(self, sources: Sequence[CopyToRestore]) -> None:
         passes = [self._pass(source, plan) for source, plan in await self._plan(sources)]
         passes.sort(key=lambda one: (one.plan.offsets > NEAR_OFFSETS, not one.is_opened, one.plan.offsets))
-        at_once = min(len(passes), self.settings.restore_partitions_max)
+        at_once = min(len(passes), self.settings.limits.restore_partitions_max)
         progress = _RestoreLog([one.plan for one in passes])
         lanes: list[asyncio.Future[None]] = []
         try:
@@ -142,7 +142,8 @@ class Restore:
 
     def _pass(self, source: CopyToRestore, plan: Plan) -> "_RestorePass":
         """What was opened beyond the plan's position, as its copy is thrown away, may have an error at hand."""
-        limit, opened = TAIL_BYTES_MAX // self.settings.restore_partitions_max, self._opened.get(source.changelog)
+        limit = TAIL_BYTES_MAX // self.settings.limits.restore_partitions_max
+        opened = self._opened.get(source.changelog)
         if opened is None or opened.positions[source.changelog] > plan.position:
             return _RestorePass(source, plan, self._fetches(source.changelog, plan.position), limit, is_opened=False)
         return _RestorePass(source, plan, self._opened.pop(source.changelog), limit, is_opened=True)

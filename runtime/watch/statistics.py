@@ -146,8 +146,8 @@ class Statistics(msgspec.Struct, frozen=True):
     lag: int = 0
     unowned: tuple[UnownedPartition, ...] = ()
     ends_age_s: float | None = None
-    """The age of the ends that ``lag`` counts to; None: no ends are known yet. The process asks the broker each
-    ``ends_interval_ms``; without an answer the age grows, and ``lag`` counts to the known ends.
+    """The age of the ends that ``lag`` counts to; None: no ends are known yet. The process asks the broker every ten
+    seconds; without an answer the age grows, and ``lag`` counts to the known ends.
     """
     failures: int = 0
     retries: int = 0

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+REPORT_INTERVAL_MS: Final = 60_000
+"""Between two lines about the work."""
 PARTITIONS_SHOWN_MAX: Final = 16
 """How many partitions of a topic are shown with their offsets; the others are shown as the least and the greatest."""
 
@@ -30,12 +32,12 @@ class Figures(NamedTuple):
 class Interval:
     """When a line about the work is due, and its text: no line while nothing is done and nothing is left to do."""
 
-    def __init__(self, interval_ms: int, now_s: float) -> None:
-        self._interval_s, self._looked_s, self._before = interval_ms / 1000, now_s, Figures()
+    def __init__(self, now_s: float) -> None:
+        self._looked_s, self._before = now_s, Figures()
 
     def is_due(self, now_s: float) -> bool:
         """Whether the interval is over."""
-        return now_s - self._looked_s >= self._interval_s
+        return now_s - self._looked_s >= REPORT_INTERVAL_MS / 1000
 
     def look(self, now_s: float, figures: Figures) -> str | None:
         """The line about the time since the last look; None: no line is needed."""

@@ -34,7 +34,7 @@ def test_unrest_that_fails_ends_the_run(tmp_path: Path) -> None:
     app = Disturbed(
         "demo",
         broker=ground.address,
-        settings=Settings.of(commit_interval_ms=20, commit_lead_ms=5, drain_timeout_ms=100, handler_timeout_ms=10_000),
+        settings=Settings(commit_interval_ms=20, drain_timeout_ms=100, handler_timeout_ms=10_000),
     )
     handled: list[bytes] = []
 

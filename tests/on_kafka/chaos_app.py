@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from keylanes import App, Context, DeadLetter, Settings, State
+from keylanes import App, Context, DeadLetter, State
 from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.keyrange.ranges import KeyRange, even_bounds
@@ -184,16 +184,18 @@ def main() -> None:
     end_with_parent()
     if TYPE_CHECKING:
         from ..stage.dying import arrange
+        from ..stage.limited import settings_of
     else:
         sys.path.append(str(Path(__file__).parent.parent / "stage"))
         from dying import arrange  # this is run as a script
+        from limited import settings_of
 
     told = msgspec.json.decode(sys.argv[1], type=Told)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     notes = os.open(told.notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     plant(told)
     reached = arrange(told.point, told.count) if told.point else lambda step: None
-    app = App(told.name, broker=told.address, settings=Settings.of(**told.settings))
+    app = App(told.name, broker=told.address, settings=settings_of(**told.settings))
     declare(app, told)
     unrest = None if told.unrest is None else Unrest(app, told.source, told.unrest)
 

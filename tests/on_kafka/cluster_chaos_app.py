@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keylanes import App, Context, DeadLetter, Settings, State
+from keylanes import App, Context, DeadLetter, State
 
 FACTOR = 16
 GROUPS = 97
@@ -56,16 +56,18 @@ class Last(msgspec.Struct):
 def main() -> None:
     """Run as told."""
     if TYPE_CHECKING:
+        from ..stage.limited import settings_of
         from .chaos_app import POISON, Poison, Told, end_with_parent
     else:
-        sys.path.append(str(Path(__file__).parent))
+        sys.path.extend(map(str, (Path(__file__).parent, Path(__file__).parent.parent / "stage")))
         from chaos_app import POISON, Poison, Told, end_with_parent  # this is run as a script
+        from limited import settings_of
 
     end_with_parent()
     told = msgspec.json.decode(sys.argv[1], type=Told)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     notes = os.open(told.notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    app = App(told.name, broker=told.address, settings=Settings.of(**told.settings))
+    app = App(told.name, broker=told.address, settings=settings_of(**told.settings))
 
     @app.handler(told.source, to=told.late, parallelising_factor=FACTOR, on_failure=DeadLetter(told.dead))
     async def per_key(value: int, ctx: Context, of_key: State[OfKey]) -> None:

@@ -19,6 +19,7 @@ from keylanes.runtime.logs import trimming
 
 from ..stage.counting import Counting
 from ..stage.ground import Ground
+from ..stage.limited import settings_of
 from ..stage.waiting import reached
 
 
@@ -134,7 +135,7 @@ async def test_thousand_workers_at_their_own_offsets(ground: Ground) -> None:
     limit = factor * 4 * 250
     counting = Counting(ground.connect())
     values = {"commit_interval_ms": 50, "buffer_bytes_max": limit, "fetch_records_max": 500}
-    again = App(ground.name, broker=counting.as_broker(), settings=Settings.of(**values))
+    again = App(ground.name, broker=counting.as_broker(), settings=settings_of(**values))
     work, peak = Work(), 0
 
     def watch() -> None:

@@ -12,10 +12,12 @@ import pytest
 
 from keylanes import App, Codec, Context, MapState, Retry, Settings, State, Store
 
+from ..stage.limited import settings_of
+
 
 def sleeping(*, is_async: bool, slept_s: float = 0.25, **options: Any) -> App:
     """An application whose handler sleeps behind a wait, in real time."""
-    app = App("sleeping", broker="embedded:never-opened", settings=Settings.of(loop_lag_ms=200))
+    app = App("sleeping", broker="embedded:never-opened", settings=settings_of(loop_lag_ms=200))
 
     async def sleeps(value: int) -> int:
         await asyncio.sleep(10)

@@ -1,10 +1,16 @@
 """Limits in the settings leave room for those within them: who waits for a call waits longer than it may take."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from keylanes import Settings, SettingsError
+from keylanes.runtime.limits import GENERATION_BYTES_MAX, MIB
+
+from ..stage.limited import LIMITS, settings_of
 
 
 @pytest.mark.parametrize(
@@ -56,6 +62,37 @@ def test_limits_leave_room(values: dict[str, int]) -> None:
     assert 3 * settings.heartbeat_interval_ms <= settings.session_timeout_ms
     assert settings.call_limit_ms > settings.default_api_timeout_ms
     assert settings.transaction_limit_ms > settings.transaction_timeout_ms + settings.default_api_timeout_ms
+
+
+def test_memory_is_divided_into_shares() -> None:
+    """Their sum is no more than the memory, and a transaction does not grow with it."""
+    for mib in (32, 100, 512, 4_096):
+        limits = Settings(memory_bytes_max=mib * MIB).limits
+        shares = [getattr(limits, name) for name in LIMITS if "bytes" in name]
+        assert len(shares) == 7
+        assert min(shares) >= MIB
+        assert mib * MIB - GENERATION_BYTES_MAX * mib // 512 <= sum(shares) <= mib * MIB
+        assert limits.generation_bytes_max == min(mib * MIB // 16, GENERATION_BYTES_MAX)
+    assert settings_of(buffer_bytes_max=1).limits == replace(Settings().limits, buffer_bytes_max=1)
+
+
+@pytest.mark.parametrize("name", Settings.removed)
+def test_a_removed_setting_is_refused_with_what_took_its_place(name: str) -> None:
+    """However it is given."""
+    by_name: Any = Settings
+    given: dict[str, Callable[[], object]] = {
+        f"Settings.{name}": lambda: by_name(**{name: 1}),
+        f"Settings.of: {name}": lambda: Settings.of(**{name: "1"}),
+        f"the environment variable KEYLANES_{name.upper()}": lambda: Settings.from_env(
+            {f"KEYLANES_{name.upper()}": ""}
+        ),
+    }
+    for where, give in given.items():
+        with pytest.raises(SettingsError) as refused:
+            give()
+        assert str(refused.value) == f"{where} is no setting any more: {Settings.removed[name]}; leave it out"
+        assert refused.value.exit_code == 2
+    assert name not in Settings.__struct_fields__
 
 
 @pytest.mark.parametrize("capacity", [0.0, -1.0, math.nan, math.inf, 1_000_001.0, "a lot"])

@@ -142,7 +142,7 @@ async def test_a_new_coordinator_hears_everything(group: Group) -> None:
 @in_group(partitions=2)
 async def test_what_is_left_and_how_large_the_state_is_are_told(group: Group) -> None:
     """The backlog of a band is that of its points; a range's state is looked at once it is there."""
-    app = application(commit_interval_ms=100, ends_interval_ms=500, split_hot_ranges=False)
+    app = application(commit_interval_ms=100, split_hot_ranges=False)
 
     @app.handler(SOURCE, parallelising_factor=2)
     async def count(value: bytes, counted: State[bytes]) -> None:
@@ -161,7 +161,7 @@ async def test_what_is_left_and_how_large_the_state_is_are_told(group: Group) ->
 @in_group(partitions=1)
 async def test_a_part_of_a_partition_has_workers_for_that_part(group: Group) -> None:
     """The factor is that of the whole partition: who holds a quarter of it splits up to a quarter of the workers."""
-    engines = [group.process(name, working(4, workers_factor_max=4)) for name in "ab"]
+    engines = [group.process(name, working(4)) for name in "ab"]
     for engine in engines:
         await engine.start()
     quarter = KeyRange(0, SPACE_END // 4)

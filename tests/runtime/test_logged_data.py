@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from keylanes import App, DeadLetter, MapState, Record, Retry, Settings, State
+from keylanes import App, DeadLetter, MapState, Record, Retry, State
 from keylanes.brokers.protocol import Outgoing
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime.handlers.context import Context
 
 from ..stage.engine import DEAD, OUT, SOURCE
+from ..stage.limited import settings_of
 from .membership.group import Group, held, in_group, until
 
 MARK = "marked"
@@ -52,7 +53,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True):
 
 def shop(gate: asyncio.Event) -> App:
     """Keeps state, and fails in all ways."""
-    settings = Settings.of(
+    settings = settings_of(
         compression_type=None, split_hot_ranges=False, failure_log_interval_ms=1, handler_timeout_ms=40_000,
         session_timeout_ms=100_000, broker_retry_ms=60_000, drain_timeout_ms=1_000,
     )  # fmt: skip

@@ -88,7 +88,7 @@ async def test_lag_is_what_is_not_committed_below_the_ends() -> None:
     """Seen in intervals; while the broker does not answer the known ends hold, their age grows, and nothing ends."""
     gate = asyncio.Event()
     limits: dict[str, Any] = dict.fromkeys(("request_timeout_ms", "default_api_timeout_ms"), 1_000)
-    app = application(ends_interval_ms=1_000, handler_timeout_ms=600_000, **limits)
+    app = application(handler_timeout_ms=600_000, **limits)
 
     @app.handler(SOURCE, parallelising_factor=2)
     async def look(value: bytes) -> None:
@@ -114,7 +114,7 @@ async def test_lag_is_what_is_not_committed_below_the_ends() -> None:
     told = member.statistics(0)
     assert (told.partitions[0].end, told.lag) == (30, 30)
     assert told.ends_age_s is not None
-    assert told.ends_age_s < 5
+    assert told.ends_age_s < 15
     gate.set()
     await engine.level()
     assert (member.statistics(0).lag, member.statistics(0).partitions[0].offset_least) == (0, 30)
@@ -124,7 +124,7 @@ async def test_lag_is_what_is_not_committed_below_the_ends() -> None:
 async def test_a_storm_of_failures_is_some_lines_and_all_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     """One warning for each handler, error and consequence in an interval, which counts those between."""
     caplog.set_level(logging.INFO, "keylanes")
-    app = application(failure_log_interval_ms=5_000)
+    app = application()
 
     @app.handler(SOURCE, retry=Retry(attempts=2, backoff_ms=1), on_failure=DeadLetter("dead"))
     async def fail(value: bytes) -> None:
@@ -136,7 +136,7 @@ async def test_a_storm_of_failures_is_some_lines_and_all_are_counted(caplog: pyt
         for n in range(400):
             engine.send(b"%d" % n, b"k" if n == 7 and round_ == 0 else b"v")
         await engine.level()
-        await asyncio.sleep(6)
+        await asyncio.sleep(11)
     told = member.statistics(0)
     assert (told.failures, told.retries, told.dead_letters) == (2_400, 1_200, 1_200)
     await engine.stop()

@@ -35,6 +35,8 @@ from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.state.changelog import changelog_topic
 
+from ..stage.limited import settings_of
+
 
 class Flight(msgspec.Struct):
     """A source value."""
@@ -258,7 +260,7 @@ async def test_sync_handlers_are_simulated_too() -> None:
 
 async def test_every_partition_has_its_turn_when_a_transaction_is_full() -> None:
     """Where the limit of records ends a transaction, the last partition does not wait for the first to be through."""
-    app = App("turns", broker="embedded:never-opened", settings=Settings(generation_records_max=5))
+    app = App("turns", broker="embedded:never-opened", settings=settings_of(generation_records_max=5))
 
     @app.handler("in", to="out", parallelising_factor=4)
     async def same(value: int) -> int:

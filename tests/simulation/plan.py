@@ -13,6 +13,7 @@ import msgspec
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.runtime.settings import Settings
 
+from ..stage.limited import settings_of
 from .twin import TTL_MS
 from .workload import AUDIT, BILLS, DEAD, ORDERS, OUT, draw_work
 
@@ -144,7 +145,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
         """The application's."""
         settings = GROUP | self.settings
         view_ms = max(2_000, settings["session_timeout_ms"])  # so that answers of who was expelled are few
-        return Settings.of(**settings, compression_type=None, query_view_ms_max=view_ms)
+        return settings_of(**settings, compression_type=None, query_view_ms_max=view_ms)
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -256,7 +256,7 @@ class Process:
         Twice the limit while ranges change: shares become larger when workers go, and queues that were filled by the
         larger shares of before are still there (seed 533).
         """
-        limits, member = self.world.settings, self.member
+        limits, member = self.world.settings.limits, self.member
         all_workers = (worker for run in member.runs for worker in run.dispatch.workers)
         workers = [worker for worker in all_workers if worker.queue_bytes or worker.queue or worker.done]
         held = sum(worker.queue_bytes for worker in workers)

@@ -16,9 +16,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keylanes import App, Context, MapState, Settings, State
+from keylanes import App, Context, MapState, State
 
 SLOTS = 5
 RESET = 7
@@ -102,13 +102,18 @@ def _around(function: Callable[..., Any], reached: Countdown, *, is_before: bool
 
 def main() -> None:
     """Run until level, if it is not dead before."""
+    if TYPE_CHECKING:
+        from .limited import settings_of
+    else:
+        from limited import settings_of  # this is run as a script
+
     told = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     for name, value in told["limits"].items():
         module, _, constant = name.partition(":")
         setattr(importlib.import_module(module), constant, value)
     on_step = arrange(told["point"], told["count"])
-    app = App(told["name"], broker=told["address"], settings=Settings.of(**told["settings"]))
+    app = App(told["name"], broker=told["address"], settings=settings_of(**told["settings"]))
     declare(app, told["source"], told["late"], pause_s=PAUSE_S)
     app.run(until="level", on_step=on_step)
 

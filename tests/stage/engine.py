@@ -24,6 +24,7 @@ from keylanes.state.memory import MemoryCopies
 from keylanes.state.tables import LocalCopies
 
 from .cluster import Cluster
+from .limited import settings_of
 
 SOURCE, OUT, DEAD = "in", "out", "dead"
 LEVEL_LIMIT_S = 600.0
@@ -34,7 +35,7 @@ AT_WORK: ContextVar[list["Engine"]] = ContextVar("AT_WORK")
 
 def application(name: str = "app", **settings: Any) -> App:
     """An application whose broker is never opened; ``Engine`` runs its handlers."""
-    return App(name, broker="embedded:never-opened", settings=Settings.of(compression_type=None, **settings))
+    return App(name, broker="embedded:never-opened", settings=settings_of(compression_type=None, **settings))
 
 
 class Engine:

@@ -16,6 +16,7 @@ from keylanes.state.topics import TopicStore
 
 from ..tiers.names import fresh
 from .appending import append
+from .limited import settings_of
 
 BEAT_MS = 200
 READ_SECONDS_MAX = 60
@@ -42,7 +43,7 @@ class Ground:
 
     def app(self, name: str | None = None, /, **settings: object) -> App:
         """An application with short limits."""
-        return App(name or self.name, broker=self.address, settings=Settings.of(**self.settings(**settings)))
+        return App(name or self.name, broker=self.address, settings=settings_of(**self.settings(**settings)))
 
     def settings(self, **settings: object) -> dict[str, object]:
         """Settings with short limits."""

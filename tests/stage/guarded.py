@@ -19,6 +19,7 @@ from keylanes.devkafka.security import ADMIN, MUTUAL
 
 from ..tiers.brokers import SharedKafka
 from ..tiers.names import fresh
+from . import limited
 from .appending import append
 
 LIMITS = {
@@ -38,7 +39,7 @@ def security_of(given: dict[str, str], **changed: str | None) -> Security:
 
 def settings_of(security: Security, **more: object) -> Settings:
     """With short limits."""
-    return Settings.of(**{**LIMITS, "security": security, **more})
+    return limited.settings_of(**{**LIMITS, "security": security, **more})
 
 
 class Ended(NamedTuple):

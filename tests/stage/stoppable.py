@@ -8,8 +8,9 @@ import json
 import logging
 import sys
 import threading
+from typing import TYPE_CHECKING
 
-from keylanes import App, Context, Settings
+from keylanes import App, Context
 
 STUCK = b"stuck"
 
@@ -53,9 +54,14 @@ def declare(app: App, source: str, late: str, kind: str) -> None:
 
 def main() -> None:
     """Run as the arguments say."""
+    if TYPE_CHECKING:
+        from .limited import settings_of
+    else:
+        from limited import settings_of  # this is run as a script
+
     address, name, source, late, kind, settings, until = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    app = App(name, broker=address, settings=Settings.of(**json.loads(settings)))
+    app = App(name, broker=address, settings=settings_of(**json.loads(settings)))
     declare(app, source, late, kind)
     app.run(until="level" if until == "level" else None, on_step=lambda step: say(f"step {step}"))
 

@@ -40,7 +40,7 @@ class Stage:
         for topic in ("out", "dead"):
             destinations.known[topic] = Destination(1, 1 << 20, False)
         self.slots = Slots(destinations, settings, self.failures.append, time.thread_time, time.monotonic)
-        self.slots.done_bytes_max = settings.done_bytes_max  # nobody commits here, and says what a quota allows
+        self.slots.done_bytes_max = settings.limits.done_bytes_max  # nobody commits here, and says what a quota allows
         handler = declare(function, "in", to="out", **options)
         self.run = PartitionRun(self.dispatch, handler, place_of("in", 0, b"test app"))
 

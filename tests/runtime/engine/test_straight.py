@@ -16,9 +16,9 @@ from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime.partition.generation import Generation, take
 from keylanes.runtime.partition.worker import Worker
-from keylanes.runtime.settings import Settings
 
 from ...stage.ground import Ground
+from ...stage.limited import settings_of
 from .test_lanes import Stage
 
 BAD = 5
@@ -71,7 +71,7 @@ async def test_what_is_laid_down_before_the_end_of_a_run_lies_below_its_edges(fu
 
 async def test_a_large_stretch_ends() -> None:
     """A generation takes stretches whole; so none is larger than a part of what a generation may be."""
-    stage = Stage(_unfit, Settings(generation_records_max=1_000))
+    stage = Stage(_unfit, settings_of(generation_records_max=1_000))
     assert await stage.slots.hand_through(stage.run, batch_of(numbered(5_000, b"7"))) == 5_000
     generation = taken(stage)
     assert 1_000 <= len(generation.outputs()) < 2_000
@@ -82,7 +82,7 @@ async def test_a_large_stretch_ends() -> None:
 @pytest.mark.parametrize("is_stopped", [False, True])
 async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped: bool) -> None:
     """The batch waits for the commit and goes on straight; told to stop meanwhile, the rest is its reader's."""
-    stage = Stage(_unfit, Settings(done_bytes_max=100_000))
+    stage = Stage(_unfit, settings_of(done_bytes_max=100_000))
     slots, dispatch = stage.slots, stage.dispatch
     reading = asyncio.create_task(slots.hand_through(stage.run, batch_of(numbered(1_000, b"7"))))
     sent = 0
@@ -115,7 +115,7 @@ async def test_a_large_stretch_ends_where_a_handler_suspends() -> None:
         await released.wait()
         return None
 
-    stage = Stage(handle, Settings(generation_records_max=1_000))
+    stage = Stage(handle, settings_of(generation_records_max=1_000))
     for start in range(0, len(records), size):
         part = batch_of(records[start : start + size])
         async with asyncio.timeout(10):

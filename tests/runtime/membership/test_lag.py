@@ -9,16 +9,18 @@ from keylanes import App, Context, State
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE
+from keylanes.runtime.ends_watch import ENDS_INTERVAL_MS
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 from .group import Group, coordinators, in_group, until
 
 SENT = 40
+ENDS_S = 2 * ENDS_INTERVAL_MS / 1000
 
 
 def gated(gate: asyncio.Event) -> App:
     """Passes on values, and counts keys, when the gate is open."""
-    app = application(ends_interval_ms=1_000)
+    app = application()
 
     @app.handler(SOURCE, to=OUT, parallelising_factor=4)
     async def pass_on(value: bytes, _: Context, count: State[int]) -> bytes:
@@ -67,7 +69,7 @@ async def test_a_member_tells_the_lag_of_what_it_holds(group: Group) -> None:
     await b.member.work.requests.grant((SOURCE, 0), upper)
     group.send(SENT)
     await group.done()
-    await asyncio.sleep(2)
+    await asyncio.sleep(ENDS_S)
     assert [engine.member.statistics(0).lag for engine in (a, b)] == [0, 0]
     gate.clear()
     group.send(SENT)
@@ -78,7 +80,7 @@ async def test_a_member_tells_the_lag_of_what_it_holds(group: Group) -> None:
     assert a.member.statistics(0).lag > 0
     gate.set()
     await group.done()
-    await asyncio.sleep(2)
+    await asyncio.sleep(ENDS_S)
     assert greatest_lag(a, b) == {}
 
 
@@ -95,7 +97,7 @@ async def test_what_has_no_owner_is_told_by_who_coordinates(group: Group, caplog
     group.send(SENT)
     with caplog.at_level(logging.WARNING):
         await until(lambda: first.member.statistics(0).unowned != ())
-        await asyncio.sleep(3)
+        await asyncio.sleep(ENDS_S)
     told = first.member.statistics(0)
     (unowned,) = told.unowned
     assert (unowned.topic, unowned.partition, unowned.share) == (SOURCE, mine, 1.0)
@@ -106,7 +108,7 @@ async def test_what_has_no_owner_is_told_by_who_coordinates(group: Group, caplog
         "was group_instance_id changed? With return_ms=0 they wait for nobody"
     )
     await group.done()
-    await asyncio.sleep(2)
+    await asyncio.sleep(ENDS_S)
     assert (first.member.statistics(0).unowned, greatest_lag(first)) == ((), {})
 
 

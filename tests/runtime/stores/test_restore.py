@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from keylanes import Settings
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, Outgoing, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnection
 from keylanes.errors import StateError, StoreError
@@ -24,6 +23,7 @@ from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
 
 from ...stage.appending import append
+from ...stage.limited import settings_of
 from ...stage.virtual import Decorator, virtual, virtual_with
 from ...tiers.marks import tier
 
@@ -46,7 +46,7 @@ class World:
         self.cluster = SimulatedBroker(seed=1)
         self.cluster.create_topic(TOPIC, partitions, CHANGELOG_CONFIG)
         self.copies = MemoryCopies()
-        self.settings = Settings(**settings)
+        self.settings = settings_of(**settings)
         self.now_ms = 1_000_000 * HOUR_MS
         self.truth: dict[int, dict[bytes, bytes]] = {p: {} for p in range(partitions)}
         self.transaction = 0

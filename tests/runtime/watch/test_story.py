@@ -16,12 +16,10 @@ from ...tiers.marks import tier
 
 pytestmark = tier("check")
 
-MINUTE_MS = 60_000
-
 
 def test_an_idle_run_that_is_level_is_silent() -> None:
     """Each line tells of the time since the last look, and none when nothing was done and nothing is left."""
-    interval = Interval(MINUTE_MS, 0.0)
+    interval = Interval(0.0)
     assert not interval.is_due(59.9)
     assert interval.is_due(60.0)
     assert interval.look(60.0, Figures()) is None
@@ -48,7 +46,7 @@ def test_an_idle_run_that_is_level_is_silent() -> None:
 )
 def test_a_run_that_has_something_to_tell_tells_it(figures: Figures, said: str) -> None:
     """Also when it stands still behind the ends, which is what people look for."""
-    assert Interval(MINUTE_MS, 0.0).look(60.0, figures) == said
+    assert Interval(0.0).look(60.0, figures) == said
 
 
 def test_many_partitions_are_one_short_line() -> None:
