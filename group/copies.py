@@ -17,10 +17,11 @@ For points without state the plan alone decides.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from ..keyrange.steps import Steps
 from ..offsets.control import Member
 from ..offsets.control_events import CopyAsked
 from ..offsets.event_values import PlannedMove, Span
-from ..offsets.ledger import Place
+from ..offsets.ledger import Place, is_span
 from .cells import Cell, CellState
 from .shares import NOBODY
 from .view import View
@@ -75,19 +76,11 @@ def spans_of(copies: Iterable[CopyProgress]) -> list[Span]:
 
 def uncovered_spans(points: Iterable[tuple[int, int]], by: Iterable[Span]) -> list[Span]:
     """The points of the ranges outside all of the bands, in order. Touching points are joined."""
-    left = sorted(points)
+    left = Steps((first, end, True) for first, end in points)
     for span in by:
-        parts = [
-            part for a, b in left for part in ((a, min(b, span.first)), (max(a, span.end), b)) if part[0] < part[1]
-        ]
-        left = sorted({*parts})
-    found: list[Span] = []
-    for a, b in left:
-        if found and found[-1].end >= a:
-            found[-1] = Span(found[-1].first, max(b, found[-1].end))
-        else:
-            found.append(Span(a, b))
-    return found
+        if is_span(span.first, span.end):
+            left.put(span.first, span.end, None)
+    return [Span(first, end) for first, end, _ in left.pieces()]
 
 
 def counts_for_budget(move: PlannedMove) -> bool:

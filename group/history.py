@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from ..keyrange.ranges import join_neighbours
 from ..keyrange.steps import Steps
 from ..offsets.control import Control, Owner, event_counts, take
 from ..offsets.control_events import (
@@ -179,7 +180,7 @@ class History:
                 _note(self._cut, event, event.bounds[0], event.bounds[-1], timestamp_ms)
 
     def _grant(self, position: int, timestamp_ms: int, event: RangesGranted) -> None:
-        """Note a grant before the control fold forgets the old owners. A later chunk joins the first chunk."""
+        """Note a grant before the control fold forgets the old owners."""
         place = event.topic, event.partition
         what = (position, event.term, event.move, place, event.epoch, event.incarnation)
         self._by[place, event.epoch] = event.move
@@ -191,12 +192,7 @@ class History:
                     continue
                 owners.put(first, end, Owner(event.epoch, event.incarnation))
                 for a, b, asked in self._asked_of(place, before).all_pieces(first, end):
-                    new = _GrantSeen(timestamp_ms, *what, a, b, before, asked)
-                    last = self._grants[-1] if self._grants else None
-                    if last is not None and _goes_on(last, new):
-                        self._grants[-1] = last._replace(end=b, ms=max(last.ms, timestamp_ms))
-                    else:
-                        self._grants.append(new)
+                    self._grants.append(_GrantSeen(timestamp_ms, *what, a, b, before, asked))
 
     def _asked_of(self, place: Place, owner: Owner | None) -> Steps[_RequestSeen]:
         """The last request to an owner, by point."""
@@ -249,7 +245,7 @@ class History:
     def entries(self) -> list[Entry]:
         """All events, in the order of the control log; events under way stand at the end."""
         found: list[Entry] = [self._elected(change) for change in self._changes]
-        for granted in self._grants:
+        for granted in join_neighbours(self._grants, _join_grants):
             found += self._moves_of(granted)
         for asked in self._asks:
             if (withdrawn := self._withdrawn.get(asked.event.move)) is not None:
@@ -374,18 +370,12 @@ class History:
             reason=withdrawn.reason,
             copy_asked_ms=self._copies_ms.get(event.move),
         )
-        last: MoveEntry | None = None
-        for first, end, released_ms in _pieces(self._released, hold, event.first, event.end):
-            if released_ms is not None and released_ms <= withdrawn.ms:
-                continue
-            if last is not None and last.end == first:
-                last = last._replace(end=end)
-                continue
-            if last is not None:
-                yield last
-            last = move._replace(first=first, end=end)
-        if last is not None:
-            yield last
+        stayed = (
+            move._replace(first=first, end=end)
+            for first, end, released_ms in _pieces(self._released, hold, event.first, event.end)
+            if released_ms is None or released_ms > withdrawn.ms
+        )
+        yield from join_neighbours(stayed, lambda left, right: left._replace(end=right.end))
 
     def _waiting(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
         """Yield the entries under way for points granted last to this owner."""
@@ -476,10 +466,12 @@ def _pieces(
     return [(first, end, None)] if steps is None else steps.all_pieces(first, end)
 
 
-def _goes_on(last: _GrantSeen, new: _GrantSeen) -> bool:
-    """Whether the points of a grant continue the points of the grant before."""
-    same = (last.place, last.epoch, last.incarnation, last.before, last.asked)
-    return last.end == new.first and same == (new.place, new.epoch, new.incarnation, new.before, new.asked)
+def _join_grants(left: _GrantSeen, right: _GrantSeen) -> _GrantSeen | None:
+    """The two grants as a single grant, if both had the same owner before; a later chunk joins the first chunk."""
+    same = (left.place, left.epoch, left.incarnation, left.before, left.asked)
+    if same != (right.place, right.epoch, right.incarnation, right.before, right.asked):
+        return None
+    return left._replace(end=right.end, ms=max(left.ms, right.ms))
 
 
 def _first_of(causes: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from ..keyrange.ranges import join_neighbours
 from ..offsets.control import LEARNER, STANDBY
 from ..offsets.control_events import CopyAsked, CopyEnded, Decision
 from ..offsets.decide import Turn
@@ -239,16 +240,15 @@ def _is_early(view: View) -> bool:
 def runs(view: View, *places: Place) -> list[Run]:
     """Ranges with state that have an owner, of some places or of all. Touching cells with the same owner are joined."""
     stateful = view.stateful
-    found: list[Run] = []
-    for place in sorted(places or (place for place in view.control.started if place[0] in stateful)):
-        for cell in view.cells(place):
-            if cell.standing is not CellState.HELD:
-                continue
-            if found and (found[-1].place, found[-1].end, found[-1].owner) == (place, cell.first, cell.owner):
-                found[-1] = found[-1]._replace(end=cell.end)
-            else:
-                found.append(Run(place, cell.first, cell.end, cell.owner))
-    return found
+    held = (
+        Run(place, cell.first, cell.end, cell.owner)
+        for place in sorted(places or (place for place in view.control.started if place[0] in stateful))
+        for cell in view.cells(place)
+        if cell.standing is CellState.HELD
+    )
+    return join_neighbours(
+        held, lambda a, b: a._replace(end=b.end) if (a.place, a.owner) == (b.place, b.owner) else None
+    )
 
 
 # --- copies to end ---------------------------------------------------------------------------------------------------

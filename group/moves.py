@@ -11,7 +11,7 @@ restore.
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from ..keyrange.ranges import KeyRange
+from ..keyrange.ranges import KeyRange, join_neighbours
 from ..offsets.control import STANDBY
 from ..offsets.control_events import CopyAsked, Decision, ReleaseAsked, ReleaseWithdrawn
 from ..offsets.decide import Turn, decide_grant
@@ -106,14 +106,8 @@ def newest(moves: Sequence[PlannedMove], cell: Cell) -> PlannedMove | None:
 
 def _runs(free: Sequence[Cell], move: PlannedMove) -> list[KeyRange]:
     """The parts of the cells that lie in the move. Touching parts are joined."""
-    runs: list[KeyRange] = []
-    for cell in free:
-        part = KeyRange(max(cell.first, move.first), min(cell.end, move.end))
-        if runs and runs[-1].end == part.first:
-            runs[-1] = runs[-1].join(part)
-        else:
-            runs.append(part)
-    return runs
+    parts = (KeyRange(max(cell.first, move.first), min(cell.end, move.end)) for cell in free)
+    return join_neighbours(parts, KeyRange.join)
 
 
 def cut_by(found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | ReleaseAsked | Span | Fixed]) -> list[Cell]:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ..keyrange.hashing import SPACE_END
+from ..keyrange.ranges import join_neighbours
 from ..offsets.control import Control, Member
 from ..offsets.event_values import PlannedMove
 from ..offsets.ledger import PartitionLedger, Place
@@ -300,13 +301,7 @@ def name_of_hold(control: Control, place: Place, owner: int) -> str:
 
 def as_few(held: Iterable[OwnedRange]) -> list[OwnedRange]:
     """The points in order. Touching ranges of a partition are joined, at the epoch of the first range."""
-    found: list[OwnedRange] = []
-    for one in sorted(held):
-        if found and found[-1][:2] == one[:2] and found[-1].end == one.first:
-            found[-1] = found[-1]._replace(end=one.end)
-        else:
-            found.append(one)
-    return found
+    return join_neighbours(sorted(held), lambda a, b: a._replace(end=b.end) if a[:2] == b[:2] else None)
 
 
 def _waits_shown(waits: Iterable[tuple[str, OwnedRange]]) -> list[WaitShown]:

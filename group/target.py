@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from ..keyrange.ranges import join_neighbours
 from .books import IDLE, MILLI, Books, Entry, SharePiece, pieces_of
 from .shares import UNIT_US, Share, Shift, Taker
 
@@ -342,11 +343,11 @@ def _shifts(books: Books, shares: Sequence[Share]) -> list[Shift]:
         share = shares[piece.number]
         if piece.owner == share.owner:
             continue
-        shift = Shift(share, piece.first, piece.end, piece.owner, piece.gain, piece.cost_us)
-        before = found[-1] if found else None
-        if before is not None and before.share is share and (before.end, before.target) == (shift.first, shift.target):
-            costs = before.cost_us + shift.cost_us
-            found[-1] = before._replace(end=shift.end, gain=max(before.gain, shift.gain), cost_us=costs)
-        else:
-            found.append(shift)
-    return found
+        found.append(Shift(share, piece.first, piece.end, piece.owner, piece.gain, piece.cost_us))
+    return join_neighbours(found, _join_shifts)
+
+
+def _join_shifts(left: Shift, right: Shift) -> Shift | None:
+    if left.share is not right.share or left.target != right.target:
+        return None
+    return left._replace(end=right.end, gain=max(left.gain, right.gain), cost_us=left.cost_us + right.cost_us)

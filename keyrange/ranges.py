@@ -1,6 +1,8 @@
 """The key range: a half-open interval of points, never empty. Validated here once, trusted afterwards."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from .hashing import SPACE_END
 
@@ -63,3 +65,30 @@ def even_bounds(parts: int, within: KeyRange = WHOLE) -> tuple[int, ...]:
     if not 1 <= parts <= within.size:
         raise ValueError(f"{within} can be cut into 1 to {within.size} parts; seen {parts}")
     return tuple(within.first + within.size * i // parts for i in range(parts + 1))
+
+
+class Ranged(Protocol):
+    """A value that lies on points ``[first, end)``."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+R = TypeVar("R", bound=Ranged)
+
+
+def join_neighbours(intervals: Iterable[R], join: Callable[[R, R], R | None]) -> list[R]:
+    """The intervals in their order, where ``join`` made one of two that follow each other and touch.
+
+    ``join`` gets the left one, which may be joined already, and the right one; None: the two stay apart.
+    """
+    joined: list[R] = []
+    for interval in intervals:
+        one = join(joined[-1], interval) if joined and joined[-1].end == interval.first else None
+        if one is None:
+            joined.append(interval)
+        else:
+            joined[-1] = one
+    return joined

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from ..keyrange.hashing import HASH_NAME, hash_chain_text
-from ..keyrange.ranges import WHOLE, KeyRange
+from ..keyrange.ranges import WHOLE, KeyRange, join_neighbours
 from .codec import EVENT_BYTES_MAX
 from .control import Control
 from .control_events import RangesGranted, StoreDeclared
@@ -170,12 +170,7 @@ def tiles_of(moves: Iterable[WorkerAdvance]) -> list[tuple[Tile, WorkerAdvance]]
 
     Moves come in order of points; those of one call lie in one grant.
     """
-    totals: list[WorkerAdvance] = []
-    for move in moves:
-        if totals and _continues(totals[-1], move):
-            totals[-1] = _join_advances(totals[-1], move)
-        else:
-            totals.append(move)
+    totals = join_neighbours(moves, _join_advances)
     return [(Tile(t.worker, t.workers, t.first, t.end, t.offset_from, t.offset_to), t) for t in totals]
 
 
@@ -213,16 +208,10 @@ def _commit_event(key: CommitKey, part: int, parts: int, chunk: Sequence[tuple[T
     )
 
 
-def _continues(left: WorkerAdvance, right: WorkerAdvance) -> bool:
-    return (
-        left.end == right.first
-        and left.worker + left.workers == right.worker
-        and left.offset_from == right.offset_from
-        and left.offset_to == right.offset_to
-    )
-
-
-def _join_advances(left: WorkerAdvance, right: WorkerAdvance) -> WorkerAdvance:
+def _join_advances(left: WorkerAdvance, right: WorkerAdvance) -> WorkerAdvance | None:
+    is_next = left.worker + left.workers == right.worker
+    if not is_next or left.offset_from != right.offset_from or left.offset_to != right.offset_to:
+        return None
     return WorkerAdvance(
         left.worker,
         left.first,

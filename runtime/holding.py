@@ -27,7 +27,7 @@ from ..brokers.protocol import BrokerError, TopicPartition
 from ..brokers.waiting import Patience, fatal_of, until_answered
 from ..group.member import Works, range_of, state_of
 from ..group.members import LEFT
-from ..keyrange.ranges import WHOLE, KeyRange
+from ..keyrange.ranges import WHOLE, KeyRange, join_neighbours
 from ..keyrange.steps import Steps
 from ..offsets.control_events import ReleaseAsked
 from ..offsets.ledger import Ledger, Place
@@ -457,16 +457,8 @@ class Holding:
 
     def _held(self, run: PartitionRun) -> list[KeyRange]:
         """What a run holds and does not give up yet, touching ranges as one."""
-        found: list[KeyRange] = []
-        for worker in run.dispatch.workers:
-            if self.cycle.reshape.is_given_up(worker):
-                continue
-            within = KeyRange(worker.first, worker.end)
-            if found and found[-1].end == within.first:
-                found[-1] = found[-1].join(within)
-            else:
-                found.append(within)
-        return found
+        workers = (worker for worker in run.dispatch.workers if not self.cycle.reshape.is_given_up(worker))
+        return join_neighbours((KeyRange(worker.first, worker.end) for worker in workers), KeyRange.join)
 
 
 class _GrantsRestoring:

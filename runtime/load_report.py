@@ -11,6 +11,7 @@ from ..brokers.waiting import rest
 from ..group.reports import Reports, loads_of
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import KeyRange
+from ..keyrange.steps import Steps
 from ..offsets.signals import BandLoad
 from .ends_watch import EndsWatch
 from .engine.partition_run import PartitionRun
@@ -122,14 +123,8 @@ class LoadReport:
 
 
 def _bands(run: PartitionRun) -> list[tuple[int, int, int]]:
-    """The held bands of a partition as (first, end, epoch)."""
-    found: list[tuple[int, int, int]] = []
-    for worker in sorted(run.dispatch.workers, key=lambda worker: worker.first):
-        if found and found[-1][1:] == (worker.first, worker.epoch):
-            found[-1] = found[-1][0], worker.end, worker.epoch
-        else:
-            found.append((worker.first, worker.end, worker.epoch))
-    return found
+    """The held bands of a partition as (first, end, epoch), with touching points of an epoch joined."""
+    return Steps((worker.first, worker.end, worker.epoch) for worker in run.dispatch.workers).pieces()
 
 
 def _backlog(run: PartitionRun, within: KeyRange, end: int) -> int:

@@ -19,7 +19,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
 from .changelog import BEACONS_END, beacon_key, decode_beacon, incarnation_of, is_beacon_key
@@ -126,7 +125,7 @@ class Plan:
         """The markers of the held points when all below ``position`` was read and written."""
         if position >= self.high:
             done = Marker(position, self.time_ms)
-            return [(first, end, done) for first, end in _runs(self.starts)]
+            return Steps((first, end, done) for first, end, _ in self.starts.pieces()).pieces()
         on_the_way = Marker(position, self._time_ms_on_the_way)
         return [(first, end, on_the_way) for first, end, start in self.starts.pieces() if start < position]
 
@@ -150,7 +149,7 @@ def plan_restore(
     begins: list[tuple[int, int, int]] = []
     cleared: list[tuple[int, int, str]] = []
     times = [now_ms]
-    for first, end in _runs(Steps((within.first, within.end, True) for within in held)):
+    for first, end, _ in Steps((within.first, within.end, True) for within in held).pieces():
         for a, b, marker in markers.all_pieces(first, end):
             reason = "" if marker is None else _fault(marker, high, now_ms, delete_retention_ms)
             if marker is None or reason:
@@ -183,19 +182,6 @@ def _fault(marker: Marker, high: int, now_ms: int, delete_retention_ms: int) -> 
 
 def _is_too_old(age_ms: int, delete_retention_ms: int) -> bool:
     return 2 * age_ms > delete_retention_ms
-
-
-def _runs(steps: Steps[int] | Steps[bool]) -> Iterator[tuple[int, int]]:
-    """The longest runs of points where a function is defined."""
-    begin: int | None = None
-    for first, _, value in steps.all_pieces():
-        if value is not None and begin is None:
-            begin = first
-        elif value is None and begin is not None:
-            yield begin, first
-            begin = None
-    if begin is not None:
-        yield begin, SPACE_END
 
 
 def _no_state(record: ChangelogRecord) -> ChangelogUnfit:

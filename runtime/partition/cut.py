@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from ...brokers.protocol import ConsumerRecord
 from ...keyrange.hashing import point_of
-from ...keyrange.ranges import KeyRange
+from ...keyrange.ranges import KeyRange, join_neighbours
 from ...offsets.event_values import NO_MOVE, Edge
 from ...offsets.events import RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..handlers.sizes import bytes_of
@@ -219,13 +219,15 @@ def release(
     for worker in sorted(workers, key=attrgetter("first")):
         bands = released.setdefault(worker.epoch, [])
         bounds.setdefault(worker.epoch, set()).update(at for at in (worker.first, worker.end) if at in hot)
-        if bands and bands[-1].end == worker.first and bands[-1].edge == worker.taken_to:
-            bands[-1] = Edge(bands[-1].first, worker.end, worker.taken_to)
-        else:
-            bands.append(Edge(worker.first, worker.end, worker.taken_to))
+        bands.append(Edge(worker.first, worker.end, worker.taken_to))
     return [
-        Released(dispatch, epoch, tuple(bands), tuple(sorted(bounds[epoch])), move) for epoch, bands in released.items()
+        Released(dispatch, epoch, tuple(join_neighbours(bands, _join_edges)), tuple(sorted(bounds[epoch])), move)
+        for epoch, bands in released.items()
     ]
+
+
+def _join_edges(left: Edge, right: Edge) -> Edge | None:
+    return Edge(left.first, right.end, left.edge) if left.edge == right.edge else None
 
 
 def carve(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker] = ()) -> list[SplitMade]:

@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from ...errors import Elsewhere, StateNotReady
-from ...keyrange.ranges import WHOLE, KeyRange
+from ...keyrange.ranges import WHOLE, KeyRange, join_neighbours
 from ...keyrange.steps import Steps
 from ...offsets.control import Control, Member, Owner
 from ...offsets.ledger import Place
@@ -104,13 +104,7 @@ class Answering(NamedTuple):
 
     def answered(self) -> list[KeyRange]:
         """The ranges that this process can answer for, with touching ranges joined."""
-        found: list[KeyRange] = []
-        for part, how in self._parts(WHOLE):
-            if how is not None and found and found[-1].end == part.first:
-                found[-1] = found[-1].join(part)
-            elif how is not None:
-                found.append(part)
-        return found
+        return join_neighbours((part for part, how in self._parts(WHOLE) if how is not None), KeyRange.join)
 
     def _whole(self, within: KeyRange) -> Sequence[tuple[KeyRange, How]]:
         whole = []

@@ -1,12 +1,13 @@
 """Key ranges against sets of points."""
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.keyrange.ranges import WHOLE, KeyRange, even_bounds
+from keylanes.keyrange.ranges import WHOLE, KeyRange, even_bounds, join_neighbours
 
 from ..tiers.marks import tier
 from .twins import BOUNDS, POINTS, TOP, bounds, members, points, ranges
@@ -61,6 +62,30 @@ def test_only_ranges_that_meet_are_joined(left: KeyRange, right: KeyRange) -> No
     else:
         with pytest.raises(ValueError, match="can be joined"):
             left.join(right)
+
+
+class Counted(NamedTuple):
+    """Points of one colour, made of so many parts."""
+
+    first: int
+    end: int
+    colour: str
+    parts: int
+
+    def join(self, right: "Counted") -> "Counted | None":
+        """One of both if they have one colour."""
+        is_one = self.colour == right.colour
+        return Counted(self.first, right.end, self.colour, self.parts + right.parts) if is_one else None
+
+
+@given(st.lists(st.builds(lambda one, colour: Counted(one.first, one.end, colour, 1), ranges, st.sampled_from("rb"))))
+def test_neighbours_are_joined_as_if_each_touching_pair_was_looked_for_anew(parts: list[Counted]) -> None:
+    """In any order; the dumb way joins the first pair that touches and has one colour until there is none."""
+    joined = list(parts)
+    while (pair := next((i for i, (a, b) in enumerate(pairwise(joined)) if a[1:3] == b[::2]), None)) is not None:
+        left, right = joined[pair : pair + 2]
+        joined[pair : pair + 2] = [Counted(left.first, right.end, left.colour, left.parts + right.parts)]
+    assert join_neighbours(parts, Counted.join) == joined
 
 
 @given(st.sets(ranges))

@@ -14,7 +14,7 @@ import msgspec
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.group.heard import MEMBERS
-from keylanes.keyrange.ranges import KeyRange, even_bounds
+from keylanes.keyrange.ranges import KeyRange, even_bounds, join_neighbours
 from keylanes.offsets.codec import encode
 from keylanes.offsets.signals import MoveAsked
 
@@ -55,15 +55,8 @@ class Moving:
 
     def held(self, place: TopicPartition, incarnation: int) -> list[KeyRange]:
         """What a member holds of a source partition, touching ranges as one."""
-        found: list[KeyRange] = []
-        for first, end, holder in self._pieces(place):
-            if holder.incarnation != incarnation:
-                continue
-            if found and found[-1].end == first:
-                found[-1] = KeyRange(found[-1].first, end)
-            else:
-                found.append(KeyRange(first, end))
-        return found
+        own = (KeyRange(first, end) for first, end, holder in self._pieces(place) if holder.incarnation == incarnation)
+        return join_neighbours(own, KeyRange.join)
 
     def part_of(self, rng: random.Random, process: Process, place: TopicPartition, run: KeyRange) -> KeyRange:
         """Some of a range that a process holds: all of it, or from one bound of a cell or a band to another one.

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from keylanes.brokers.protocol import ConsumerRecord
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.keyrange.ranges import WHOLE, KeyRange, even_bounds
+from keylanes.keyrange.ranges import WHOLE, KeyRange, even_bounds, join_neighbours
 from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.decide import CommitKey, Turn, WorkerAdvance, decide_commits, decide_grant
 from keylanes.offsets.event_values import Band
@@ -205,13 +205,7 @@ class WishDrive(Drive):
         bounds = [*self.samples, SPACE_END]
         unowned = [KeyRange(a, b) for a, b in pairwise(bounds) if self.owners.of(a) is None]
         free = [piece for piece in unowned if not any(within.overlaps(piece) for _, within in self.wishes.going)]
-        joined: list[KeyRange] = []
-        for piece in free:
-            if joined and joined[-1].end == piece.first:
-                joined[-1] = joined[-1].join(piece)
-            else:
-                joined.append(piece)
-        return joined
+        return join_neighbours(free, KeyRange.join)
 
     def _granted(self, ledger: Ledger, owner: int, within: KeyRange = WHOLE) -> list[ControlEvent]:
         """A grant, by whoever is next in turn: nothing here is about terms."""
