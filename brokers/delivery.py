@@ -146,7 +146,7 @@ class BatchRequests(Protocol[T]):
 class RecordsRefused(Exception):
     """The broker refuses records (by index) for good."""
 
-    def __init__(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> None:
+    def __init__(self, message: str, culprits: Iterable[int], *, is_untimely: bool) -> None:
         super().__init__(message)
         self.culprits, self.is_untimely = sorted(culprits), is_untimely
 

@@ -95,7 +95,7 @@ class StoredApp(Protocol):
 class KeptCopies:
     """Local copies."""
 
-    def __init__(self, copies: RocksCopies, birth: str | None, where: str | None = None) -> None:
+    def __init__(self, copies: RocksCopies, birth: str | None, where: str | None) -> None:
         self.app, self.birth, self.where = copies.app, birth, where
         self._copies = copies
         self.stores: Mapping[str, StoreInfo] = {store.name: store for store in copies.stores()}

@@ -24,7 +24,7 @@ OPERATIONS = {
     "all": 2, "read": 3, "write": 4, "create": 5, "delete": 6, "alter": 7, "describe": 8, "cluster_action": 9,
     "describe_configs": 10, "alter_configs": 11, "idempotent_write": 12,
 }  # fmt: skip
-_DENY, _ALLOW = 2, 3
+_ALLOW = 3
 MECHANISMS = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 16_384
 
@@ -40,7 +40,6 @@ class Acl(NamedTuple):
     resource: str
     name: str
     pattern: str = "literal"
-    is_allowed: bool = True
 
     def encoded(self) -> bytes:
         """As the requests about access lists have it; also a filter that it alone fits."""
@@ -50,9 +49,7 @@ class Acl(NamedTuple):
             + struct.pack(">b", _check_known("pattern", self.pattern, PATTERNS))
             + text(f"User:{self.user}")
             + text("*")
-            + struct.pack(
-                ">bb", _check_known("operation", self.operation, OPERATIONS), _ALLOW if self.is_allowed else _DENY
-            )
+            + struct.pack(">bb", _check_known("operation", self.operation, OPERATIONS), _ALLOW)
             + NO_TAGS
         )
 
@@ -79,7 +76,7 @@ def answering_cluster(port: int, advertised_ports: Collection[int], login: Login
         return ""
 
 
-def unregister_broker(port: int, node: int, login: Login | None = None) -> bool:
+def unregister_broker(port: int, node: int, login: Login | None) -> bool:
     """Ask a controller to forget a broker; whether it is forgotten. False: ask again, it is not in office yet."""
     try:
         answer = ask(port, _UNREGISTER, 0, struct.pack(">i", node) + NO_TAGS, login)

@@ -61,10 +61,10 @@ class KafkaNode:
         folder: Path,
         starter: Callable[["KafkaNode", float], None],
         *,
-        port: int = 0,
+        port: int,
         proxied_port: int = 0,
         java_options: Sequence[str] = SMALL,
-        alone: str = "stop",
+        alone: str,
     ) -> None:
         self.number, self.folder = number, folder
         self.port, self.proxied_port = port, proxied_port

@@ -49,7 +49,7 @@ class Needs(NamedTuple):
     look: list[str]
     open: list[int]
     ends: bool
-    solve: plans.Question | None = None
+    solve: plans.Question | None
 
 
 Row: TypeAlias = Callable[[View, Turn], DecisionBatch]

@@ -177,6 +177,6 @@ def _member_joined(app: str, turn: Turn, incarnation: int, asked: JoinAsked) -> 
     )
 
 
-def transactional_id(app: str, incarnation: int, birth: str, number: int = 0) -> str:
+def transactional_id(app: str, incarnation: int, birth: str, number: int) -> str:
     """A unique transactional id for one producer of a member."""
     return f"{app}.{incarnation}.{birth}" + (f".{number}" if number else "")

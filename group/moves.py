@@ -10,6 +10,7 @@ restore.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 from ..keyrange.ranges import KeyRange, join_neighbours
 from ..offsets.control import STANDBY
@@ -23,6 +24,9 @@ from .copies import Fixed, MoveBudget, is_near, kept_of, may_have, spans_of, unc
 from .members import members_dismissed
 from .shares import NOBODY
 from .view import DecisionBatch, View
+
+JOIN_WITHIN_MS: Final = 2_000
+"""How long bands of one member that become one may take to be released."""
 
 
 def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
@@ -196,5 +200,5 @@ def _release(view: View, move: PlannedMove, held: Sequence[Cell]) -> tuple[int, 
     if not own or move.origin == NOBODY:
         return None
     last = next((a for a, b in pairwise(own) if (a.end, a.epoch) != (b.first, b.epoch)), own[-1])
-    within_ms = view.rules.join_within_ms if move.move in view.seat.joins else view.rules.release_ms
+    within_ms = JOIN_WITHIN_MS if move.move in view.seat.joins else view.rules.release_ms
     return own[0].epoch, own[0].first, last.end, within_ms

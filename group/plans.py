@@ -86,8 +86,8 @@ class Question(NamedTuple):
     stateful: frozenset[str]
     factors: dict[str, int]
     loads: Loads
-    halves: bool = False
-    state_stays: bool = False
+    halves: bool
+    state_stays: bool
 
     @property
     def size(self) -> int:

@@ -17,7 +17,7 @@ shrink at the same time. Each member has at least ``LEAST`` of an even part, so 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from ..keyrange.hashing import SPACE_END
@@ -66,7 +66,7 @@ class _Known:
 
     number: int
     shares: dict[str, float]
-    told: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    told: list[tuple[int, dict[str, float]]]
 
     def most(self, topic: str) -> float:
         """The largest share of a topic that the member may be using."""

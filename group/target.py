@@ -65,7 +65,7 @@ class _Terms:
     mean: int
     slack: int
     gain: int
-    floor: int = 0
+    floor: int
 
     def is_level(self, books: Books, giver: int, taker: int) -> bool:
         """Whether the fuller member would be relieved by too little, however much is given."""

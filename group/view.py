@@ -31,9 +31,8 @@ class Rules:
     ``moves_per_minute``: the most moves by plans with much state between members; ``copies_max``: the most passes of a
     member at once, each at ``copy_bytes_per_s`` at most; ``standbys``: the number of members with a copy of each
     range's state; ``return_ms``: how long ranges with state wait for the name of a gone member. ``join_ms``: how long a
-    member has touching bands before they are joined; ``join_within_ms``: how long a join may take. ``inline_max``: the
-    most shares times members for a plan made at once. ``measure_ms``: how long a change of the group waits for all
-    loads.
+    member has touching bands before they are joined. ``inline_max``: the most shares times members for a plan made at
+    once. ``measure_ms``: how long a change of the group waits for all loads.
     """
 
     session_ms: int = 10_000
@@ -45,7 +44,6 @@ class Rules:
     load_interval_ms: int = 2_000
     moves_per_minute: int = 10
     join_ms: int = 10_000
-    join_within_ms: int = 2_000
     inline_max: int = 2_000
     measure_ms: int = 500
     leave_ms: int = 15_000

@@ -14,8 +14,8 @@ others that it will be the last. The rules, in the order in which decisions come
   time, and that has far more to do than the others with load. Where a few keys have the same to do each, no key is what
   the partition waits for.
 
-Nothing flaps: loads that stay as they are lead to a state without decisions. A split needs ``split_share`` at once, a
-merge at most ``merge_share`` for the sum of a group, as a decaying average, too, which for a new worker begins at the
+Nothing flaps: loads that stay as they are lead to a state without decisions. A split needs ``SPLIT_SHARE`` at once, a
+merge at most ``MERGE_SHARE`` for the sum of a group, as a decaying average, too, which for a new worker begins at the
 top: a band lives for some windows before it may be merged. All of it is integers and sorted: the order of the input
 does not matter.
 """
@@ -30,6 +30,15 @@ import msgspec
 
 FULL = 1_000_000
 """The load of a worker that is always busy: microseconds of handler time a second."""
+SPLIT_SHARE = 0.5
+"""The part of its time for which a hot worker is busy, or more."""
+MERGE_SHARE = 0.05
+"""The part of a worker's time for which workers that are merged are busy together, or less; so far below
+``SPLIT_SHARE`` that ranges do not flap."""
+BUSY_SHARE = 0.9
+"""The part of its time for which an unsplittable worker is busy, or more."""
+BOTTLENECK_SHARE = 2.0
+"""An unsplittable worker has at least so many times the demand of an average one of the others that have any."""
 
 Points: TypeAlias = Sequence[tuple[int, int]]
 """A histogram: (point, cost) with costs above 0, in order of points."""
@@ -59,27 +68,17 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``split_share``, ``merge_share``, ``busy_share``: parts of a worker's time. The counts are of one partition.
+    """The counts are of one partition.
 
-    ``demand_share``: a hot worker has at least so many times the demand of an average worker. An unsplittable one is
-    busy for ``busy_share`` or more, and has at least ``bottleneck_share`` times the demand of an average one of the
-    others that have any.
+    ``demand_share``: a hot worker has at least so many times the demand of an average worker.
     """
 
     workers_max: int
-    split_share: float = 0.5
-    merge_share: float = 0.05
     splits_max: int = 48
     watched_max: int = 48
     demand_share: float = 0.0
-    busy_share: float = 0.9
-    bottleneck_share: float = 2.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.merge_share < self.split_share <= 1:
-            raise ValueError(
-                f"0 <= merge_share < split_share <= 1, or ranges flap; seen {self.merge_share} and {self.split_share}"
-            )
         if min(self.workers_max, self.splits_max, self.watched_max) < 0:
             raise ValueError(f"counts are 0 or more; seen {self}")
 
@@ -128,35 +127,35 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Limit
         cuts = cuts_of(worker)
         cuts = cuts[: max(0, room - len(splits))]
         splits += [Split(worker.number, at) for at in cuts]
-        if not cuts and (point := only_point(worker)) is not None and is_bottleneck(worker, ordered, limits):
+        if not cuts and (point := only_point(worker)) is not None and is_bottleneck(worker, ordered):
             stuck.append(Unsplittable(worker.number, point, worker.busy / FULL))
-    merges = [Merge(group) for group in _cold_groups(ordered, declared, limits)]
+    merges = [Merge(group) for group in _cold_groups(ordered, declared)]
     return [*splits, *merges, *sorted(stuck, key=lambda u: u.point)]
 
 
 def hot(workers: Sequence[WorkerLoad], limits: Limits) -> list[WorkerLoad]:
     """Who is to be split if it can be, who has the most to do first."""
-    found = [(-demand(w), w.first, w) for w in workers if is_hot(w, limits)]
+    found = [(-demand(w), w.first, w) for w in workers if is_hot(w)]
     if found and limits.demand_share:
         least = limits.demand_share * sum(map(demand, workers)) / len(workers)
         found = [(less, first, w) for less, first, w in found if -less >= least]
     return [w for *_, w in sorted(found, key=lambda f: f[:2])]
 
 
-def is_hot(worker: WorkerLoad, limits: Limits) -> bool:
+def is_hot(worker: WorkerLoad) -> bool:
     """Whether it is busy, and more waits for it than half of what it did in the last window."""
     waits = worker.is_behind or 2 * worker.backlog_records > worker.records
-    return worker.busy >= limits.split_share * FULL and waits and not worker.is_held
+    return worker.busy >= SPLIT_SHARE * FULL and waits and not worker.is_held
 
 
-def is_bottleneck(worker: WorkerLoad, workers: Iterable[WorkerLoad], limits: Limits) -> bool:
+def is_bottleneck(worker: WorkerLoad, workers: Iterable[WorkerLoad]) -> bool:
     """Whether it is busy nearly all of the time, and has far more to do than the others with load: they are through
     sooner.
     """
-    if worker.busy < limits.busy_share * FULL:
+    if worker.busy < BUSY_SHARE * FULL:
         return False
     others = [found for other in workers if other is not worker and (found := demand(other))]
-    return demand(worker) * len(others) >= limits.bottleneck_share * sum(others)
+    return demand(worker) * len(others) >= BOTTLENECK_SHARE * sum(others)
 
 
 def demand(worker: WorkerLoad) -> int:
@@ -202,9 +201,9 @@ def _inside(worker: WorkerLoad) -> list[tuple[int, int]]:
     return [(p, cost) for p, cost in worker.points or () if worker.first <= p < worker.end and cost > 0]
 
 
-def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int], limits: Limits) -> list[tuple[int, ...]]:
+def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int]) -> list[tuple[int, ...]]:
     """Runs of two cold neighbours or more, as long as their sum stays cold, from left to right."""
-    most = limits.merge_share * FULL
+    most = MERGE_SHARE * FULL
     groups: list[list[int]] = []
     end = epoch = -1
     cell: int | None = None

@@ -97,17 +97,15 @@ def decide_grant(
     incarnation: int,
     within: KeyRange = WHOLE,
     *,
-    started: int | None = None,
     move: int = NO_MOVE,
 ) -> list[RangesGranted]:
     """Points of a partition to one incarnation, from the edges that the ledger knows, at the next epoch.
 
-    ``turn``: of the writer; ``started``: where the partition was started, if the ledger does not say it yet. Correct
-    only after the offset log was read to its end and all older owners are fenced.
+    ``turn``: of the writer. Correct only after the offset log was read to its end and all older owners are fenced.
     """
     partition = ledger.partition(place)
-    started = ledger.control.started[place] if started is None else started
-    bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces(within.first, within.end)]
+    edges = partition.edges(ledger.control.started[place])
+    bands = [Band(a, b, edge) for a, b, edge in edges.pieces(within.first, within.end)]
     epoch = partition.epoch_next
     before = [(partition.parts[epoch], a, b) for a, b, epoch in partition.newest.pieces(within.first, within.end)]
     hot = {at for part, a, b in before if part.released.pieces(a, b) for at in part.bounds}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .brokers import CHUNK_RECORDS, DECIDED_S_MAX, AuditError, Columns, Place, Span, Topic
-from .kafka_clients import API_TIMEOUT_MS, PAUSE_S_MAX, KafkaClients, unread_of
+from .kafka_clients import PAUSE_S_MAX, KafkaClients, unread_of
 from .kafka_spans import KafkaSpans
 from .rows import origin_of
 
@@ -29,7 +29,7 @@ class KafkaWitness:
     ``api_timeout_s``: how long a question is asked again before it is an error, and how long a read may bring nothing.
     """
 
-    def __init__(self, servers: str, security: Mapping[str, str], api_timeout_s: float = API_TIMEOUT_MS / 1000) -> None:
+    def __init__(self, servers: str, security: Mapping[str, str], api_timeout_s: float) -> None:
         self._clients = KafkaClients(servers, security, api_timeout_s)
         self._spans = KafkaSpans(self._clients)
 

@@ -262,7 +262,7 @@ class BeaconSearch:
         check_beacons(self.found, self._writers)
 
 
-def spans_from_end(high: int, step: int = BEACON_STEP) -> Iterator[tuple[int, int]]:
+def spans_from_end(high: int, step: int) -> Iterator[tuple[int, int]]:
     """``[first, end)`` of positions, from the end of a changelog back to its start, growing."""
     end = high
     while end > 0:

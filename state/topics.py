@@ -223,12 +223,11 @@ class TopicStore:
         *,
         timestamp_default: int = 0,
         guard: Guard | None = None,
-        sync: bool = False,
     ) -> dict[tuple[str, int], int]:
         """Append records (``NewRecord``) to their partitions, in their order, all or none: the new high watermarks.
 
-        When it returns they survive the death of the process, with ``sync`` that of the machine. A record without a
-        timestamp gets ``timestamp_default`` (ms). Raises TopicMissing, EpochStale (see ``Guard``), RocksError, and
+        When it returns they survive the death of the process, not that of the machine. A record without a timestamp
+        gets ``timestamp_default`` (ms). Raises TopicMissing, EpochStale (see ``Guard``), RocksError, and
         ValueError for a record without a key in a topic that is kept by key.
         """
         grouped: dict[tuple[str, int], list[Appended]] = {}
@@ -252,7 +251,7 @@ class TopicStore:
                 moved[name, partition] = Marks(marks.start, marks.high + len(group))
                 writes.put(_PLACE_KEY.pack(b"w", number, partition), _encode(moved[name, partition]))
             if moved:
-                self._rocks.write(writes, sync=sync)
+                self._rocks.write(writes)
                 self._marks.update(moved)
         return {place: marks.high for place, marks in moved.items()}
 

@@ -305,7 +305,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             case False:
                 logger.info("no broker throttles any more; all in all it was %d ms", self._throttling.total_ms)
 
-    def lost(self, node: Node, *, is_handed_on: bool = False) -> None:
+    def lost(self, node: Node, *, is_handed_on: bool) -> None:
         """A node let an attempt pass without an answer: close all connections to the node, and ask for the brokers
         anew.
 

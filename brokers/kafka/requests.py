@@ -81,7 +81,7 @@ class KafkaRequests:
         limits: TopicNumbers,
         codec: int,
         initialised: Initialised,
-        transactional_id: str | None = None,
+        transactional_id: str | None,
     ) -> None:
         self.link, self.limits, self.codec = link, limits, codec
         self.producer_id, self.epoch, self.coordinator = initialised

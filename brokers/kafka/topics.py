@@ -182,8 +182,8 @@ class AnsweredTopic(NamedTuple):
     name: str
     identity: str
     partitions: Mapping[int, Leadership[Node]]
-    operations: int = NOT_TOLD
-    brokers: int = 0
+    operations: int
+    brokers: int
 
     @property
     def replicas(self) -> int:

@@ -29,7 +29,7 @@ from ..rights import Lacking, Right
 from ..waiting import end_rest
 from .cluster import Cluster
 from .link import ConnectionSevered, KnownNodes, Link, unknown
-from .network import RequestKind
+from .network import RETRY_MS, RequestKind
 from .node import Fetched, Leading
 from .requests import Numbered, SimulatedRequests
 
@@ -213,7 +213,7 @@ class SimulatedReader:
                     self._check_heard(fresh)
                     return fresh
                 if answer is None:
-                    await asyncio.sleep(min(wait, self._cluster.network.draw(self._cluster.network.latency.retry_ms)))
+                    await asyncio.sleep(min(wait, self._cluster.network.draw(RETRY_MS)))
                 elif not answer:
                     await self._wait(news, wait)
             finally:

@@ -27,6 +27,8 @@ BROKEN = "the connection broke before an answer came"
 SILENT = "no answer in time"
 UNREACHABLE = "no connection"
 PRINCIPAL = "User:simulated"
+RETRY_MS: Final = (1.0, 20.0)
+"""So long a client waits before it asks again."""
 
 
 class Unanswered(BrokerTimeout):
@@ -80,7 +82,6 @@ class Latency:
 
     request_ms: tuple[float, float] = (0.1, 2.0)  # each way
     marker_ms: tuple[float, float] = (0.1, 20.0)  # from a transaction's decision to each of its markers
-    retry_ms: tuple[float, float] = (1.0, 20.0)  # before a client asks again
     timeout_ms: float = 10_000.0  # so long a client waits for an answer, and repeats what may be asked twice
     attempt_ms: float = math.inf  # the limit of one try; never above timeout_ms
 
@@ -162,7 +163,7 @@ class Network:
     def pauses(self) -> Iterator[float]:
         """Seconds before each next try of a client."""
         while True:
-            yield self.draw(self.latency.retry_ms)
+            yield self.draw(RETRY_MS)
 
     def choose(self, nodes: Sequence[int]) -> int:
         """A random node of the given nodes."""

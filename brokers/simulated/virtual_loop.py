@@ -113,7 +113,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
 
-    def __init__(self, seed: int = 0, *, shuffle: bool = True) -> None:
+    def __init__(self, seed: int, *, shuffle: bool = True) -> None:
         self._now = TIME_AT_START
         self._random = random.Random(seed)
         self._shuffle = shuffle

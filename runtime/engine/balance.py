@@ -57,7 +57,7 @@ class Balance:
         runs: Sequence[PartitionRun],
         reshape: Reshaping,
         settings: Settings,
-        cpu_s: Callable[[], float] = lambda: 0.0,
+        cpu_s: Callable[[], float],
     ) -> None:
         self.runs, self.reshape, self.settings, self.cpu_s = runs, reshape, settings, cpu_s
         self._began = asyncio.get_running_loop().time(), cpu_s()

@@ -92,13 +92,13 @@ class Handler(msgspec.Struct, frozen=True):
     codec: Codec
     decode: Callable[[bytes | None], Any]
     name: str
-    max_in_flight: int | None = None
-    timeout_ms: int | None = None
-    start: Start = FROM_EARLIEST
-    rate_per_s: float | None = None
-    keeps_time: bool = True
-    own_task: bool = False
-    sends: tuple[str, ...] = ()
+    max_in_flight: int | None
+    timeout_ms: int | None
+    start: Start
+    rate_per_s: float | None
+    keeps_time: bool
+    own_task: bool
+    sends: tuple[str, ...]
 
     @property
     def is_plain(self) -> bool:

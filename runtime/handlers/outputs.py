@@ -80,12 +80,14 @@ def destination_of(description: TopicDescription, partition_of: PartitionOfKey |
     limit = int(config.get("max.message.bytes", 1_048_588))
     policy, retention_ms = config.get("cleanup.policy", ""), int(config.get("retention.ms", -1))
     by_record = "delete" in policy and config.get("message.timestamp.type") != "LogAppendTime"
-    found = Destination(
-        description.partitions, limit, "compact" in policy, retention_ms if by_record and retention_ms >= 0 else None
+    return Destination(
+        description.partitions,
+        limit,
+        "compact" in policy,
+        retention_ms if by_record and retention_ms >= 0 else None,
+        partition_of or partition_of_key,
+        partition_of is None,
     )
-    if partition_of is not None:
-        found.partition_of, found.keeps_numbers = partition_of, False
-    return found
 
 
 @dataclass(slots=True)

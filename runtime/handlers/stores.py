@@ -38,7 +38,7 @@ class StoreDeclaration:
     codec: Codec
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
-    sure_type: type | None = None
+    sure_type: type | None
     """An encoded value of exactly this type can be decoded again; None: ``Binding.encode`` has to try."""
 
 

@@ -25,7 +25,7 @@ class Snapshots:
         standing: OwnLedger,
         settings: Settings,
         wall_ms: Callable[[], int],
-        is_coordinator: Callable[[], bool] = lambda: True,
+        is_coordinator: Callable[[], bool],
     ) -> None:
         self.standing, self.settings, self._is_coordinator = standing, settings, is_coordinator
         self._history = HistoryTrimming(standing.logs, settings, wall_ms)

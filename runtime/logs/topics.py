@@ -38,7 +38,6 @@ NEW_TOPIC: Final = (
     "docs/partitioners.md has the program"
 )
 """The advice for a topic with state that got more partitions."""
-NO_PARTITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -62,7 +61,7 @@ def changelog_specs(
     return [TopicSpec(changelog_topic(app, source), n, config) for source, n in sorted(stateful.items())]
 
 
-def reserved_topics(app: str, stateful: Collection[str] = ()) -> frozenset[str]:
+def reserved_topics(app: str, stateful: Collection[str]) -> frozenset[str]:
     """The topics that only keylanes writes to."""
     logs = (control_topic(app), offsets_topic(app), signals_topic(app))
     return frozenset((*logs, *(changelog_topic(app, source) for source in stateful)))
@@ -76,7 +75,7 @@ def destinations_of(handlers: Sequence[Handler]) -> list[str]:
 
 
 def creation_commands(
-    app: str, source_partitions: int, stateful: Mapping[str, int] = NO_PARTITIONS, replicas: int | None = None
+    app: str, source_partitions: int, stateful: Mapping[str, int], replicas: int | None = None
 ) -> list[str]:
     """Kafka's own commands for creating our logs, for people who create topics themselves.
 
@@ -97,7 +96,7 @@ async def prepare_topics(
     handlers: Sequence[Handler],
     broker: Broker,
     settings: Settings,
-    stateful: Collection[str] = (),
+    stateful: Collection[str],
     table_config: Mapping[str, str] = NO_CONFIG,
     replicas: int | None = None,
 ) -> dict[str, TopicDescription]:

@@ -24,13 +24,13 @@ SOMEWHERE: Final = Origin()
 class Offer(NamedTuple):
     """See ``member_joined``. ``expected``: see Origin."""
 
-    host: str = ""
-    endpoint: str = ""
-    capacity: float = 1.0
-    topics: tuple[Sourced, ...] = ()
-    writes: tuple[str, ...] = ()
-    until_level: bool = False
-    expected: int = 0
+    host: str
+    endpoint: str
+    capacity: float
+    topics: tuple[Sourced, ...]
+    writes: tuple[str, ...]
+    until_level: bool
+    expected: int
 
 
 def offer_of(

@@ -14,7 +14,7 @@ from ...brokers.protocol import Broker, BrokerTimeout, TopicPartition, UnknownTo
 from ...brokers.waiting import within_limit
 from ...errors import LogError, SettingsError, SourceError
 from ...group.view import Begun, SourceFound
-from ...keyrange.ranges import WHOLE, KeyRange
+from ...keyrange.ranges import KeyRange
 from ...offsets.control import Control, Member
 from ...offsets.decide import StoreSpec, Turn, decide_stores
 from ...offsets.ledger import Ledger, Place
@@ -159,7 +159,7 @@ def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) ->
             )
 
 
-def edges_of(ledger: Ledger, place: Place, within: Sequence[KeyRange] = (WHOLE,)) -> list[int]:
+def edges_of(ledger: Ledger, place: Place, within: Sequence[KeyRange]) -> list[int]:
     """The edges in the ranges ``within`` of a source partition that was started."""
     steps = ledger.partition(place).edges(ledger.control.started[place])
     return [edge for one in within for _, _, edge in steps.pieces(one.first, one.end)]

@@ -230,7 +230,7 @@ def _join_edges(left: Edge, right: Edge) -> Edge | None:
     return Edge(left.first, right.end, left.edge) if left.edge == right.edge else None
 
 
-def carve(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker] = ()) -> list[SplitMade]:
+def carve(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker]) -> list[SplitMade]:
     """Split workers across the borders of a range, without ``spared``: whole workers then make up the range."""
     changes = []
     for at in (within.first, within.end):

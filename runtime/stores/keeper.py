@@ -429,7 +429,7 @@ def _newest(changed: Iterable[int]) -> frozenset[int]:
 class StateFolder:
     """An ``OpenCopies`` of a subfolder of ``Settings.state_folder``, which this process has from the first call on."""
 
-    def __init__(self, app: str, folder: str, name: str | None, cache_bytes: int, birth: str = "") -> None:
+    def __init__(self, app: str, folder: str, name: str | None, cache_bytes: int, birth: str) -> None:
         self.app, self.folder, self.name, self.cache_bytes = app, Path(folder), name, cache_bytes
         self.birth = birth
         """Of this process: the subfolder says it, so that others know whose it is."""

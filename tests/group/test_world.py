@@ -146,9 +146,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     "who is expelled is taken for fenced": (
         "stands otherwise",
         changed(
-            cells,
-            "_state_of_points",
-            ("if not control.is_fenced(owner):", "if control.is_fenced(owner) and not is_read:"),
+            cells, "_state_of_points", ("if not control.is_fenced(owner):", "if control.is_fenced(owner) and not is_read:")
         ),
     ),
     "what was never read is taken for read": (
