@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
@@ -117,17 +116,10 @@ class LogReader:
     connections.
     """
 
-    def __init__(
-        self,
-        app: str,
-        broker: Broker,
-        settings: Settings,
-        log_partitions: int = 0,
-        ends: Mapping[TopicPartition, int] = MappingProxyType({}),
-        passed_over: tuple[bytes, ...] = (),
-    ) -> None:
+    def __init__(self, app: str, broker: Broker, settings: Settings, log_partitions: int = 0) -> None:
         self.app, self.broker, self.settings = app, broker, settings
-        self.ends, self.passed_over = ends, passed_over
+        self.ends: Mapping[TopicPartition, int] = {}
+        self.passed_over: tuple[bytes, ...] = ()
         self.control = TopicPartition(control_topic(app), 0)
         self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
