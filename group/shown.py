@@ -166,8 +166,8 @@ class GroupShown(NamedTuple):
 def show_group(
     control: Control,
     folds: Mapping[Place, PartitionLedger],
-    told: Mapping[int, Mapping[int, Copy]] = NOTHING_TOLD,
-    parked: Mapping[int, str] = NO_REASONS,
+    told: Mapping[int, Mapping[int, Copy]],
+    parked: Mapping[int, str],
 ) -> GroupShown:
     """A group, by the folds of its logs. ``told``: the progress of copies, by incarnation and move; ``parked``: why
     moves have not begun (signals.py). Both may be empty if nothing was heard.
