@@ -23,7 +23,7 @@ def hosts_of(bootstrap: str) -> list[str]:
         raise SettingsError(
             f"the broker's address is {FORM}, without a user and a password; seen "
             f"{address_without_login(bootstrap)!r}: leave out what stands before the @, and give "
-            " Settings(security=Security(sasl_plain_username=…, sasl_plain_password=…)), "
+            "Settings(security=Security(sasl_plain_username=…, sasl_plain_password=…)), "
             "or KEYLANES_SASL_PLAIN_USERNAME and KEYLANES_SASL_PLAIN_PASSWORD for Settings.from_env()"
         )
     hosts = []

@@ -63,7 +63,10 @@ PLANTED: dict[str, tuple[str, Put]] = {
     "any members halve": ("halves", changed(plans, "_places_to_halve", ("not question.halves or ", ""))),
     "the other part is the larger one": ("halves", changed(plans, "_halves", ("factor // 2", "factor // 2 - 1 or 1"))),
     "what was granted is halved": ("halves", changed(plans, "_places_to_halve", ("== [0]", "!= []"))),
-    "what nobody else can handle is halved": ("halves", changed(plans, "_places_to_halve", ("len(topics) != 1", "False"))),
+    "what nobody else can handle is halved": (
+        "halves",
+        changed(plans, "_places_to_halve", ("len(topics) != 1", "False")),
+    ),
     "the cool-down halves nothing": (
         "cools",
         changed(CoordinatorMemory, "left_of_budget", ("if self.cools(now_ms):", "if False:")),

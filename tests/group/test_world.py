@@ -109,7 +109,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "copies of what nobody works on are ended": (
         "the last ready copy",
-        row(learning, "end_copies", ("if cell.standing is not Standing.HELD:", "if False:")),
+        row(learning, "end_copies", ("if cell.standing is not CellState.HELD:", "if False:")),
     ),
     "copies do not say who is to have what has no owner": (
         "somebody has a ready copy",
@@ -146,7 +146,9 @@ PLANTED: dict[str, tuple[str, Put]] = {
     "who is expelled is taken for fenced": (
         "stands otherwise",
         changed(
-            cells, "_state_of_points", ("if not control.is_fenced(owner):", "if control.is_fenced(owner) and not is_read:")
+            cells,
+            "_state_of_points",
+            ("if not control.is_fenced(owner):", "if control.is_fenced(owner) and not is_read:"),
         ),
     ),
     "what was never read is taken for read": (
@@ -155,7 +157,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "what is held is granted": (
         "is not free",
-        row(moves, "grant_ranges", ("is Standing.FREE", "in (Standing.FREE, Standing.HELD)")),
+        row(moves, "grant_ranges", ("is CellState.FREE", "in (CellState.FREE, CellState.HELD)")),
     ),
     "FENCED for a fence that never was": (
         "it was not fenced",
