@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Set-up and the project's commands, with nothing but the standard library: ``python3 dev.py check|test|proof|demo``.
 
-    demo    the main job on real input; BROKER=kafka: on a real Kafka; MEMBERS=6: in six processes; PROCESSES=2: in two
-            that one service keeps; RESET=1: afresh
+    demo    the main job on real input (examples/flights/); BROKER=kafka: on a real Kafka; MEMBERS=6: in six processes;
+            PROCESSES=2: in two that one service keeps; RESET=1: afresh
     check   style, types and fast tests, on the sources; ROOM=group: those of a room, and of modules that use it;
             --python 3.13 takes another Python
     test    what a change has to pass, on the compiled package, with a real Kafka and Spark
@@ -68,7 +68,7 @@ def demo(rest: list[str]) -> int:
     if os.environ.get("BROKER") == "kafka":
         print("BROKER=kafka: a real Apache Kafka is fetched too (44 MB) unless it is cached", flush=True)
     python = environment([SMALL, FULL, *missing_java()])
-    return hand_over([str(script(VENV, "keylanes")), "demo", *rest], java_environment(python))
+    return hand_over([python, str(ROOT / "examples" / "flights" / "demo.py"), *rest], java_environment(python))
 
 
 def test(rest: list[str]) -> int:
@@ -418,12 +418,7 @@ def digest(content: bytes) -> str:
 
 def python_of(folder: Path) -> Path:
     """The Python of an environment."""
-    return script(folder, "python")
-
-
-def script(folder: Path, name: str) -> Path:
-    """A command of an environment."""
-    return folder / "Scripts" / f"{name}.exe" if WINDOWS else folder / "bin" / name
+    return folder / "Scripts" / "python.exe" if WINDOWS else folder / "bin" / "python"
 
 
 # Java

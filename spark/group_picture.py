@@ -1,94 +1,209 @@
-"""Who owned which points, over the time, as a picture: one panel for each source partition, coloured by member.
+"""The owners of points over the time, as a picture: a row for each source partition, a colour for each member.
 
-Needs matplotlib, which comes with the extra ``demo``.
+Needs matplotlib, which comes with the extra ``plot``.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from ..keyrange.hashing import SPACE_END
-from .group_report import GroupFigures, MemberFigures, Reign
+from .group_report import GroupFigures, Reign
 
-WIDTH_INCHES, PANEL_INCHES, REST_INCHES, DPI = 15.0, 1.5, 2.0, 110
-PANELS_MAX = 16
-MEMBERS_NAMED = 12
-"""So many have a line in the legend: those that owned most."""
-INK, NOBODY = "#1d2733", "white"
-COLOURS = "tab20"
-HOW_TO_READ = (
-    "Time to the right, the hash of the key upwards. A range has the colour of the member that owned it; white: nobody."
-)
+WIDTH_INCHES, DPI = 15.0, 110
+ROW_INCHES, REST_INCHES = 0.45, 2.6
+ROWS_MAX: Final = 16
+MEMBERS_NAMED_MAX: Final = 12
+"""The legend has the members with the largest shares."""
+INK, NOBODY = "#1d2733", "#dfe2e7"
+ROW: Final = 0.86
+"""The height of a row; the rest keeps the row from the next one."""
+MARK_WORDS_SHARE: Final = 0.17
+"""A share of the width. Marks that are nearer to each other have their words on different heights."""
+MARK_HEIGHTS: Final = 6
+ROWS_OF_MARKS: Final = 8
+"""The marks have their heights and the bar its own in rows of a picture with so many."""
+MARKED_SHARE: Final = 0.61
+"""The height of the rows where there are marks, whose words stand above."""
+BAR: Final = 0.12
+WORK_STYLE: dict[str, Any] = {"fc": INK, "lw": 0, "clip_on": False}
+"""The style of the bar above the rows, from a mark to its ``until_s``."""
+
+Colour: TypeAlias = tuple[float, float, float]
+"""Red, green and blue, from 0 to 1."""
+COLOURS: Final[Sequence[Colour]] = (
+    (0.34, 0.61, 0.84), (0.95, 0.64, 0.28), (0.44, 0.73, 0.45), (0.83, 0.48, 0.71),
+    (0.90, 0.82, 0.34), (0.33, 0.74, 0.73), (0.85, 0.39, 0.36), (0.58, 0.50, 0.80),
+)  # fmt: skip
+PALE_SHARES: Final = (0.0, 0.22, 0.5)
+"""How much white is in the shades of a colour."""
+DARKER, DEPTHS = 0.72, 3
+"""The second and the third eight members have the same colours, darker."""
+
+
+class TimeMark(NamedTuple):
+    """A moment to be marked with a line and words. ``is_loss``: a member went. ``is_step``: the number of members was
+    changed on purpose; ``until_s``: the group was balanced again.
+    """
+
+    at_s: float
+    text: str
+    is_loss: bool
+    is_step: bool = False
+    until_s: float | None = None
+
+
+class Ownership(NamedTuple):
+    """The members of a picture. ``names`` by incarnation, in the order of the colours; ``shares`` by name, and
+    ``shares_of``: in words, of what. ``reigns``, and ``copies`` of state that members had before they owned the points,
+    in ms of the clock that ``clock`` names.
+    """
+
+    names: Mapping[int, str]
+    shares: Mapping[str, float]
+    shares_of: str
+    reigns: Sequence[Reign]
+    clock: str
+    copies: Sequence[Reign] = ()
+    marks: Sequence[TimeMark] = ()
+
+    def numbers(self) -> dict[int, int]:
+        """The number of each incarnation's colour. Incarnations of one name have one colour."""
+        order = {name: number for number, name in enumerate(dict.fromkeys(self.names.values()))}
+        return {incarnation: order[name] for incarnation, name in self.names.items()}
+
+
+def colour_of(number: int, shade: int = 0) -> Colour:
+    """The colour of a member; ``shade``: of a commit."""
+    pale, depth = PALE_SHARES[shade % len(PALE_SHARES)], DARKER ** (number // len(COLOURS) % DEPTHS)
+    red, green, blue = (channel * depth * (1 - pale) + pale for channel in COLOURS[number % len(COLOURS)])
+    return red, green, blue
+
+
+def ownership_of(figures: GroupFigures) -> Ownership:
+    """The members of an audit's report; each incarnation has another name."""
+    names = {
+        one.incarnation: f"{one.incarnation} {one.instance}{f', {one.ended}' if one.ended else ''}"
+        for one in figures.members
+    }
+    return Ownership(
+        names=names,
+        shares={names[one.incarnation]: one.share for one in figures.members},
+        shares_of="the points over the time",
+        reigns=[
+            reign._replace(from_ms=reign.from_ms - figures.from_ms, until_ms=reign.until_ms - figures.from_ms)
+            for reign in figures.reigns
+        ],
+        clock="seconds since the first grant",
+    )
 
 
 def draw_group(figures: GroupFigures, path: str | os.PathLike[str], *, title: str) -> Path:
     """Draw the reigns of the members into a PNG file; returns its path."""
-    path = Path(path)
-    places = sorted({(reign.topic, reign.partition) for reign in figures.reigns})
-    shown = places[:PANELS_MAX]
-    height = REST_INCHES + PANEL_INCHES * max(1, len(shown))
+    ownership = ownership_of(figures)
+    places = sorted({reign[:2] for reign in ownership.reigns})
+    shown = places[:ROWS_MAX]
+    left_out = f", the first {len(shown)} of {len(places)} partitions" if len(places) > len(shown) else ""
     with mpl.rc_context({"font.family": "sans-serif", "font.size": 9, "axes.edgecolor": INK, "text.color": INK}):
-        figure = Figure(figsize=(WIDTH_INCHES, height), dpi=DPI, facecolor="white")
+        figure = Figure(figsize=(WIDTH_INCHES, REST_INCHES + ROW_INCHES * len(shown)), dpi=DPI, facecolor="white")
         FigureCanvasAgg(figure)
-        left_out = f", the first {len(shown)} of {len(places)} partitions" if len(places) > len(shown) else ""
-        figure.suptitle(f"{title}{left_out}", x=0.045, y=1 - 0.25 / height, ha="left", fontsize=15, fontweight="bold")
-        figure.text(0.045, 0.2 / height, HOW_TO_READ, fontsize=9.5)
-        top, bottom = 1 - 0.75 / height, 0.85 / height
-        grid = figure.add_gridspec(max(1, len(shown)), 1, left=0.045, right=0.78, top=top, bottom=bottom, hspace=0.35)
-        for row, place in enumerate(shown):
-            own = [reign for reign in figures.reigns if (reign.topic, reign.partition) == place]
-            _panel(figure.add_subplot(grid[row, 0]), place, own, figures, is_low=row == len(shown) - 1)
-        _legend(figure, figures.members)
-        partial = path.with_name(f"{path.name}.partial")
-        figure.savefig(partial, format="png")
-        partial.replace(path)
-    return path
+        reigns = [reign for reign in ownership.reigns if reign[:2] in shown]
+        draw_timeline(figure, ownership._replace(reigns=reigns), title=f"{title}{left_out}")
+        return save_figure(figure, Path(path))
 
 
-def colour(incarnation: int) -> Any:
-    """Of a member: those that follow each other differ."""
-    return mpl.colormaps[COLOURS](2 * (incarnation % 10) + incarnation // 10 % 2)
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a PNG file, whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    figure.savefig(partial, format="png")
+    return partial.replace(path)
 
 
-def _panel(axes: Any, place: tuple[str, int], reigns: Sequence[Reign], figures: GroupFigures, *, is_low: bool) -> None:
-    def at_s(ms: int) -> float:
-        return (ms - figures.from_ms) / 1000
+def draw_timeline(figure: Any, ownership: Ownership, *, title: str) -> None:
+    """Draw the reigns into a figure, with the names and shares of the members, and the marks."""
+    inch = figure.dpi / figure.bbox.height
+    low, high = 0.54 * inch, MARKED_SHARE if ownership.marks else 1 - 1.35 * inch
+    axes = figure.add_axes((0.115, low, 0.87, high - low))
+    places = sorted({reign[:2] for reign in ownership.reigns}, reverse=True)
+    rows = {place: row for row, place in enumerate(places)}
+    numbers = ownership.numbers()
+    end_s = max((reign.until_ms for reign in ownership.reigns), default=1_000) / 1_000 or 0.001
+    for row in rows.values():
+        axes.add_patch(Rectangle((0, row), end_s, ROW, fc=NOBODY, lw=0))
+    for reign in ownership.reigns:
+        axes.add_patch(_patch(reign, rows, fc=colour_of(numbers.get(reign.incarnation, 0)), lw=0))
+    for copy in ownership.copies:  # over the owner of that time
+        if copy[:2] in rows:
+            axes.add_patch(_patch(copy, rows, **_copy_style(colour_of(numbers.get(copy.incarnation, 0)))))
+    axes.set_xlim(0, end_s)
+    axes.set_ylim(0, max(1, len(places)))
+    axes.set_yticks([row + ROW / 2 for row in rows.values()], [f"{topic}[{p}]" for topic, p in rows])
+    axes.tick_params(labelsize=8, colors=INK, length=2)
+    axes.set_xlabel(f"{ownership.clock} →")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    _draw_marks(axes, ownership.marks, end_s, len(places))
+    figure.text(
+        0.045, 1 - 0.3 * inch, f"{title}. A row for each partition, in it the hash of the key upwards", fontsize=11
+    )
+    _draw_legend(figure, ownership, 1 - 0.38 * inch)
 
-    corners = [
-        [(at_s(r.from_ms), r.first), (at_s(r.until_ms), r.first), (at_s(r.until_ms), r.end), (at_s(r.from_ms), r.end)]
-        for r in reigns
-    ]
-    faces = [colour(reign.incarnation) for reign in reigns]
-    axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors=INK, linewidths=0.3))
-    axes.set_facecolor(NOBODY)
-    axes.set_title(f"{place[0]}, partition {place[1]}", fontsize=9.5, loc="left")
-    axes.set_xlim(0, max(at_s(figures.until_ms), 0.001))
-    axes.set_ylim(0, SPACE_END)
-    axes.set_yticks([0, SPACE_END // 2, SPACE_END], ["0", "½", "1"])
-    if is_low:
-        axes.set_xlabel("seconds since the first grant")
-    else:
-        axes.set_xticklabels([])
+
+def _patch(reign: Reign, rows: Mapping[tuple[str, int], int], **style: Any) -> Rectangle:
+    low = rows[reign.topic, reign.partition] + reign.first / SPACE_END * ROW
+    size = (reign.until_ms - reign.from_ms) / 1_000, (reign.end - reign.first) / SPACE_END * ROW
+    return Rectangle((reign.from_ms / 1_000, low), *size, **style)
 
 
-def _legend(figure: Figure, members: Sequence[MemberFigures]) -> None:
-    named = sorted(sorted(members, key=lambda member: -member.share)[:MEMBERS_NAMED])
+def _draw_marks(axes: Any, marks: Sequence[TimeMark], end_s: float, top: int) -> None:
+    """A line for each mark, with its words above, on the side where there is room."""
+    height, before_s, unit = 0, -end_s, max(1, top) / ROWS_OF_MARKS
+    for mark in marks:
+        height = (height + 1) % MARK_HEIGHTS if mark.at_s - before_s < MARK_WORDS_SHARE * end_s else 0
+        before_s = mark.at_s
+        y = top + (0.1 + 0.5 * height) * unit
+        is_right = mark.at_s > (1 - MARK_WORDS_SHARE) * end_s
+        style: dict[str, Any] = {"lw": 1.6, "ls": "-"} if mark.is_loss else {"lw": 1.1, "ls": (0, (4, 2))}
+        if mark.is_step:
+            style = {"lw": 0.8, "ls": "-"}
+            axes.add_patch(
+                Rectangle((mark.at_s, top), (mark.until_s or mark.at_s) - mark.at_s, BAR * unit, **WORK_STYLE)
+            )
+        axes.plot([mark.at_s, mark.at_s], [0, y], color=INK, clip_on=False, **style)
+        sign = "" if mark.is_step else "✕ " if mark.is_loss else "+ "
+        words = f" {sign}{mark.text}, {mark.at_s:.1f} s "
+        side = "right" if is_right else "left"
+        under = {"fc": "white", "ec": "none", "pad": 0.8}
+        axes.text(mark.at_s, y, words, fontsize=8, va="bottom", ha=side, clip_on=False, bbox=under, zorder=4)
+
+
+def _copy_style(colour: Colour | str) -> dict[str, Any]:
+    """The look of a copy: stripes in the colour of its member."""
+    return {"fc": "none", "ec": colour, "hatch": "/////", "lw": 0.0}
+
+
+def _draw_legend(figure: Any, ownership: Ownership, top: float) -> None:
+    colours = {name: colour_of(number) for number, name in enumerate(dict.fromkeys(ownership.names.values()))}
+    largest = sorted(ownership.shares, key=lambda name: -ownership.shares[name])[:MEMBERS_NAMED_MAX]
     handles = [
-        Patch(
-            facecolor=colour(member.incarnation),
-            edgecolor=INK,
-            linewidth=0.3,
-            label=f"{member.incarnation} {member.instance} {member.share:.1%}"
-            + (f", {member.ended}" if member.ended else ""),
-        )
-        for member in named
+        Patch(fc=colour, label=f"{name}: {ownership.shares[name]:.0%} of {ownership.shares_of}")
+        for name, colour in colours.items()
+        if name in largest
     ]
-    title = f"members{f', {len(named)} of {len(members)}' if len(named) < len(members) else ''}, with their share"
-    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.79, 0.95), frameon=False, title=title)
+    others = [Patch(fc=NOBODY, label="nobody")]
+    if ownership.copies:
+        others.append(Patch(label="copied by its next owner", **_copy_style(INK)))
+    if any(mark.is_step for mark in ownership.marks):
+        others.append(Patch(label="until balanced", **WORK_STYLE))
+    if (more := len(ownership.shares) - len(largest)) > 0:
+        others.append(Patch(fc="none", label=f"and {more} members with smaller shares"))
+    figure.legend(
+        handles=[*handles, *others], loc="upper left", bbox_to_anchor=(0.04, top),
+        frameon=False, fontsize=10, ncols=5, handlelength=1.2, columnspacing=1.6,
+    )  # fmt: skip

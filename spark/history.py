@@ -289,6 +289,11 @@ def fold_workers(
     return _runs(fold.spans), fold.problems
 
 
+def ranges_of(workers: Iterable[WorkerSpan]) -> dict[tuple[str, int, int, int], tuple[int, int]]:
+    """The points ``[first, end)`` of each worker, by topic, partition, incarnation and number."""
+    return {(*worker.source, worker.incarnation, worker.worker): (worker.first, worker.end) for worker in workers}
+
+
 _Key: TypeAlias = tuple[Source, int, int]
 _Change: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged
 

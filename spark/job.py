@@ -149,7 +149,9 @@ def _run(spec: "AuditSpec", args: argparse.Namespace) -> int:
     from .audit import audit, pin_now
 
     if args.group_plot:
-        from .group_picture import draw_group  # here: it needs the extra `demo`, and says so before Spark is started
+        from .group_picture import draw_group  # here: it needs the extra `plot`, and says so before Spark is started
+    if args.plane_plot:
+        from .plane_picture import draw_report
 
     pins = pin_now(spec)  # before Spark is started, which takes seconds
     archive = Path(args.class_archive) if args.class_archive else None
@@ -160,6 +162,8 @@ def _run(spec: "AuditSpec", args: argparse.Namespace) -> int:
         stop(spark, archive)
     if args.group_plot and report.group is not None:
         draw_group(report.group, args.group_plot, title=f"Who owned what: {spec.app}")
+    if args.plane_plot:
+        draw_report(report, args.plane_plot)
     print(report.to_json() if args.json else report.to_text())
     return report.exit_code
 
@@ -176,7 +180,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--level", action="store_true", help="demand that no record waits")
     parser.add_argument("--group", action="store_true", help="report who took part, what moved, who owned how much")
-    parser.add_argument("--group-plot", metavar="FILE", help="draw who owned what over the time; needs the extra demo")
+    parser.add_argument("--group-plot", metavar="FILE", help="draw who owned what over the time; needs the extra plot")
+    parser.add_argument("--plane-plot", metavar="FILE", help="draw the plane with its tiles; needs the extra plot")
     parser.add_argument("--outputs", action="append", metavar="TOPIC", help="read these topics (repeat); else all")
     parser.add_argument(
         "--or-elsewhere",
@@ -243,7 +248,8 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
         accept_moved_keys=args.accept_moved_keys or (),
         copies=args.copies,
         level=args.level,
-        group=args.group or bool(args.group_plot),
+        plane=bool(args.plane_plot),
+        group=args.group or bool(args.group_plot or args.plane_plot),
         examples_max=args.examples,
     )
 

@@ -6,12 +6,9 @@ from typing import Any, TypeAlias
 
 from ..offsets.starts import EARLIEST
 from .group_report import GroupFigures
+from .plane_tiles import NO_PLANE, PlaneLog
 
 Example: TypeAlias = dict[str, Any]
-
-TileRow: TypeAlias = tuple[str, int, int, int, int, int, int, int, int]
-"""topic, partition, incarnation, worker, count, first, end, offset_from, offset_to."""
-
 
 SPLIT_KEYS = "state-partition"
 """The one statement that is about who writes the sources: where it alone fails, each record was processed once."""
@@ -92,7 +89,7 @@ class Report:
     destinations: dict[str, int]
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-    tiles: tuple[TileRow, ...] = ()
+    plane: PlaneLog = NO_PLANE
     group: GroupFigures | None = None
     not_looked_at: tuple[str, ...] = ()
     """What no statement is about, in sentences."""
@@ -119,7 +116,7 @@ class Report:
         return [check.name for check in self.checks if not check.holds]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the tiles, as JSON knows it."""
+        """Everything but the plane, as JSON knows it."""
         group = {} if self.group is None else {"group": {**self.group.to_dict(), "proved": self._proved()}}
         return {
             "app": self.app,

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OTHERS = ("3.12", "3.13")
 """Beside 3.11, which everything else runs on."""
 VENV_VARIABLE = "CHECK_VENV"
-NEEDS_MORE = ("demo", "devkafka/test_java.py")
+NEEDS_MORE = ("examples/flights", "devkafka/test_java.py")
 """Than these environments have."""
 OF_TESTS = ("simulation/test_planted.py", "simulation/test_shrink.py", "offsets/test_fencing_model.py")
 OF_SEEDS = "simulation/test_seeds.py::test_sixty_seeds_meet_every_fault_at_every_step"

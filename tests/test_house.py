@@ -3,6 +3,7 @@
 import ast
 import functools
 import gc
+import importlib.util
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from .tiers.marks import tier
 pytestmark = tier("check")
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("asgi", "brokers", "cli", "demo", "devkafka", "group", "keyrange", "offsets", "runtime", "spark", "state")
+ROOMS = ("asgi", "brokers", "cli", "devkafka", "group", "keyrange", "offsets", "runtime", "spark", "state")
 PURE_ROOMS = ("group/", "keyrange/", "offsets/", "runtime/handlers/", "runtime/partition/")
 AT_THE_TOP = ("__init__.py", "errors.py")
 BESIDE = ("bench", "examples", "tests")
@@ -42,7 +43,6 @@ TEST_FLOORS = {
     "spark": 4,
     "asgi": 5,
     "bench": 5,
-    "demo": 5,
     "cli": 6,
     "examples": 6,
     "on_kafka": 7,
@@ -498,8 +498,18 @@ def test_the_locks_fit_the_project() -> None:
     """Each dependency in pyproject.toml is pinned, within its bounds, in the set that needs it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    small = [*project["dependencies"], *extras["cli"], *extras["test"], *extras["dev"]]
-    wanted = {"check.txt": small, "full.txt": [*small, *extras["spark"], *extras["demo"]], "java.txt": extras["java"]}
+    full = [
+        *project["dependencies"],
+        *(line for name in ("cli", "test", "dev", "spark", "plot") for line in extras[name]),
+    ]
+    spec = importlib.util.spec_from_file_location("lock_of_this_checkout", ROOT / "requirements" / "lock.py")
+    assert spec is not None
+    assert spec.loader is not None
+    lock = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(lock)
+    small = lock.small_set(project)
+    assert set(small) < set(full)
+    wanted = {"check.txt": small, "full.txt": full, "java.txt": extras["java"]}
     for name, lines in wanted.items():
         pinned = pins(name)
         for requirement in map(Requirement, lines):

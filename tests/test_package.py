@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 AT_THE_TOP = ("__init__.py", "errors.py")
-ROOMS = ("asgi", "brokers", "cli", "demo", "devkafka", "group", "keyrange", "offsets", "runtime", "spark", "state")
+ROOMS = ("asgi", "brokers", "cli", "devkafka", "group", "keyrange", "offsets", "runtime", "spark", "state")
 HELLO = ROOT / "examples" / "hello.py"
 CAN_COMPILE = bool(shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists())
 """Without a compiler or Python's headers the same wheel is interpreted."""
@@ -80,7 +80,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert metadata["Version"] == "0.1.0"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert set(metadata.get_all("Provides-Extra", [])) == {"cli", "demo", "dev", "java", "spark", "test"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"cli", "dev", "java", "plot", "spark", "test"}
     assert any(entry.endswith("licenses/LICENSE") for entry in archive.namelist())
 
 
@@ -95,7 +95,7 @@ def test_the_installed_package_is_the_wheels(empty: Path, tmp_path: Path) -> Non
 def test_the_installed_command_answers(empty: Path, tmp_path: Path) -> None:
     """The console script ``keylanes`` names its commands."""
     answer = run([empty.with_name("keylanes" + empty.suffix), "--help"], tmp_path)
-    assert all(command in answer for command in ("run", "demo", "audit", "broker"))
+    assert all(command in answer for command in ("run", "audit", "broker"))
 
 
 @pytest.mark.skipif(not HELLO.exists(), reason="examples/hello.py is not written yet")

@@ -187,7 +187,7 @@ def build(
     output: Any  # its fields are as the user gave them: each is checked
     for i, output in enumerate(outputs):
         topic = output.topic or handler.to
-        assert topic is not None, "returned() and send() name a topic"
+        assert topic is not None, "outputs_returned() and send() name a topic"
         if topic not in known:
             raise UnknownDestination(topic)
         destination = known[topic]

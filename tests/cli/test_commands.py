@@ -98,7 +98,7 @@ def test_the_commands_are_named(folder: Path) -> None:
     """The help names every command, and no command at all is wrong usage that shows it too."""
     answer = keylanes(folder, "--help")
     assert answer.returncode == 0
-    assert all(command in answer.stdout for command in ("run", "demo", "audit", "broker", "topics", "state", "group"))
+    assert all(command in answer.stdout for command in ("run", "audit", "broker", "topics", "state", "group"))
     assert keylanes(folder).returncode == 2
 
 
@@ -112,7 +112,7 @@ def test_the_version_is_told(folder: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("run", "demo", "audit", "broker", "topics", "state get", "state scan"),
+        *("run", "audit", "broker", "topics", "state get", "state scan"),
         *("group", "group show", "group history", "group move", "group expel"),
     ],
 )

@@ -373,7 +373,7 @@ def test_variables_that_name_no_setting_are_ignored_with_one_warning(caplog: pyt
 def test_no_variable_of_ours_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     """Each that the sources, the scripts and the documentation name is a setting, or known to be none."""
     root = Path(__file__).parents[2]
-    rooms = ("asgi", "brokers", "cli", "demo", "devkafka", "runtime", "spark", "examples")
+    rooms = ("asgi", "brokers", "cli", "devkafka", "runtime", "spark", "examples")
     paths = [*root.glob("*.py"), root / "Makefile", root / "README.md", *root.glob("docs/[!m]*.md")]  # not mistakes.md
     paths += [path for room in rooms for path in (root / room).rglob("*.py")]
     named = {name for path in paths for name in re.findall(r"KEYLANES_[A-Z][A-Z_]*[A-Z]\b(?!_)", path.read_text())}

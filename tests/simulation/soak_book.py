@@ -14,7 +14,7 @@ import msgspec
 from ..tiers.processes import git
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("brokers", "devkafka", "group", "keyrange", "offsets", "runtime", "state", "spark", "demo")
+ROOMS = ("brokers", "devkafka", "group", "keyrange", "offsets", "runtime", "state", "spark")
 BOOK = ROOT / ".keylanes" / "soak.json"
 SIMULATION, BROKER, CLUSTER, GROUP = PARTS = ("simulation", "broker", "cluster", "group")
 """The parts of the soak; a cluster is one of three brokers, a group several processes, on one broker or three."""

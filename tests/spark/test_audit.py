@@ -39,7 +39,7 @@ def test_an_honest_run_with_restarts_is_proven(audited: Audited) -> None:
     After restarts with uneven edges neighbours become level and commit as one over bands of different offsets.
     """
     run = Planner(restarts=3, lag=0.6).run()
-    report = audited(run, tiles=True, expected=expected_outputs)
+    report = audited(run, plane=True, expected=expected_outputs)
     assert report.violated() == []
     assert report.proven
     assert report.exit_code == 0
@@ -59,11 +59,24 @@ def test_an_honest_run_with_restarts_is_proven(audited: Audited) -> None:
         (SOURCE, 1, 0, 400, 400),
     }
     planned = {
-        (c.topic, c.partition, c.incarnation, t.worker, t.count, t.first, t.end, t.offset_from, t.offset_to)
+        (
+            c.topic,
+            c.partition,
+            c.incarnation,
+            c.transaction,
+            t.worker,
+            t.count,
+            t.first,
+            t.end,
+            t.offset_from,
+            t.offset_to,
+        )
         for c in commits
+        for head in [(c.topic, c.partition, c.incarnation, c.transaction)]
         for t in c.tiles
     }
-    assert set(report.tiles) == planned
+    assert set(report.plane.tiles) == planned
+    assert report.plane.ranges
 
 
 def test_a_run_that_is_not_through_is_proven_up_to_its_frontier(audited: Audited) -> None:

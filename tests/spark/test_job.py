@@ -28,15 +28,15 @@ def test_the_program_refutes_with_1_and_names_the_statement(tmp_path: Path) -> N
     run.outputs.append(run.outputs[0])
     url = run.store(tmp_path / "topics")
     command = [sys.executable, "-m", "keylanes.spark.job", "--broker", url, "--app", APP, "--json"]
-    picture = tmp_path / "group.png"
-    command += ["--group-plot", str(picture)]
+    pictures = [tmp_path / "group.png", tmp_path / "plane.png"]
+    command += ["--group-plot", str(pictures[0]), "--plane-plot", str(pictures[1])]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert ended.returncode == 1, ended.stderr
     report = json.loads(ended.stdout)
     failed = {check["name"] for check in report["checks"] if not check["holds"]}
     assert {"output-once", "commit-outputs", "commit-digest"} <= failed
     assert [member["incarnation"] for member in report["group"]["members"]] == [1]
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
 
 
 def test_what_can_not_be_audited_ends_with_2_before_spark_starts(

@@ -91,11 +91,11 @@ PARTS: Final = (
     of_tests(
         "demo-kills",
         "the main job is right when its processes fail and ranges move",
-        ("demo", "group"),
+        ("examples", "group"),
         3.5,
         on_sources=True,
     ),
-    of_tests("demo-scaling", "the main job scales up and down under load", ("demo", "group"), 4, on_sources=True),
+    of_tests("demo-scaling", "the main job scales up and down under load", ("examples", "group"), 4, on_sources=True),
     of_tests("hung-broker", "commits go on while a broker hangs", ("brokers",), 2),
     of_tests("hung-leaders", "a group goes on, whatever the broker that hangs led", ("brokers", "runtime"), 5),
     of_tests("honest-simulation", "the simulated broker shows what a real Kafka shows", ("brokers",), 2),

@@ -7,7 +7,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TESTS: Final = ROOT / "tests"
-ROOMS: Final = frozenset({path.parent.name for path in ROOT.glob("*/__init__.py")} | {"bench"})
+ROOMS: Final = frozenset({path.parent.name for path in ROOT.glob("*/__init__.py")} | {"bench", "examples"})
 TESTS_OF: Final = {"runtime": ("examples", "simulation"), "brokers": ("on_kafka",)}
 """Folders of tests that are about a room, and are not named after it."""
 

@@ -93,7 +93,7 @@ def test_a_test_concerns_its_room_and_those_that_it_uses(name: str, rooms: set[s
     """By what it imports, and what that imports; the tests of whole applications belong to the runtime."""
     found = {room for room in ROOMS if concerns(TESTS / name, room)}
     assert found >= rooms
-    assert "demo" not in found
+    assert "examples" not in found
 
 
 def test_results_are_kept(tmp_path: Path) -> None:
