@@ -89,7 +89,7 @@ def colour_of(number: int, shade: int = 0) -> Colour:
 def ownership_of(figures: GroupFigures) -> Ownership:
     """The members of an audit's report; each incarnation has another name."""
     names = {
-        one.incarnation: f"{one.incarnation} {one.instance}{f', {one.ended}' if one.ended else ''}"
+        one.incarnation: f"{one.incarnation} {one.instance}".rstrip() + (f", {one.ended}" if one.ended else "")
         for one in figures.members
     }
     return Ownership(

@@ -119,7 +119,9 @@ def _draw_overview(
     shown = places[:PANELS_MAX]
     columns = 1 if len(shown) <= 1 else 2
     rows = max(1, -(-len(shown) // columns))
-    grid = figure.add_gridspec(rows, columns, left=0.045, right=0.555, top=0.885, bottom=0.165, hspace=0.22, wspace=0.1)
+    grid = figure.add_gridspec(
+        rows, columns, left=0.045, right=0.555, top=0.885, bottom=0.165, hspace=0.11 * rows, wspace=0.1
+    )
     left_out = f", the first {len(shown)} of {len(places)} partitions" if len(places) > len(shown) else ""
     hues = "hue by worker" if ownership is None else "a colour for each process"
     figure.text(0.045, 0.925, f"The whole plane{left_out}: {hues}, light and dark by commit", fontsize=11)
