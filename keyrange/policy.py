@@ -67,7 +67,7 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PolicyLimits:
     """The counts are of one partition.
 
     ``demand_share``: a hot worker has at least so many times the demand of an average worker.
@@ -112,12 +112,12 @@ class Unsplittable:
 Decision: TypeAlias = Split | Merge | Unsplittable
 
 
-def workers_to_watch(workers: Iterable[WorkerLoad], limits: Limits) -> list[WorkerLoad]:
+def workers_to_watch(workers: Iterable[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]:
     """Of whom a histogram is to be kept, and of no others; who has the most to do first."""
     return [w for w in hot(list(workers), limits) if w.end - w.first > 1][: limits.watched_max]
 
 
-def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Limits) -> list[Decision]:
+def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: PolicyLimits) -> list[Decision]:
     """What is to be done about the workers of one partition; ``declared`` are the rising bounds of its declared cut."""
     ordered = sorted(workers, key=lambda w: w.first)
     room = min(limits.splits_max, limits.workers_max - len(ordered))
@@ -133,7 +133,7 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Limit
     return [*splits, *merges, *sorted(stuck, key=lambda u: u.point)]
 
 
-def hot(workers: Sequence[WorkerLoad], limits: Limits) -> list[WorkerLoad]:
+def hot(workers: Sequence[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]:
     """Who is to be split if it can be, who has the most to do first."""
     found = [(-demand(w), w.first, w) for w in workers if is_hot(w)]
     if found and limits.demand_share:

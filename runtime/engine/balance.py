@@ -22,7 +22,17 @@ from itertools import chain, islice
 import msgspec
 
 from ...keyrange.hashing import SPACE_END, point_of_key
-from ...keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, WorkerLoad, decide, workers_to_watch
+from ...keyrange.policy import (
+    FULL,
+    Decision,
+    Merge,
+    PolicyLimits,
+    Split,
+    Unsplittable,
+    WorkerLoad,
+    decide,
+    workers_to_watch,
+)
 from ...keyrange.ranges import KeyRange
 from ..partition.load import SEEDS_MAX, SEEDS_MIN
 from ..partition.reshape import MergeWish, SplitWish, Wish
@@ -102,7 +112,7 @@ class Balance:
             self.calm_looks = 0
         if self._asked.get(run):
             return
-        limits = Limits(
+        limits = PolicyLimits(
             workers_max=self._workers_max(run, workers),
             demand_share=SATURATED_DEMAND if self.is_saturated else 0.0,
         )

@@ -17,8 +17,8 @@ from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.policy import (
     FULL,
     MERGE_SHARE,
-    Limits,
     Merge,
+    PolicyLimits,
     Split,
     Unsplittable,
     WorkerLoad,
@@ -32,7 +32,7 @@ from ..tiers.marks import tier
 
 pytestmark = tier("check")
 
-LIMITS = Limits(workers_max=64)
+LIMITS = PolicyLimits(workers_max=64)
 
 
 def hot(number: int, first: int, end: int, *points: tuple[int, int], epoch: int = 1) -> WorkerLoad:
@@ -195,14 +195,14 @@ def test_who_is_not_merged(change: dict[str, Any]) -> None:
 def test_counts_are_not_negative() -> None:
     """In words."""
     with pytest.raises(ValueError, match="0 or more"):
-        Limits(workers_max=-1)
+        PolicyLimits(workers_max=-1)
 
 
 # --- what always holds -----------------------------------------------------------------------------------------------
 
 
 @st.composite
-def partitions(draw: st.DrawFn) -> tuple[list[WorkerLoad], tuple[int, ...], Limits]:
+def partitions(draw: st.DrawFn) -> tuple[list[WorkerLoad], tuple[int, ...], PolicyLimits]:
     """Workers of a small space, perhaps with gaps between them, a declared cut, and limits."""
     bounds = sorted(draw(st.sets(st.integers(0, 60), min_size=2, max_size=12)))
     share = st.sampled_from((0, 1, 20_000, 50_000, 499_999, 500_000, FULL))
@@ -228,13 +228,15 @@ def partitions(draw: st.DrawFn) -> tuple[list[WorkerLoad], tuple[int, ...], Limi
         if draw(st.sampled_from((True, True, True, False)))
     ]
     declared = tuple(sorted(draw(st.sets(st.integers(0, 60), min_size=2, max_size=6))))
-    limits = Limits(draw(st.integers(0, 20)), splits_max=draw(st.integers(0, 5)), watched_max=draw(st.integers(0, 5)))
+    limits = PolicyLimits(
+        draw(st.integers(0, 20)), splits_max=draw(st.integers(0, 5)), watched_max=draw(st.integers(0, 5))
+    )
     return workers, declared, limits
 
 
 @given(partitions(), st.integers())
 def test_the_order_of_the_input_does_not_matter(
-    drawn: tuple[list[WorkerLoad], tuple[int, ...], Limits], seed: int
+    drawn: tuple[list[WorkerLoad], tuple[int, ...], PolicyLimits], seed: int
 ) -> None:
     """Any order gives the same decisions."""
     workers, declared, limits = drawn
@@ -245,7 +247,7 @@ def test_the_order_of_the_input_does_not_matter(
 
 
 @given(partitions())
-def test_decisions_can_be_carried_out(drawn: tuple[list[WorkerLoad], tuple[int, ...], Limits]) -> None:
+def test_decisions_can_be_carried_out(drawn: tuple[list[WorkerLoad], tuple[int, ...], PolicyLimits]) -> None:
     """Splits lie strictly inside, each at a point of its own, between loads or beside half of it; merges are of cold
     neighbours of one grant in one declared range, each in one group; all within the limits.
     """
@@ -281,7 +283,7 @@ CALM_LOOKS = 25
 """Averages have come down to the loads by then."""
 
 
-def settled(costs: dict[int, int], declared: tuple[int, ...], limits: Limits) -> list[tuple[int, int]]:
+def settled(costs: dict[int, int], declared: tuple[int, ...], limits: PolicyLimits) -> list[tuple[int, int]]:
     """The bands after looking often at points that cost the same in every window; fails when they don't settle."""
     bands = list(pairwise(declared))
     averages = dict.fromkeys(bands, FULL)
@@ -320,7 +322,7 @@ def test_constant_loads_settle(costs: dict[int, int], factor: int, spare: int) -
     is hot shares its band with no other load, as long as there may be so many workers.
     """
     declared = even_bounds(factor) if factor > 1 else (0, SPACE_END)
-    limits = Limits(workers_max=64 if spare else factor + 1, splits_max=3)
+    limits = PolicyLimits(workers_max=64 if spare else factor + 1, splits_max=3)
     bands = settled(costs, declared, limits)
     assert set(declared) <= {bound for band in bands for bound in band}
     assert len(bands) <= max(limits.workers_max, factor)
@@ -382,7 +384,7 @@ class Queues:
                         band.costs[point] = band.costs.get(point, 0) + 1
         return done
 
-    def look(self, ticks: int, limits: Limits) -> None:
+    def look(self, ticks: int, limits: PolicyLimits) -> None:
         """Measure, decide, and do it."""
         loads = []
         for number, band in enumerate(self.bands):
@@ -421,7 +423,7 @@ class Queues:
 def test_zipf_keys_come_to_the_bound_of_the_hottest(exponent: float, factor: int, seed: int) -> None:
     """Within ten looks the throughput is 0.9 of what the hottest key alone allows, or better, and stays there."""
     queues = Queues(Random(seed), 500, exponent, factor)
-    limits = Limits(workers_max=4 * factor)
+    limits = PolicyLimits(workers_max=4 * factor)
     ticks = 400
     for _ in range(10):
         queues.window(ticks)
