@@ -1,24 +1,24 @@
-"""Every error that leaves keylanes, and the exit code it ends a process with.
+"""Every error that leaves keylanes, and the exit code of a process that ends with the error.
 
 KeylanesError
 ├── SettingsError            2  wrong settings or handler declarations: mend them and start again
 ├── FatalError                  the application stopped; nothing that was committed is lost
 │   ├── AccessRefused        2  the cluster refuses a log-in, a certificate or a right: see docs/exit-codes.md
 │   ├── MachineError         2  this machine's clock is wrong, or it has no memory or threads left for the application
-│   ├── FencedError          3  another process has this one's name, or the group goes on without this one
+│   ├── FencedError          3  another process has the name of this process, or the group expelled this process
 │   ├── LogError             4  a log of ours is damaged, foreign, truncated or newer: see docs/offset-log.md
-│   ├── HandlerMisdeclared   2  a handler can't work as it is declared, as its first record showed
+│   ├── HandlerMisdeclared   2  a handler can't work as declared: its first record showed the mistake
 │   ├── HandlerFailed        5  a handler failed for good and its policy is to stop
-│   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when it is back
+│   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when the broker is back
 │   ├── SourceError          7  a source topic is missing, was re-created, or lost records ahead of us
 │   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
-│   │   └── EmbeddedInUse    2  another process has the embedded broker's folder, which is for one: more need a Kafka
+│   │   └── EmbeddedInUse    2  another process has the embedded broker's folder, made for one process: use a Kafka
 │   ├── StateError           9  the state can't be trusted: its changelog is missing, truncated or foreign
-│   ├── InvariantBroken     70  a defect of keylanes itself: report it
+│   ├── InvariantBroken     70  a defect of keylanes itself: please report the defect
 │   └── NotSimulated            app.test() alone: a handler waits for a socket, a host name or a process
-├── SendUnknown                 a record sent outside of handlers may be there: look, or send it again
+├── SendUnknown                 a record sent outside of handlers may be written: look, or send the record again
 ├── StateNotReady               the state is not restored yet, or not held by this process: ask again later
-│   └── Elsewhere               another member has it: ask that one
+│   └── Elsewhere               another member has the state: ask that member
 └── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
     ├── DecodeFailed            the value does not fit the handler's annotation
     ├── OutputRefused           an output is too large, or its topic, partition or key is not possible
@@ -54,7 +54,7 @@ class SettingsError(KeylanesError, ValueError):
 
 
 class FatalError(KeylanesError):
-    """The application stopped. Whatever was committed stays; the rest is run again after a restart."""
+    """The application stopped. Commits stay; records without a commit are processed again after a restart."""
 
     exit_code = 1
 
@@ -66,13 +66,13 @@ class AccessRefused(FatalError):
 
 
 class MachineError(FatalError):
-    """The machine can't run the application as it is: its clock is wrong, or memory or threads have run out."""
+    """The machine can't run the application now: its clock is wrong, or memory or threads have run out."""
 
     exit_code = 2
 
 
 class FencedError(FatalError):
-    """Another process with the name of this one is at work, or the group expelled this one: others have its ranges."""
+    """Another process has the name of this process, or the group expelled this process: others have its ranges."""
 
     exit_code = 3
 
@@ -86,7 +86,7 @@ class LogError(FatalError):
 
 
 class HandlerMisdeclared(FatalError):
-    """A handler can't work as it is declared: every record would fail. Its first record showed that."""
+    """A handler can't work as declared: every record would fail. Its first record showed the mistake."""
 
     exit_code = 2
 
@@ -116,7 +116,7 @@ class StoreError(FatalError):
 
 
 class EmbeddedInUse(StoreError):
-    """Another process has the embedded broker's folder open; the message names it where it can be known.
+    """Another process has the embedded broker's folder open; the message names the process where the system tells.
 
     The embedded broker is for one process. Several processes need a Kafka.
     """
@@ -134,7 +134,7 @@ class StateError(FatalError):
 
 
 class InvariantBroken(FatalError):
-    """A rule that keylanes relies on did not hold. It stops rather than commit something wrong."""
+    """A rule that keylanes relies on did not hold. The process stops rather than commit something wrong."""
 
     exit_code = 70
 
@@ -144,7 +144,7 @@ class NotSimulated(FatalError):
 
 
 class SendUnknown(KeylanesError):
-    """A record that was sent outside of a handler was written or not: the answer was lost."""
+    """A record that was sent outside of a handler may be written or not: the answer was lost."""
 
 
 class StateNotReady(KeylanesError):
@@ -154,8 +154,8 @@ class StateNotReady(KeylanesError):
 
 
 class Elsewhere(StateNotReady):
-    """Another member of the group has the state: ask that one. ``member``: its incarnation; ``endpoint``: where it can
-    be asked, as its settings say, "" when they don't; ``partition``: of the source topic.
+    """Another member of the group has the state: ask that member. ``member``: its incarnation; ``endpoint``: the
+    address for requests from its settings, "" without the setting; ``partition``: of the source topic.
     """
 
     def __init__(self, message: str, member: int, endpoint: str, partition: int) -> None:
@@ -168,7 +168,7 @@ class HandlerError(KeylanesError):
 
 
 class DecodeFailed(HandlerError):
-    """The value does not fit what the handler's annotation asks for."""
+    """The value does not fit the annotation of the handler."""
 
 
 class OutputRefused(HandlerError):
@@ -192,11 +192,11 @@ class ContextClosed(HandlerError):
 
 
 NO_THREADS: Final = "can't start new thread"
-"""What Python says, in a RuntimeError, when the system gives it no more."""
+"""The text of the RuntimeError that Python raises when the system gives the process no more threads."""
 
 
 def shortage_in(error: BaseException | None) -> MachineError | None:
-    """The lack of memory or threads that an error comes from; None: it has another cause, or a handler met it."""
+    """The lack of memory or threads behind an error; None: another cause, or the lack arose in a handler."""
     for cause in () if isinstance(error, HandlerFailed) else _causes(error):
         if isinstance(cause, MemoryError) or (isinstance(cause, RuntimeError) and NO_THREADS in str(cause)):
             what = "memory" if isinstance(cause, MemoryError) else "threads"

@@ -1,3 +1,3 @@
-"""What an ASGI server needs to run an application inside a service."""
+"""Runs an application inside a service of an ASGI server."""
 
 from .lifespans import lifespan as lifespan

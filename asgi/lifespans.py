@@ -30,21 +30,21 @@ def lifespan(
 def lifespan(
     app: App, then: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None, *, exits: bool = True
 ) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
-    """The lifespan of a service with an application, as Starlette and others take one:
+    """The lifespan of a service with an application, for Starlette and others:
     ``FastAPI(lifespan=lifespan(app))``.
 
-    The application works before the first request comes, and stops in order behind the last one. A fatal error ends the
-    server, which would go on without the application: the process gets SIGTERM, as from a supervisor. The server closes
-    its connections, ``then`` and the application end, and the process ends with ``error.exit_code``, as ``app.run()``
-    does. A start that fails ends the process with its code, too. The log has the reason.
+    The application works before the first request comes, and stops in order behind the last request. A fatal error ends
+    the server, which would go on without the application: the process gets SIGTERM, as from a supervisor. The server
+    closes its connections, ``then`` and the application end, and the process ends with ``error.exit_code``, as
+    ``app.run()`` does. A start that fails ends the process with its code, too. The log has the reason.
 
-    ``then``: a lifespan of the service's own. It begins when the application works, and ends before the stop; what it
-    yields is the state of the service.
+    ``then``: a lifespan of the service's own. The inner lifespan begins when the application works, and ends before the
+    stop; its yielded value is the state of the service.
 
-    ``exits=False`` leaves the code to the server, and raises the error for whatever is around the lifespan. With
-    ``exits=True`` that does not come to its end, and neither do functions of ``atexit``. Where a server has started the
-    process as one of its workers the code is the server's, which starts another worker (docs/deployment.md). Where
-    nobody listens for SIGTERM, as in a test of the service, the error is raised.
+    ``exits=False`` leaves the code to the server, and raises the error for the code around the lifespan. With
+    ``exits=True`` that code does not come to its end, and neither do functions of ``atexit``. Where a server has
+    started the process as a worker of its own the code is the server's, and the server starts another worker
+    (docs/deployment.md). Where nobody listens for SIGTERM, as in a test of the service, the error is raised.
     """
 
     @asynccontextmanager
@@ -68,9 +68,9 @@ def lifespan(
                 if not is_begun and isinstance(error, SettingsError | FatalError):
                     _exit(error.exit_code)
             if is_server_told and is_begun and is_of_run:
-                return  # the server would say it again
+                return  # the server would log the error again
             if isinstance(error, KeylanesError):
-                raise error.with_traceback(None) from None  # its text says all, and the log has its cause
+                raise error.with_traceback(None) from None  # the message is complete, and the log has the cause
             raise
 
     return around
@@ -93,8 +93,8 @@ async def _inside(
 
 @asynccontextmanager
 async def _enter_in_task(app: App, inside: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
-    """What is inside, in a task of its own. A fatal error cancels that task, and not the one of the server, which
-    would hear no more when its connections are closed. Until then what is inside is held.
+    """Enter ``inside`` in a task of its own. A fatal error cancels that task and spares the task of the server, which
+    would hear no more when its connections are closed. The task holds ``inside`` open until then.
     """
     loop, leave = asyncio.get_running_loop(), asyncio.Event()
     begun: asyncio.Future[Any] = loop.create_future()
@@ -123,7 +123,7 @@ async def _enter_in_task(app: App, inside: AbstractAsyncContextManager[T]) -> As
 
 
 def _exit(code: int) -> NoReturn:
-    """End the process with a code. A server that was told to end by a signal would end with that signal."""
+    """End the process with a code. A server that a signal told to end would end with that signal."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # there is none, nobody reads it, it is closed

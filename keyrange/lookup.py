@@ -1,7 +1,7 @@
-"""PURE. What lies at a point: of many neighbouring intervals each holds something.
+"""PURE. The item at a point: the space is cut into many neighbouring intervals with an item each.
 
-A search by halves looks at ten bounds of a thousand. A table of the upper bits of points holds at once what is wanted:
-only where a bound lies among the points of one bucket there is something left to search.
+A search by halves looks at ten bounds of a thousand. A table of the upper bits of points has the item at once. Only a
+bucket with a bound among its points leaves something to search.
 """
 
 from bisect import bisect_right
@@ -24,15 +24,15 @@ _SEVERAL: Final = _Several()
 
 
 class IntervalTable(Generic[T]):
-    """Intervals between rising bounds, of which the first is 0; the last one reaches to the end of the space.
+    """Intervals between rising bounds from 0 on; the last interval reaches to the end of the space.
 
-    Each holds one of the items.
+    Each interval holds one of the items.
     """
 
     __slots__ = ("_at", "_bounds", "_items", "_shift")
 
     def __init__(self, bounds: Sequence[int], items: Sequence[T]) -> None:
-        """Raises ValueError unless the bounds rise from 0 on, within the space, and there is an item for each."""
+        """Raises ValueError unless the bounds rise from 0 on, within the space, with an item for each bound."""
         if not bounds or bounds[0] or any(bounds[i] >= bounds[i + 1] for i in range(len(bounds) - 1)):
             raise ValueError(f"bounds rise from 0 on; seen {[*bounds][:10]}")
         if len(items) != len(bounds):
@@ -50,6 +50,6 @@ class IntervalTable(Generic[T]):
                 self._at[whole_from:whole_to] = [item] * (whole_to - whole_from)
 
     def find(self, point: int) -> T:
-        """What the interval holds that the point lies in."""
+        """The item of the interval with this point."""
         found = self._at[point >> self._shift]
         return self._items[bisect_right(self._bounds, point) - 1] if isinstance(found, _Several) else found

@@ -1,12 +1,12 @@
-"""PURE. Where a load lies, in fewer points: light neighbours are melted into the heaviest of them.
+"""PURE. The distribution of a load in fewer points: light neighbours are melted into the heaviest of them.
 
-A point with more than its share of the load is never melted away, and no cost moves further than to a neighbour that is
-kept. So cuts at the median stay right, and a heavy point stays a point.
+A point with more than an average part of the load is never melted, and no cost moves further than to a neighbour that
+remains. So cuts at the median stay right, and a heavy point stays a point.
 """
 
 
 def melt_costs(costs: dict[int, int], points: int) -> list[tuple[int, int]]:
-    """At most ``2 * points + 1`` of them, in order of points, with the same sum; what is heavy stays as it is."""
+    """At most ``2 * points + 1`` pairs (point, cost), in order of points, with the same sum; heavy points stay."""
     light = sum(costs.values()) // points
     kept: list[tuple[int, int]] = []
     heaviest = (0, 0)

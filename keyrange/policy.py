@@ -1,23 +1,23 @@
-"""When a partition's workers are split and merged: by what they cost in the last window, and nothing else.
+"""When a partition's workers are split and merged: only the workers' costs in the last window decide.
 
-A worker runs one record at a time, so one that is busy most of the time while records wait for it is the bottleneck of
-its keys: it is *hot*, and ``watched`` says of which of them a histogram is kept. When the loop's thread has no time
-left all handlers take long, and more workers would make it worse: hot is then only who has so much more to do than the
-others that it will be the last. The rules, in the order in which decisions come out:
+A worker runs one record at a time. A worker that is busy most of the time while records wait is the bottleneck of its
+keys: the worker is *hot*, and ``workers_to_watch`` names the hot workers that need a histogram. When the loop's thread
+has no time left all handlers take long, and more workers would make matters worse. Then only a worker with far more
+demand than the others is hot: the last to get through. The rules, in the order in which decisions come out:
 
-- *Split*, who has the most to do first: a hot worker of which a histogram is there. A point with half of the load or
-  more gets a band of its own, by a cut on each side, the one with more load first: also where no load was seen, for a
-  key that comes there seldom would wait behind it each time. Otherwise the cut halves the load.
-- *Merge*, in order of points: neighbours that together cost next to nothing, for which nothing waits, inside one range
-  of the declared cut and under one grant. So what was split comes back, and never less than was declared.
-- *Unsplittable*, in order of points: a hot worker all of whose load is at one point, that is busy nearly all of the
-  time, and that has far more to do than the others with load. Where a few keys have the same to do each, no key is what
-  the partition waits for.
+- *Split*, the worker with the most demand first: a hot worker with a histogram. A point with half of the load or more
+  gets a band of its own, by a cut on each side, the side with more load first. The rule also cuts on a side where no
+  load was seen: a rare key there would wait behind the heavy point each time. Otherwise the cut halves the load.
+- *Merge*, in order of points: neighbours that together cost next to nothing and have an empty queue, inside one range
+  of the declared cut and under one grant. So splits are undone, and the workers are never fewer than declared.
+- *Unsplittable*, in order of points: a hot worker with all of its load at one point, busy nearly all of the time, and
+  with far more demand than the others with load. Where a few keys have equal demand, the partition does not wait for a
+  single key.
 
 Nothing flaps: loads that stay as they are lead to a state without decisions. A split needs ``SPLIT_SHARE`` at once, a
-merge at most ``MERGE_SHARE`` for the sum of a group, as a decaying average, too, which for a new worker begins at the
-top: a band lives for some windows before it may be merged. All of it is integers and sorted: the order of the input
-does not matter.
+merge at most ``MERGE_SHARE`` for the sum of a group, also as a decaying average. The average of a new worker begins at
+the top: a band lives for some windows before a merge. All numbers are integers and sorted: the order of the input does
+not matter.
 """
 
 from bisect import bisect_right
@@ -45,11 +45,11 @@ Points: TypeAlias = Sequence[tuple[int, int]]
 
 
 class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
-    """What one worker cost. ``busy`` in the last window and its decaying ``average`` are microseconds a second.
+    """The cost of one worker. ``busy`` in the last window and its decaying ``average`` are microseconds a second.
 
-    ``records`` went through it in the last window; the ``backlog_`` ones wait in its queue. It ``is_behind`` when a
-    reader waits for it or went past it, and ``is_held`` while it is being merged or released.
-    ``points``: where its load lies; None when that is not known.
+    ``records``: processed in the last window; ``backlog_records`` and ``backlog_bytes`` wait in the worker's queue.
+    ``is_behind``: a reader waits for the worker or went past its queue; ``is_held``: the worker is being merged or
+    released. ``points``: the histogram of its load; None: not known.
     """
 
     number: int
@@ -70,7 +70,7 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
 class PolicyLimits:
     """The counts are of one partition.
 
-    ``demand_share``: a hot worker has at least so many times the demand of an average worker.
+    ``demand_share``: a hot worker has at least this many times the demand of an average worker.
     """
 
     workers_max: int
@@ -85,7 +85,9 @@ class PolicyLimits:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Cut the range of ``worker`` at a point strictly inside. A second one names the same worker: go by the point."""
+    """Cut the range of ``worker`` at a point strictly inside. Two cuts of one range name the same worker: apply each
+    cut where its point lies.
+    """
 
     worker: int
     at: int
@@ -93,7 +95,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Make one of these neighbours, two or more, in order of points."""
+    """Make one worker of these neighbours, two or more, in order of points."""
 
     workers: tuple[int, ...]
 
@@ -113,12 +115,12 @@ Decision: TypeAlias = Split | Merge | Unsplittable
 
 
 def workers_to_watch(workers: Iterable[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]:
-    """Of whom a histogram is to be kept, and of no others; who has the most to do first."""
+    """The only workers that need a histogram, the worker with the most demand first."""
     return [w for w in hot(list(workers), limits) if w.end - w.first > 1][: limits.watched_max]
 
 
 def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: PolicyLimits) -> list[Decision]:
-    """What is to be done about the workers of one partition; ``declared`` are the rising bounds of its declared cut."""
+    """Decisions about the workers of one partition; ``declared`` are the rising bounds of its declared cut."""
     ordered = sorted(workers, key=lambda w: w.first)
     room = min(limits.splits_max, limits.workers_max - len(ordered))
     splits: list[Split] = []
@@ -134,7 +136,7 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Polic
 
 
 def hot(workers: Sequence[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]:
-    """Who is to be split if it can be, who has the most to do first."""
+    """The workers that need a split, the worker with the most demand first."""
     found = [(-demand(w), w.first, w) for w in workers if is_hot(w)]
     if found and limits.demand_share:
         least = limits.demand_share * sum(map(demand, workers)) / len(workers)
@@ -143,14 +145,14 @@ def hot(workers: Sequence[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]
 
 
 def is_hot(worker: WorkerLoad) -> bool:
-    """Whether it is busy, and more waits for it than half of what it did in the last window."""
+    """Whether a worker is busy, and more records wait than half of its records in the last window."""
     waits = worker.is_behind or 2 * worker.backlog_records > worker.records
     return worker.busy >= SPLIT_SHARE * FULL and waits and not worker.is_held
 
 
 def is_bottleneck(worker: WorkerLoad, workers: Iterable[WorkerLoad]) -> bool:
-    """Whether it is busy nearly all of the time, and has far more to do than the others with load: they are through
-    sooner.
+    """Whether a worker is busy nearly all of the time, with far more demand than the others with load: the others are
+    through sooner.
     """
     if worker.busy < BUSY_SHARE * FULL:
         return False
@@ -159,17 +161,17 @@ def is_bottleneck(worker: WorkerLoad, workers: Iterable[WorkerLoad]) -> bool:
 
 
 def demand(worker: WorkerLoad) -> int:
-    """What it did in the last window and all that waits for it, as a load.
+    """The worker's work of the last window and all waiting work, as a load.
 
-    Of workers that are busy all of the time it tells who will be through last. Splits are few: the bottleneck gets both
-    of its cuts before others get theirs.
+    Among workers that are busy all of the time the demand tells the last to get through. Splits are few: the bottleneck
+    gets both of its cuts before others get theirs.
     """
     records = max(worker.records, 1)
     return worker.busy * (records + worker.backlog_records) // records
 
 
 def cuts_of(worker: WorkerLoad) -> tuple[int, ...]:
-    """Where a worker's range is to be cut: at no, one or two points, the one that parts more load first."""
+    """The points at which to cut a worker's range: none, one or two, the point that parts more load first."""
     points = _inside(worker)
     if not points:
         return ()
@@ -184,13 +186,13 @@ def cuts_of(worker: WorkerLoad) -> tuple[int, ...]:
         below += cost
         gap = abs(2 * below - total)
         if gap < best_gap:
-            # in the middle of the two: a histogram of many points knows each of them only about
+            # in the middle between both: a histogram of many points knows each point only about
             best, best_gap = after - (after - point - 1) // 2, gap
     return (best,)
 
 
 def only_point(worker: WorkerLoad) -> int | None:
-    """The point that has all of the load, as far as is known; None when there are more, or nothing is known."""
+    """The point with all of the load, as far as is known; None when several points have load, or nothing is known."""
     if worker.end - worker.first == 1:
         return worker.first
     points = _inside(worker)
@@ -202,7 +204,7 @@ def _inside(worker: WorkerLoad) -> list[tuple[int, int]]:
 
 
 def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int]) -> list[tuple[int, ...]]:
-    """Runs of two cold neighbours or more, as long as their sum stays cold, from left to right."""
+    """Groups of two or more cold neighbours, as long as the sum of a group stays cold, from left to right."""
     most = MERGE_SHARE * FULL
     groups: list[list[int]] = []
     end = epoch = -1
@@ -226,6 +228,6 @@ def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int]) -> list
 
 
 def _cell(worker: WorkerLoad, declared: Sequence[int]) -> int | None:
-    """Which range of the declared cut a worker lies in; None when it lies across two."""
+    """The index of the range of the declared cut around a worker; None when the worker lies across two ranges."""
     i = bisect_right(declared, worker.first) - 1
     return i if 0 <= i < len(declared) - 1 and worker.end <= declared[i + 1] else None

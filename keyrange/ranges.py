@@ -37,17 +37,17 @@ class KeyRange:
         return self.first <= other.first and other.end <= self.end
 
     def overlaps(self, other: "KeyRange") -> bool:
-        """Whether the two share a point."""
+        """Whether both ranges share a point."""
         return self.first < other.end and other.first < self.end
 
     def split(self, at: int) -> tuple["KeyRange", "KeyRange"]:
-        """Two ranges that meet at ``at``; raises ValueError unless both hold at least one point."""
+        """Two ranges with the common bound ``at``; raises ValueError unless both hold at least one point."""
         if not self.first < at < self.end:
             raise ValueError(f"{self} can be split at points strictly inside it; seen {at:08x}")
         return KeyRange(self.first, at), KeyRange(at, self.end)
 
     def join(self, right: "KeyRange") -> "KeyRange":
-        """The union with the range that starts where this one ends; raises ValueError for any other."""
+        """The union with the range that starts at the end of this range; raises ValueError for other ranges."""
         if self.end != right.first:
             raise ValueError(f"{self} can be joined with a range that starts at {self.end:08x}; seen {right}")
         return KeyRange(self.first, right.end)

@@ -1,8 +1,8 @@
-"""A step function over the points: which value holds where.
+"""A step function over the points: a value for each range of points.
 
-The edges of a partition, the owner of each point, the offset a grant runs from: all are values that are constant on
-ranges. ``Steps`` holds such a function in canonical form (neighbours with equal values are one piece), so two that
-agree at every point are equal. ``put`` changes a function; ``replace`` returns a new one and leaves the old as it is.
+The edges of a partition, the owner of each point, the first offset of a grant: all are values that are constant on
+ranges. ``Steps`` holds a function in canonical form (neighbours with equal values are one piece), so functions that
+agree at every point are equal. ``put`` changes a function; ``replace`` returns a new function and leaves the old alone.
 """
 
 from bisect import bisect_right
@@ -39,11 +39,11 @@ class Steps(Generic[V]):
         return self._values[bisect_right(self._firsts, point) - 1]
 
     def pieces(self, first: int = 0, end: int = SPACE_END) -> list[tuple[int, int, V]]:
-        """The defined pieces inside ``[first, end)``, clipped to it, in order of points."""
+        """The defined pieces inside ``[first, end)``, clipped to the interval, in order of points."""
         return [(a, b, value) for a, b, value in self.all_pieces(first, end) if value is not None]
 
     def all_pieces(self, first: int = 0, end: int = SPACE_END) -> list[tuple[int, int, V | None]]:
-        """The pieces inside ``[first, end)``, clipped to it, with None where nothing is defined."""
+        """The pieces inside ``[first, end)``, clipped to the interval, with None where nothing is defined."""
         if first >= end:
             return []
         firsts, values = self._firsts, self._values
@@ -58,13 +58,13 @@ class Steps(Generic[V]):
         return found
 
     def is_constant(self, first: int, end: int, value: V | None) -> bool:
-        """Whether the function has this value, or None, at every point of ``[first, end)``, of which there is one."""
+        """Whether the function has this value, or None, at every point of ``[first, end)``, which is not empty."""
         i = bisect_right(self._firsts, first) - 1
         stop = self._firsts[i + 1] if i + 1 < len(self._firsts) else SPACE_END
         return self._values[i] == value and stop >= end
 
     def goes_on_in(self, other: "Steps[V]") -> bool:
-        """Whether the other function has the same value wherever this one is defined."""
+        """Whether the other function has the same value wherever this function is defined."""
         firsts, values = self._firsts, self._values
         for i in range(len(firsts)):
             value = values[i]
@@ -75,21 +75,21 @@ class Steps(Generic[V]):
         return True
 
     def copy(self) -> "Steps[V]":
-        """An equal function that changes by itself."""
+        """An equal function, independent of this function's later changes."""
         new: Steps[V] = Steps()
         new._firsts = self._firsts.copy()
         new._values = self._values.copy()
         return new
 
     def replace(self, pieces: Iterable[tuple[int, int, V | None]]) -> "Steps[V]":
-        """A new function that differs on the given pieces; None makes it undefined there."""
+        """A new function with other values on the given pieces; None makes the function undefined there."""
         new = self.copy()
         for first, end, value in pieces:
             new.put(first, end, value)
         return new
 
     def put(self, first: int, end: int, value: V | None) -> None:
-        """Let the function have this value at every point of ``[first, end)``; None makes it undefined there."""
+        """Set this value at every point of ``[first, end)``; None makes the function undefined there."""
         if not 0 <= first < end <= SPACE_END:
             raise ValueError(f"a piece needs 0 <= first < end <= {SPACE_END}; seen first={first}, end={end}")
         if end - first == SPACE_END:

@@ -1,1 +1,1 @@
-"""What is kept on a disk: where a value lies, the overlay above it, the changelog, the plan of a restore, RocksDB."""
+"""The state of keys: memory over RocksDB or the broker's tables, changelogs, copies and restore."""

@@ -1,13 +1,13 @@
-"""PURE. State as records: what the changelog of a source topic holds, and the bytes of a stored value.
+"""PURE. State as records: the content of the changelog of a source topic, and the bytes of a stored value.
 
 The changelog is compacted and has one partition for each source partition. A transaction writes the last value of
-each key that it changed, None for a deleted one, and its writer's *beacon*: a record whose key names the incarnation,
-and whose value names the transaction. The offset log names of each writer the last transaction that changed a
-partition's state; a changelog whose beacons are others was truncated, or made anew, or is not of this application.
-There is one for each writer because two logs have no common order of two writers' transactions.
+each key that it changed, None for a deleted key, and the *beacon* of its writer: a record whose key names the
+incarnation, and whose value names the transaction. The offset log names, for each writer, the last transaction that
+changed the state of a partition. A changelog with other beacons was truncated, or made anew, or belongs to another
+application. Each writer has its own beacon because two logs have no common order of two writers' transactions.
 
-A stored value is one byte, 0 or 1; with 1 follows its deadline in ms since the epoch (8 bytes); then the value as the
-store's codec wrote it. It is visible to a record whose timestamp is below the deadline: the same in every replay.
+A stored value is one byte, 0 or 1; with 1 follows the deadline in ms since the epoch (8 bytes); then the value as the
+store's codec wrote it. A record with a timestamp below the deadline sees the value: the same in every replay.
 """
 
 from struct import Struct
@@ -21,9 +21,9 @@ CHANGELOG_CONFIG: Final = {
     "min.cleanable.dirty.ratio": "0.3",
 }
 STAYS: Final = b"\x00"
-"""What a stored value without a deadline begins with; the rest is its payload."""
+"""The first byte of a stored value without a deadline; the rest is the payload."""
 BEACONS_END: Final = b"\x00\x00\x00\x01"
-"""Where keys are in order, beacons of incarnations below 2**40 stand before it; of state keys only those of point 0."""
+"""In the order of keys, beacons of incarnations below 2**40 come before this key; so do only state keys of point 0."""
 _BEACON_KEY: Final = Struct(">BQ")
 _BEACON: Final = Struct(">Q")
 _DEADLINE: Final = Struct(">BQ")
@@ -37,7 +37,7 @@ class Beacon(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A stored value; ``deadline_ms`` None: it stays."""
+    """A stored value; ``deadline_ms`` None: without a deadline."""
 
     payload: bytes
     deadline_ms: int | None
@@ -70,7 +70,7 @@ def encode_beacon(beacon: Beacon) -> tuple[bytes, bytes]:
 
 
 def decode_beacon(key: bytes, value: bytes | None) -> Beacon:
-    """Back from ``encode_beacon``, of a key that ``is_beacon_key`` takes; raises ValueError."""
+    """Back from ``encode_beacon``, for a key with ``is_beacon_key``; raises ValueError."""
     if value is None or len(value) != _BEACON.size:
         raise ValueError(f"a beacon has {_BEACON.size} bytes; seen {None if value is None else len(value)}")
     return Beacon(incarnation_of(key), _BEACON.unpack(value)[0])

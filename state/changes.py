@@ -1,4 +1,4 @@
-"""PURE. What a transaction changes of one partition's state."""
+"""PURE. The changes that a transaction makes to the state of one partition."""
 
 from dataclasses import dataclass, field
 
@@ -7,8 +7,8 @@ from .overlay import Changes, Layer
 
 @dataclass(slots=True)
 class StateChanges:
-    """What a transaction changes of the state of one source partition (``place``): of each key the last value; the
-    layers of the overlay that it was in, and about how many bytes these have.
+    """The changes of a transaction to the state of one source partition (``place``): the last value of each key, the
+    layers of the overlay with these changes, and about how many bytes the layers have.
     """
 
     place: tuple[str, int]
@@ -17,7 +17,7 @@ class StateChanges:
     size: int = 0
 
     def add(self, layer: Layer, size: int) -> None:
-        """One layer more, behind the others."""
+        """Add a layer behind the others."""
         self.last.update(zip(layer.cells, layer.values, strict=True))
         self.layers.append(layer)
         self.size += size

@@ -1,17 +1,17 @@
-"""Local copies of state in a RocksDB folder: what follows the changelogs of one application.
+"""Local copies of state in a RocksDB folder, written from the changelogs of one application.
 
 One column family, these keys (integers big-endian, so that they sort as numbers):
 
-    "i"                                              whose copies these are: msgpack [application, birth]
-    "s" store (2)                                    a store as it was declared: msgpack StoreInfo
+    "i"                                              the application of these copies: msgpack [application, birth]
+    "s" store (2)                                    a declared store: msgpack StoreInfo
     "t" topic                                        the number of a source topic here: msgpack
     "m" topic number (2) partition (4)               markers: msgpack [[first, end, position, time_ms]…] in order
     "d" topic number (2) partition (4) state key     a stored value
 
-So a key range of a partition is one contiguous scan, and to drop it is one ``delete_range``, in one write with its
+A key range of a partition is one contiguous scan. Dropping the range is one ``delete_range``, in one write with the
 markers. The log of RocksDB is on: when ``write`` returns, changes and markers survive the death of the process. When
-the machine dies the last of them may be missing, but no change is missing below a marker that is there (see
-``follower`` in rocks.py): then the changelog has them.
+the machine dies the last changes may be missing, but never a change below a marker that survived (see ``follower`` in
+rocks.py): the changelog still has the missing changes.
 """
 
 import threading
@@ -46,7 +46,7 @@ _decode_markers = msgspec.msgpack.Decoder(list[tuple[int, int, int, int]]).decod
 
 
 class NoStateYet(RocksError):
-    """A folder of copies that its process has not begun to fill."""
+    """A folder of copies without an identity: its process has not begun to fill the folder."""
 
 
 class RocksCopies:
@@ -63,13 +63,13 @@ class RocksCopies:
         self._load()
 
     def copy(self, topic: str, partition: int) -> "RocksCopy":
-        """The copy for a source partition; an empty one when there was none. Raises RocksError."""
+        """The copy for a source partition; an empty copy at the first call. Raises RocksError."""
         if self._writable:
             self._number(topic)
         return RocksCopy(self, topic, partition)
 
     def declare(self, stores: Sequence[StoreInfo]) -> None:
-        """Note which stores there are, beside those that are noted under other numbers."""
+        """Note these stores, beside the stores under other numbers."""
         writes = self._writes()
         for store in stores:
             writes.put(_STORE_KEY.pack(b"s", store.number), _encode(store))
@@ -102,12 +102,12 @@ class RocksCopies:
         return sorted(found)
 
     def refresh(self) -> None:
-        """Of copies opened beside a writer: see what was written since."""
+        """See later writes, in copies opened beside a writer."""
         self._rocks.catch_up()
         self._load()
 
     def close(self) -> None:
-        """Let go of the folder, after a write that is going on; a second call does nothing."""
+        """Wait for a write under way and let go of the folder; a second call does nothing."""
         with self._writing:
             self._rocks.close()
 
@@ -166,7 +166,7 @@ class RocksCopy:
         return self._copies._rocks.get_many([prefix + key for key in keys])
 
     def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
-        """At most so many entries of ``[first, end)`` (None: to the last one) in order of keys."""
+        """Up to ``entries_max`` entries of ``[first, end)`` (None: to the last one) in order of keys."""
         prefix = self._prefix(b"d")
         if prefix is None:
             return []
@@ -174,7 +174,7 @@ class RocksCopy:
         return [(key[_PLACE.size :], value) for key, value in found]
 
     def markers(self) -> Steps[Marker]:
-        """How far the copy has followed, by points."""
+        """The positions up to which the copy has the changelog, by points."""
         prefix = self._prefix(b"m")
         stored = None if prefix is None else self._copies._rocks.get(prefix)
         if stored is None:
@@ -182,7 +182,7 @@ class RocksCopy:
         return self._copies._decoded(_steps, stored, f"the marker of {self.topic}[{self.partition}]")
 
     def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
-        """Write changes and set the markers of these points, in one step: all is there or none; others stay."""
+        """Write changes and set the markers of points in one step, all or none. Other points keep their markers."""
         writes = self._copies._writes()
         prefix = self._writable_prefix(b"d")
         for key, value in changes:
@@ -201,7 +201,7 @@ class RocksCopy:
         self._commit(writes, [(within.first, within.end, None)])
 
     def _commit(self, writes: WriteBatch, marks: Sequence[tuple[int, int, Marker | None]]) -> None:
-        """Do the writes and change the markers of these points in one step; None: points without one."""
+        """Do the writes and change the markers of these points in one step; None removes a marker."""
         with self._copies._writing:  # two threads that change markers must not undo each other
             if marks:
                 markers = self.markers().replace(marks)
@@ -213,7 +213,7 @@ class RocksCopy:
             self._copies._rocks.write(writes)
 
     def _prefix(self, tag: bytes) -> bytes | None:
-        """None beside a writer that has not made a copy for the topic yet."""
+        """The prefix of the copy's keys; None: beside a writer that has not made a copy for the topic yet."""
         number = self._copies._numbers.get(self.topic)
         return None if number is None else _PLACE.pack(tag, number, self.partition)
 
@@ -231,9 +231,9 @@ def open_copies(
 ) -> RocksCopies:
     """Open the copies in a folder.
 
-    ``write``: alone, for the application ``app`` with the logs ``birth``; folder and database are made if there are
-    none. ``beside``: reads what was written before, while a writer may be running; without ``app`` or ``birth``
-    whosever it is. Raises RocksError: the folder is in use, foreign, damaged, full, or another application's.
+    ``write``: alone, for the application ``app`` with the logs ``birth``; makes the folder and the database where
+    missing. ``beside``: reads earlier writes while a writer may be running; without ``app`` or ``birth``, of any
+    application. Raises RocksError: the folder is in use, foreign, damaged, full, or another application's.
     """
     if mode == "write" and (app is None or birth is None):
         raise ValueError("to write copies, say for which application (app) and for which logs of it (birth)")
@@ -257,8 +257,8 @@ def open_copies(
 
 
 def check_copies(folder: Path | str, *, app: str, cache_bytes: int = CACHE_BYTES) -> None:
-    """Open the folder, which is made if there is none, for this application, and let go of it: for who has to know that
-    this is possible before it knows for which logs. Raises RocksError as ``open_copies`` does.
+    """Open the folder for this application, made if missing, and let go of the folder. The caller learns that opening
+    is possible before the birth of the logs is known. Raises RocksError as ``open_copies`` does.
     """
     rocks = open_rocks(Path(folder), KIND, FORMAT, "write", cache_bytes=cache_bytes, follower=True)
     try:
@@ -270,7 +270,7 @@ def check_copies(folder: Path | str, *, app: str, cache_bytes: int = CACHE_BYTES
 
 
 def _foreign(folder: Path, held: tuple[str, str], wanted: tuple[str, str | None]) -> str:
-    """Why copies are not for this application, and what can be had."""
+    """The reason why copies are not for this application, and the remedies."""
     said = f"{folder} holds the state of application {held[0]!r}, born {held[1]}; this is application {wanted[0]!r}"
     if wanted[1] is not None:
         said += f", born {wanted[1]}"
@@ -286,7 +286,7 @@ def _foreign(folder: Path, held: tuple[str, str], wanted: tuple[str, str | None]
 
 
 def _identity(rocks: Rocks) -> tuple[str, str] | None:
-    """Whose copies are in a database; None: it is empty."""
+    """The application and birth of the copies in a database; None: the database is empty."""
     stored = rocks.get(_IDENTITY)
     if stored is None:
         if rocks.page(b"", b"\xff", 1):
@@ -307,7 +307,7 @@ def _end(prefix: bytes, end: bytes | None) -> bytes:
 
 
 def _steps(stored: bytes) -> Steps[Marker]:
-    """Markers as they were written; raises ValueError when they were not written so."""
+    """The decoded markers; raises ValueError for damaged bytes."""
     pieces = _decode_markers(stored)
     if not pieces or any(before[1] > after[0] for before, after in pairwise(pieces)):
         raise ValueError("its pieces are none, or not in order")

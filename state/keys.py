@@ -1,4 +1,4 @@
-"""PURE. Where a value of state lies: the order of keys is the order of points, so a key range is one contiguous scan.
+"""PURE. The key of a value of state: the order of keys is the order of points, so a key range is one contiguous scan.
 
     point (4) · store (2) · length of the record's key (4) · the record's key · the map's key (maps only)
 
@@ -24,7 +24,7 @@ _SIGN: Final = 1 << 63
 
 
 class KeyPlace(NamedTuple):
-    """What a state key says. ``map_key`` as bytes; empty for a value store."""
+    """The parts of a state key. ``map_key`` as bytes; empty for a value store."""
 
     point: int
     store: int
@@ -38,7 +38,7 @@ def state_key(point: int, store: int, key: bytes, map_key: bytes = b"") -> bytes
 
 
 def parse_key(data: bytes) -> KeyPlace:
-    """The parts of a state key; raises ValueError when it is none."""
+    """The parts of a state key; raises ValueError for other bytes."""
     if len(data) < HEAD_BYTES:
         raise ValueError(f"a state key has at least {HEAD_BYTES} bytes; seen {len(data)}")
     point, store, length = _HEAD.unpack_from(data)
@@ -53,12 +53,12 @@ def is_map_key(data: bytes) -> bool:
 
 
 def map_prefix(data: bytes) -> bytes:
-    """What all entries of one record's map begin with; ``data``: the state key of one of them."""
+    """The common prefix of all entries of one record's map; ``data``: the state key of any entry."""
     return data[: _end_of_key(data)]
 
 
 def is_state_key(data: bytes) -> bool:
-    """Whether ``parse_key`` takes it."""
+    """Whether ``parse_key`` accepts these bytes."""
     return len(data) >= HEAD_BYTES and len(data) >= _end_of_key(data)
 
 
@@ -79,7 +79,7 @@ def bounds_of(within: KeyRange) -> tuple[bytes, bytes | None]:
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    """The first key behind all that begin with a prefix; None when there is none."""
+    """The first key behind all keys with a prefix; None: no key lies behind them."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 

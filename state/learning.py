@@ -1,7 +1,8 @@
-"""PURE. Which points a process shall have copies of beside what it owns, and when such a copy is near its changelog.
+"""PURE. The points of which a process has copies beside the points that it owns, and when a copy is ready.
 
-Near is not there: who owns points restores them to a watermark that was taken after it was granted them, as ever. A
-copy is *ready* when that will not take long: what it lacks is read in a moment, at its own pace.
+A ready copy is near the end of its changelog, not at the end. The owner of points restores them to a watermark in any
+case; the watermark is taken after the grant. A copy is *ready* when the restore will not take long: the copy reads what
+is missing in a moment, at its own speed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,15 +16,15 @@ from .tables import Change, Marker
 NEAR_S: Final = 0.1
 FAR_S: Final = 1.0
 LOOKS: Final = 2
-"""A copy is ready, or not any more, when so many looks in a row say so."""
+"""A copy becomes ready, or stops being ready, after this number of looks in a row with the same answer."""
 _KEPT: Final = 0.8
-"""What the past counts for with each measurement."""
+"""The weight of the past in each new measurement."""
 BURST_S: Final = 0.1
-"""So much of a limit may be spent at once."""
+"""The time that a burst may run ahead of the limit."""
 
 
 class Wanted(NamedTuple):
-    """Points of one source partition that a copy was asked for of, under the number of a move."""
+    """A request for a copy of points of one source partition, under the number of a move."""
 
     move: int
     points: Steps[bool]
@@ -47,41 +48,43 @@ def without(points: Steps[bool], others: Steps[bool]) -> Steps[bool]:
 
 
 def together(points: Iterable[Steps[bool]]) -> Steps[bool]:
-    """The points of all of these."""
+    """The union of several sets of points."""
     return Steps(piece for one in points for piece in one.pieces())
 
 
 def least_position(points: Steps[bool], markers: Steps[Marker]) -> int:
-    """From where on a changelog has to be read for these points, if their markers can be gone on from."""
+    """The position from which a changelog has to be read for these points, if the copy can go on from their markers."""
     pieces = (piece for first, end, _ in points.pieces() for piece in markers.all_pieces(first, end))
     return min((0 if marker is None else marker.position for _, _, marker in pieces), default=0)
 
 
 class CopySpeed:
-    """How fast a changelog is read and its copy written, by the latest of it. Counts what does not wait for records."""
+    """The speed of reading a changelog and writing its copy, by the latest measurements. Waits for records do not
+    count.
+    """
 
     def __init__(self) -> None:
         self._offsets = self._bytes = self._seconds = 0.0
 
     def add(self, offsets: int, size: int, seconds: float) -> None:
-        """So much was read in so long."""
+        """Take in a measurement: these offsets and bytes were read in this time."""
         self._offsets = self._offsets * _KEPT + offsets
         self._bytes = self._bytes * _KEPT + size
         self._seconds = self._seconds * _KEPT + seconds
 
     @property
     def offsets_per_s(self) -> float:
-        """0: nothing was measured."""
+        """Offsets read in a second; 0 without a measurement."""
         return self._offsets / self._seconds if self._seconds else 0.0
 
     @property
     def bytes_per_s(self) -> int:
-        """The same."""
+        """Bytes read in a second; 0 without a measurement."""
         return int(self._bytes / self._seconds) if self._seconds else 0
 
 
 class Nearness:
-    """Whether a copy is ready, by looks at how much it lacks."""
+    """The verdict whether a copy is ready, from looks at how much the copy lacks."""
 
     def __init__(self) -> None:
         self.is_ready = False
@@ -89,8 +92,9 @@ class Nearness:
         self._fetches = -1
 
     def look(self, behind: int, offsets_per_s: float, fetches: int) -> bool:
-        """It lacks so many offsets, after so many fetches; whether that it is ready has changed. One that lacks nothing
-        is ready at once; else looks count that have a fetch between them.
+        """Take in a look: the copy is ``behind`` by this number of offsets after this number of fetches. Returns
+        whether ``is_ready`` has changed. A copy that lacks nothing is ready at once; otherwise only looks with a fetch
+        between them count.
         """
         before = self.is_ready
         limit = max(1.0, offsets_per_s * (FAR_S if before else NEAR_S))
@@ -107,23 +111,23 @@ class Nearness:
 
 
 class ByteRateLimit:
-    """A limit in bytes per second, over all that is copied."""
+    """A limit in bytes per second, over all copies."""
 
     def __init__(self) -> None:
         self._free_s = 0.0
-        """When all that was spent is paid."""
+        """The time from which nothing is owed any more."""
 
     def spend(self, size: int, bytes_per_s: int, now_s: float) -> None:
-        """So much was read."""
+        """Count ``size`` bytes that were read."""
         self._free_s = max(self._free_s, now_s - BURST_S) + size / bytes_per_s
 
     def wait_s(self, now_s: float) -> float:
-        """For so many seconds nothing more shall be read."""
+        """The seconds to wait before more is read."""
         return max(0.0, self._free_s - now_s)
 
 
 def bytes_by_role(changes: Iterable[Change], roles: Mapping[str, Steps[bool]]) -> dict[str, int]:
-    """What changes take, by the role that their points are copied in; the first one counts."""
+    """The bytes of changes by the role of the copy of their points. Among several roles of a point the first counts."""
     if len(roles) == 1:
         (role,) = roles
         return {role: sum(len(key) + len(value or b"") for key, value in changes)}

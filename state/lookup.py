@@ -1,4 +1,4 @@
-"""PURE. Looking values of a store up in the state of its partitions: the same inside a process and in a folder."""
+"""PURE. Looks up values of a store in the state of its partitions: in a process and in a folder alike."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -18,16 +18,16 @@ class Lookup(Protocol):
     """The committed state of one partition."""
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:
-        """The stored value of a state key, which has this point; raises StateNotReady."""
+        """The stored value of a state key with this point; raises StateNotReady."""
 
     def span_committed(self, first: bytes, end: bytes | None, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of ``[first, end)`` (None: to the last one), which lies in a key range; in order. Raises
-        StateNotReady at once.
+        """The entries of ``[first, end)`` (None: to the last one) in order of keys. The interval lies in the key range
+        ``within``. Raises StateNotReady at once.
         """
 
 
 class Entry(NamedTuple):
-    """A value of a store as it lies there. ``map_key`` None: of a value store; ``deadline_ms`` None: it stays."""
+    """A value of a store as stored. ``map_key`` None: of a value store; ``deadline_ms`` None: without a deadline."""
 
     partition: int
     key: bytes
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 class KeyInSeveral(ValueError):
-    """Several ``partitions``, in order, hold a key: one has to be named."""
+    """Several ``partitions``, in order, hold a key: the caller has to name a partition."""
 
     def __init__(self, partitions: Sequence[int]) -> None:
         super().__init__(f"partitions {list(partitions)} hold this key")
@@ -47,10 +47,10 @@ class KeyInSeveral(ValueError):
 def entries_of_key(
     store: StoreInfo, key: bytes, map_key: bytes | None, partitions: Iterable[tuple[int, Lookup]]
 ) -> list[Entry]:
-    """The values of a record's key: one at most, but those of the whole map, in order of its keys, where ``store`` is a
-    map and ``map_key`` (its bytes) None. Raises KeyInSeveral, StateError.
+    """The entries of a record's key: at most one, or the whole map, in order of map keys, where ``store`` is a map and
+    ``map_key`` (as bytes) is None. Raises KeyInSeveral, StateError.
 
-    The partitions that can be read answer. Raises StateNotReady when they don't have the key and others can't be read.
+    Partitions that can be read answer. Raises StateNotReady when none of them has the key and others can't be read.
     """
     point = point_of_key(key)
     at = state_key(point, store.number, key, map_key or b"")
@@ -76,7 +76,7 @@ def entries_of_key(
 
 
 def entries_of_store(store: StoreInfo, partition: int, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[Entry]:
-    """The entries of one store among those of a partition; raises StateError."""
+    """The entries of one store among the entries of a partition; raises StateError."""
     for at, data in pairs:
         if not is_state_key(at):
             raise StateError(f"{store.topic}[{partition}] holds the key {at[:40]!r}, which is none of a state")
@@ -97,8 +97,8 @@ def _entry(store: StoreInfo, partition: int, at: bytes, data: bytes) -> Entry:
 def walk_table(
     table: Table, first: bytes, end: bytes | None, over: Sequence[Change] = ()
 ) -> Iterator[tuple[bytes, bytes]]:
-    """A table's entries of ``[first, end)`` (None: to the last one) in order of keys, with changes, which are in order,
-    laid over them; a page is in memory, not the whole. Beacons, which a broker's table has among them, are left out.
+    """The entries of a table in ``[first, end)`` (None: to the last one) in order of keys, with the sorted changes
+    ``over`` laid over them. Memory holds one page at a time. Beacons in the table of a broker are left out.
     """
     at, i = first, 0
     while True:

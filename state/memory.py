@@ -1,6 +1,6 @@
-"""Copies of state in memory: the plain twin of copies.py, and what the simulated broker keeps.
+"""Copies of state in memory: the plain twin of copies.py, and the storage of the simulated broker.
 
-They stand for a folder: they outlive ``close`` and whoever used them, as a folder outlives its process.
+Such copies stand for a folder: they outlive ``close`` and their user, as a folder outlives its process.
 """
 
 import threading
@@ -21,11 +21,11 @@ class MemoryCopies:
         self._stores: dict[int, StoreInfo] = {}
 
     def copy(self, topic: str, partition: int) -> "MemoryCopy":
-        """The copy for a source partition; an empty one when there was none."""
+        """The copy for a source partition; an empty copy at the first call."""
         return self._copies.setdefault((topic, partition), MemoryCopy())
 
     def declare(self, stores: Sequence[StoreInfo]) -> None:
-        """Note which stores there are, beside those that are noted under other numbers."""
+        """Note these stores, beside the stores under other numbers."""
         self._stores.update((store.number, store) for store in stores)
 
     def stores(self) -> list[StoreInfo]:
@@ -41,11 +41,11 @@ class MemoryCopies:
         return sorted(number for (name, number), copy in self._copies.items() if name == topic and not copy.empty)
 
     def close(self) -> None:
-        """Nothing; see the module."""
+        """Do nothing; see the module."""
 
 
 class MemoryCopy:
-    """The copy for one source partition. Its threads take turns: nobody sees half a write."""
+    """The copy for one source partition. Threads take turns: no thread sees half a write."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class MemoryCopy:
 
     @property
     def empty(self) -> bool:
-        """Whether it has neither entries nor markers."""
+        """Whether the copy has neither entries nor markers."""
         return not self._keys and self._markers == Steps()
 
     def get(self, key: bytes) -> bytes | None:
@@ -68,18 +68,18 @@ class MemoryCopy:
             return [self._values.get(key) for key in keys]
 
     def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
-        """At most so many entries of ``[first, end)`` (None: to the last one) in order of keys."""
+        """Up to ``entries_max`` entries of ``[first, end)`` (None: to the last one) in order of keys."""
         with self._lock:
             a, b = self._span(first, end)
             return [(key, self._values[key]) for key in self._keys[a : min(b, a + entries_max)]]
 
     def markers(self) -> Steps[Marker]:
-        """How far the copy has followed, by points."""
+        """The positions up to which the copy has the changelog, by points."""
         return self._markers
 
     def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
-        """Write changes and set the markers of these points, in one step: all is there or none; others stay."""
-        last, pieces = dict(changes), list(marks)  # who fails half way has changed nothing
+        """Write changes and set the markers of points in one step, all or none. Other points keep their markers."""
+        last, pieces = dict(changes), list(marks)  # an iterable that fails half way has changed nothing
         with self._lock:
             for key, value in last.items():
                 if value is not None:
@@ -100,5 +100,5 @@ class MemoryCopy:
             self._markers = self._markers.replace([(within.first, within.end, None)])
 
     def _span(self, first: bytes, end: bytes | None) -> tuple[int, int]:
-        """Where the keys of ``[first, end)`` stand among all."""
+        """The indexes of ``[first, end)`` in the sorted keys."""
         return bisect_left(self._keys, first), len(self._keys) if end is None else bisect_left(self._keys, end)

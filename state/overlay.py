@@ -1,12 +1,12 @@
-"""PURE. The state of one source partition in memory: what is done, what is committed, and what the table holds of keys
-that come again.
+"""PURE. The state of one source partition in memory: values that are done, values that are committed, and values that
+the table holds of keys that come again.
 
-Each state key in memory has one *cell*. A record's writes come into their cells when it is done, and into a *layer*,
-alone or together with those of its neighbours; they become visible outside when their transaction is committed
-(``commit``). A cell may be evicted when the table holds all layers that it is in (``settle``); until memory gets
-scarce it stays, and says what the table holds. Handlers see the newest value that is done; readers from outside see the
-newest that is committed. Ranges are disjoint and a worker runs one record at a time, so there is no lock: of a
-cell nobody but its worker's record writes, and the table holds a value before its cell is evicted.
+Each state key in memory has one *cell*. A record's writes come into their cells when the record is done, and into a
+*layer*, alone or together with those of neighbouring records; the writes become visible outside when their transaction
+is committed (``commit``). A cell may be evicted when the table holds all layers of the cell (``settle``); until memory
+gets scarce the cell stays, with the value that the table holds. Handlers see the newest value that is done; readers
+from outside see the newest value that is committed. Ranges are disjoint and a worker runs one record at a time. Hence
+no lock is needed: only a record of its worker writes to a cell, and the table holds a value before its cell is evicted.
 """
 
 from collections import deque
@@ -18,29 +18,30 @@ from .keys import is_map_key, map_prefix, point_in
 from .tables import Change
 
 ENTRY_OVERHEAD_BYTES: Final = 200
-"""What a change costs in memory beside its key and value."""
+"""The memory of a change beside its key and value."""
 
 CELL_OVERHEAD_BYTES: Final = 400
-"""And what a cell does, with its places in tables."""
+"""The memory of a cell beside its key and value, with its places in tables."""
 
 _numbers: Final = count(1)
 
 
 class Absent:
-    """Nothing is said about a key."""
+    """The answer for a key of which nothing is known here."""
 
 
 ABSENT: Final = Absent()
 
 
 class OverlayEntry:
-    """What is known of one state key. ``value``: the newest one that is done, None when it was deleted; with no layer
-    left, what the table holds; ABSENT: the table has to be asked.
+    """The cell of one state key. ``value``: the newest value that is done, None for a deleted key; in no layer any
+    more: the value in the table; ABSENT: not known, only the table can tell.
 
-    ``attempt`` and ``own``: of an attempt that wrote it (see ``AttemptWrites``), and what. ``layer`` and ``at``: the
-    number of the layer that it came into last, and its place there. ``layers``: how many it is in that the table
-    does not hold. ``is_here``: whether the overlay finds it; what another one says is nothing that later records see.
-    ``point``, ``key_bytes``, ``is_of_map``: what its key says and how long that is, so that nobody has to look at it.
+    ``attempt`` and ``own``: the attempt that wrote last (see ``AttemptWrites``), and the value that the attempt wrote.
+    ``layer`` and ``at``: the number of the layer that the cell came into last, and the place of the cell in the layer.
+    ``layers``: the number of layers with this cell that the table does not hold. ``is_here``: whether the overlay finds
+    the cell; later records do not see values of other cells. ``point``, ``key_bytes``, ``is_of_map``: the point, the
+    length and the kind of the key, taken once.
     """
 
     __slots__ = (
@@ -63,7 +64,7 @@ Changes: TypeAlias = dict[OverlayEntry, bytes | None]
 
 
 class Layer:
-    """Changes in the order in which their keys came in; a key that is there twice counts with its last place."""
+    """Changes in the order in which their keys came in. A key that comes twice counts with its last place."""
 
     __slots__ = ("cells", "number", "values")
 
@@ -76,13 +77,13 @@ class Layer:
         return len(self.cells) > 0
 
     def append(self, cell: OverlayEntry, value: bytes | None) -> None:
-        """One more change."""
+        """Add a change."""
         self.cells.append(cell)
         self.values.append(value)
 
 
 class AttemptWrites:
-    """What an attempt at a record wrote, which nobody else sees. ``begin`` makes it that of another attempt."""
+    """The writes of one attempt at a record; only the attempt sees them. ``begin`` starts another attempt."""
 
     __slots__ = ("cells", "number")
 
@@ -91,24 +92,24 @@ class AttemptWrites:
         self.cells: list[OverlayEntry] = []
 
     def begin(self) -> None:
-        """Nothing is written."""
+        """Begin another attempt, without writes."""
         if self.cells:
             self.number = next(_numbers)
             self.cells.clear()
 
     def put(self, cell: OverlayEntry, value: bytes | None) -> None:
-        """A new value, None: it is deleted."""
+        """Write a new value; None deletes the key."""
         cell.own = value
         if cell.attempt != self.number:
             cell.attempt = self.number
             self.cells.append(cell)
 
     def get(self, cell: OverlayEntry) -> bytes | Absent | None:
-        """What was written; ABSENT: nothing."""
+        """The value that the attempt wrote; ABSENT: the attempt did not write this key."""
         return cell.own if cell.attempt == self.number else ABSENT
 
     def layer(self) -> Layer:
-        """A layer with what was written."""
+        """A layer with the writes of the attempt."""
         layer = Layer()
         for cell in self.cells:
             layer.append(cell, cell.own)
@@ -116,7 +117,7 @@ class AttemptWrites:
 
 
 class Overlay:
-    """See the module. ``bytes_max`` bounds what cells take in memory, about, that the table holds, too."""
+    """See the module. ``bytes_max`` limits, about, the memory of queued cells, with the values that the table holds."""
 
     __slots__ = ("_bytes", "_bytes_max", "_cells", "_committed", "_maps", "_queue")
 
@@ -124,24 +125,24 @@ class Overlay:
         self._bytes_max, self._bytes = bytes_max, 0
         self._cells: dict[bytes, OverlayEntry] = {}
         self._queue: deque[OverlayEntry] = deque()
-        """Cells in the order in which they are evicted; one that is in a layer when its turn comes is queued anew when
-        that is settled."""
+        """Cells in the order of eviction. A cell that is in a layer at its turn is queued anew when the layer is
+        settled."""
         self._maps: dict[bytes, dict[bytes, OverlayEntry]] = {}
-        """Map entries in layers, by what the entries of one map begin with."""
+        """Map entries in layers, by the prefix of the entries of one map."""
         self._committed: Changes = {}
 
     def __len__(self) -> int:
-        """How many keys have changes that the table does not hold."""
+        """The number of keys with changes that the table does not hold."""
         return sum(cell.layers > 0 for cell in self._cells.values())
 
     # --- cells -------------------------------------------------------------------------------------------------------
 
     def find(self, key: bytes) -> OverlayEntry | None:
-        """The cell of a key; None when there is none in memory."""
+        """The cell of a key; None: memory has no cell for the key."""
         return self._cells.get(key)
 
     def cell(self, key: bytes) -> OverlayEntry:
-        """The cell of a key, a new one when there is none. On the loop only; ``keep_bound`` has to follow."""
+        """The cell of a key, made if memory has none. On the loop only; the caller calls ``keep_bound`` afterwards."""
         cell = self._cells.get(key)
         if cell is None:
             cell = self._cells[key] = OverlayEntry(key)
@@ -150,13 +151,13 @@ class Overlay:
         return cell
 
     def get(self, key: bytes) -> bytes | Absent | None:
-        """The newest value that is done, where it is in memory."""
+        """The newest value that is done; ABSENT: the value is not in memory."""
         cell = self._cells.get(key)
         return ABSENT if cell is None else cell.value
 
     def learn(self, cells: Sequence[OverlayEntry], values: Sequence[bytes | None]) -> None:
-        """What the table held of cells that it had to be asked for. One that was written meanwhile knows better, and so
-        does the next one of a key whose cell was evicted.
+        """Take over values that the table held of cells without a value. A cell that was written meanwhile keeps its
+        newer value. A cell that was evicted stays out: the next cell of its key counts.
         """
         for cell, value in zip(cells, values, strict=True):
             if cell.is_here and isinstance(cell.value, Absent):
@@ -165,12 +166,12 @@ class Overlay:
         self.keep_bound()
 
     def keep_bound(self) -> None:
-        """Evict cells as long as they take too much; those that came first go first."""
+        """Evict cells while the cells take too much memory; the cell that was queued first goes first."""
         while self._bytes > self._bytes_max and self._queue:
             self._evict_first()
 
     def forget(self) -> None:
-        """The table is being written by somebody else: what it held is to be asked for again."""
+        """Evict all cells: another process writes the table from now on, and values have to be read again."""
         while self._queue:
             self._evict_first()
 
@@ -189,7 +190,7 @@ class Overlay:
         self._queue.append(cell)
 
     def _measure(self, cell: OverlayEntry) -> None:
-        """Its value has changed."""
+        """Count the new size of a cell with a new value."""
         if cell.is_queued:
             size = _size(cell)
             self._bytes += size - cell.size
@@ -200,7 +201,7 @@ class Overlay:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def add(self, layer: Layer) -> None:
-        """A record is done: its writes, which are a layer."""
+        """Take in the writes of a record that is done: a layer."""
         cells = layer.cells
         for i, value in enumerate(layer.values):
             cell = cells[i]
@@ -210,7 +211,7 @@ class Overlay:
             self._come_in(cell)
 
     def move(self, writes: AttemptWrites, layer: Layer) -> int:
-        """A record is done: its writes, which are put into a layer. By how much that grows in memory, about."""
+        """Put the writes of a record that is done into ``layer``. Returns the growth of the layer in bytes, about."""
         grown = 0
         for cell in writes.cells:
             value = cell.own
@@ -230,26 +231,26 @@ class Overlay:
         return grown
 
     def _come_in(self, cell: OverlayEntry) -> None:
-        """Into one layer more."""
+        """Count one more layer for the cell."""
         cell.layers += 1
         if cell.layers == 1 and cell.is_of_map:
             self._maps.setdefault(map_prefix(cell.key), {})[cell.key] = cell
 
     def commit(self, changes: Changes) -> None:
-        """A transaction with these changes, the last of each key, was committed."""
+        """Take in the changes of a committed transaction, the last change of each key."""
         self._committed.update(changes)
 
     def committed(self) -> Changes:
-        """All that is committed and not settled."""
+        """All changes that are committed and not settled."""
         return self._committed.copy()
 
     def get_committed(self, key: bytes) -> bytes | Absent | None:
-        """The newest value that is committed and not settled."""
+        """The newest value that is committed and not settled; ABSENT: none."""
         cell = self._cells.get(key)
         return ABSENT if cell is None else self._committed.get(cell, ABSENT)
 
     def settle(self, layers: Iterable[Layer], changes: Changes) -> None:
-        """The table holds these changes, which were committed: what these layers wrote."""
+        """Settle committed ``changes``: the table holds the writes of these layers now."""
         for layer in layers:
             for cell in layer.cells:
                 cell.layers -= 1
@@ -270,19 +271,19 @@ class Overlay:
     # --- many keys ---------------------------------------------------------------------------------------------------
 
     def entries(self, prefix: bytes) -> list[Change]:
-        """What is done of the map whose keys begin with a prefix (see ``map_prefix``), in order."""
+        """The newest done values of the map with this key prefix (see ``map_prefix``), in order of keys."""
         found = [(key, cell.value) for key, cell in sorted(self._maps.get(prefix, {}).items(), key=_first)]
         # A handler looks from a thread: what was evicted in between is in the table.
         return [(key, value) for key, value in found if not isinstance(value, Absent)]
 
     def committed_within(self, first: bytes, end: bytes | None) -> list[Change]:
-        """What is committed of ``[first, end)`` (None: to the last one), in order."""
+        """The committed changes of ``[first, end)`` (None: to the last key), in order of keys."""
         changes = [(cell.key, value) for cell, value in list(self._committed.items())]
         return sorted((key, value) for key, value in changes if first <= key and (end is None or key < end))
 
 
 def entry_bytes(key: bytes, value: bytes | None) -> int:
-    """What a change takes in memory, about."""
+    """The memory of a change in bytes, about."""
     return ENTRY_OVERHEAD_BYTES + len(key) + (0 if value is None else len(value))
 
 

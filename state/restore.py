@@ -1,17 +1,17 @@
-"""PURE. What a local copy lacks of its changelog, and what becomes of each record that is read to make it whole.
+"""PURE. The part of its changelog that a local copy lacks, and the effect of each record that is read to complete it.
 
 Rules:
 
-- A marker is a lower bound: a range goes on from its marker. What the copy holds above it is written again.
-- A copy that can't be gone on from is cleared and read anew from the changelog's start: its marker lies ahead of the
-  changelog; or it is so old that the tombstone of a key that it still holds may be gone. A range without a marker is
-  cleared too: a copy of it that was never whole may have left something.
-- A changelog that does not begin at 0 lost its head: no copy can be made from it.
-- *The beacons are looked at first*, from the changelog's end backwards. A copy that has outlived its changelog is all
-  that is left of the state: nothing of it is cleared for a changelog that is the wrong one.
-- The time of a marker that is set on the way stays the one that its range came with (or when the reading began): a
-  tombstone above it may be as old. Only who has reached the high watermark has the time at which that was taken. Who
-  follows a changelog for long goes from one watermark to the next, each with a plan of its own.
+- A marker is a lower bound: a range goes on from its marker. Changes that the copy holds above are written again.
+- A copy that can't go on is cleared and read anew from the changelog's start. Either its marker lies ahead of the
+  changelog, or its age is such that the tombstone of a key in the copy may be gone. A range without a marker is
+  cleared too: an incomplete copy may have left something there.
+- A changelog that does not begin at 0 lost its head: no copy can be made from the rest.
+- *The beacons are checked first*, from the changelog's end backwards. A copy that has outlived its changelog is all
+  that is left of the state: the wrong changelog must not clear the copy.
+- A marker that is set on the way keeps the time of the marker before (or the time when the reading began): a tombstone
+  above may be as old. A copy at the high watermark gets the time at which the watermark was taken. A copy that is read
+  for long goes from one watermark to the next, each with a plan of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,13 +28,13 @@ from .tables import Change, Mark, Marker, Table
 BEACON_STEP: Final = 64
 BEACON_STEP_GROWTH: Final = 16
 BEACON_NEAR: Final = 16_384
-"""A copy is near that lacks no more than so many records."""
+"""A copy is near its changelog's end when it lacks no more than this number of records."""
 _MS_PER_HOUR: Final = 3_600_000
 _PAGE_ENTRIES: Final = 1_000
 
 
 class ChangelogUnfit(ValueError):
-    """No copy can be made from this changelog. The message says why, without its name."""
+    """No copy can be made from this changelog. The message says why, without the topic's name."""
 
 
 class ChangelogRecord(Protocol):
@@ -49,17 +49,17 @@ class ChangelogRecord(Protocol):
 
 
 class Cleared(NamedTuple):
-    """A range whose copy is thrown away. ``reason`` in words; empty: it was not held, so nothing is lost."""
+    """A range whose copy is thrown away. ``reason`` in words; empty: the range had no marker, nothing is lost."""
 
     within: KeyRange
     reason: str
 
 
 class Plan:
-    """How one copy becomes whole: clear ``cleared``, then read once from ``position`` to ``high``.
+    """The way to complete one copy: clear ``cleared``, then read once from ``position`` to ``high``.
 
-    ``starts``: from which position on the records of each held point count. ``time_ms``: when ``high`` was taken.
-    ``delete_retention_ms``: so long the changelog keeps its deletes.
+    ``starts``: at each wanted point, the position from which records count. ``time_ms``: when ``high`` was taken.
+    ``delete_retention_ms``: the time for which the changelog keeps its deletes.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class Plan:
 
     @property
     def offsets(self) -> int:
-        """How many offsets lie between ``position`` and ``high``; there are at most so many records."""
+        """The number of offsets between ``position`` and ``high``: an upper bound for the number of records."""
         return self.high - self.position
 
     def apply(self, records: Sequence[ChangelogRecord]) -> list[Change]:
-        """What records, in order of offsets, change in the copy; raises ChangelogUnfit for one that is no state."""
+        """The changes that records, in order of offsets, make to the copy; raises ChangelogUnfit for other records."""
         changes: list[Change] = []
         if not records:
             return changes
@@ -104,25 +104,25 @@ class Plan:
         return changes
 
     def further(self, position: int, high: int, time_ms: int) -> "Plan":
-        """The next plan when all below ``position`` was read and written: on to a watermark taken at ``time_ms``."""
+        """The next plan when all below ``position`` is written: on to the watermark ``high``, taken at ``time_ms``."""
         starts = Steps((first, end, max(start, position)) for first, end, start in self.starts.pieces())
         on_the_way = self.time_ms if position >= self.high else self._time_ms_on_the_way
         return Plan(starts, (), high, time_ms, on_the_way, self.delete_retention_ms)
 
     def is_outlived(self, position: int, now_ms: int) -> bool:
-        """Whether the reading has taken so long that deletes behind ``position`` may be gone before they are read. The
-        next ``plan_restore`` then begins anew.
+        """Whether the reading takes so long that deletes behind ``position`` may be gone before they are read. The next
+        ``plan_restore`` then begins anew.
         """
         since_ms = self.time_ms if position >= self.high else self._time_ms_on_the_way
         return _is_too_old(abs(now_ms - since_ms), self.delete_retention_ms)
 
     def without(self, points: Steps[bool]) -> "Plan":
-        """The same, but for some points; of these nothing is cleared, either: that was done or is not wanted."""
+        """The plan without some points. The new plan clears nothing: a clear is done already, or not wanted."""
         starts = self.starts.replace((first, end, None) for first, end, _ in points.pieces())
         return Plan(starts, (), self.high, self.time_ms, self._time_ms_on_the_way, self.delete_retention_ms)
 
     def marks(self, position: int) -> list[Mark]:
-        """The markers of the held points when all below ``position`` was read and written."""
+        """The markers of the plan's points when all below ``position`` was read and written."""
         if position >= self.high:
             done = Marker(position, self.time_ms)
             return Steps((first, end, done) for first, end, _ in self.starts.pieces()).pieces()
@@ -138,7 +138,7 @@ def plan_restore(
     now_ms: int,
     delete_retention_ms: int,
 ) -> Plan:
-    """How the copy of these ranges becomes whole. ``start``, ``high``: the watermarks of the changelog's partition,
+    """Plan how to complete the copy of these ranges. ``start``, ``high``: the watermarks of the changelog's partition,
     taken at ``now_ms`` or later. Raises ChangelogUnfit when the changelog has lost its head.
     """
     if start > 0:
@@ -164,7 +164,7 @@ def plan_restore(
 
 
 def _fault(marker: Marker, high: int, now_ms: int, delete_retention_ms: int) -> str:
-    """Why a copy can't be gone on from; empty: it can."""
+    """The reason why a copy can't go on from a marker; empty: the copy can."""
     if marker.position > high:
         return (
             f"it is at position {marker.position} of its changelog, which ends at {high} (the changelog was truncated "
@@ -196,14 +196,15 @@ def _no_state(record: ChangelogRecord) -> ChangelogUnfit:
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """Who changed a partition's state, by the logs: the control log was read first, the offset log to its end after it,
-    and the watermark of the changelog is taken later.
+    """The writers of a partition's state, by the logs. The control log was read first, then the offset log to its end;
+    the watermark of the changelog is taken later.
 
-    ``changed``: of each writer that was not succeeded, the last transaction that did. ``required``: those of them whose
-    beacons must be there. ``living``: who joined and was not fenced, so it may have gone on writing.
-    ``incarnation_max``: the highest that ever joined; None: that is not known, so nobody counts as fenced. ``own``: the
-    process that asks, if it has written: whom it succeeded the logs say. ``succeeding``: whose beacons it has found in
-    order and deletes with its next change, at any moment; these are not looked at. They may become more meanwhile.
+    ``changed``: the last state-changing transaction of each writer without a successor. ``required``: the writers in
+    ``changed`` with beacons that must be there. ``living``: writers that joined and were not fenced; they may have gone
+    on writing. ``incarnation_max``: the highest incarnation that ever joined; None: not known, and no writer counts as
+    fenced. ``own``: this process, if it has written; the logs name the writers that it succeeded. ``succeeding``:
+    writers with beacons that this process found in order and deletes with its next change, at any moment. The check
+    leaves these beacons out. The set may grow meanwhile.
     """
 
     changed: Mapping[int, int]
@@ -214,19 +215,19 @@ class Writers:
     succeeding: AbstractSet[int] = frozenset()
 
     def is_fenced(self, incarnation: int) -> bool:
-        """Whether all that the incarnation wrote lay in the logs when they were read."""
+        """Whether the logs had everything from the incarnation when they were read."""
         return incarnation not in self.living and not self.is_unknown(incarnation) and self.incarnation_max is not None
 
     def is_unknown(self, incarnation: int) -> bool:
-        """Whether the control log never had it."""
+        """Whether the incarnation is missing in the control log."""
         return self.incarnation_max is not None and incarnation > self.incarnation_max
 
 
 class BeaconSearch:
-    """The search for the beacons of one changelog, from its end backwards, until all that are required were found.
+    """The search for the beacons of one changelog, from its end backwards, until all required beacons are found.
 
-    ``found``: of each writer the transaction in its newest beacon; None: that was deleted. ``position``: from where on
-    its copy is read. If that is near, so is the beacon of whoever made the copy, and the first span has both.
+    ``found``: the transaction in each writer's newest beacon; None: a deleted beacon. ``position``: where the reading
+    of the copy starts. A near position means a near beacon of the copy's last writer; then the first span has both.
     """
 
     def __init__(self, writers: Writers, high: int, position: int) -> None:
@@ -236,10 +237,10 @@ class BeaconSearch:
         self._spans = spans_from_end(high, tail if BEACON_STEP <= tail <= BEACON_NEAR else BEACON_STEP)
         self._keys: set[bytes] = set()
         self._newest: dict[bytes, ChangelogRecord] = {}
-        """Of the span that is being read."""
+        """The newest record of each beacon in the span that is being read."""
 
     def span(self) -> tuple[int, int] | None:
-        """``[first, end)`` of positions to be read next; None: enough was read. Raises ChangelogUnfit."""
+        """``[first, end)`` of positions to be read next; None: the search is over. Raises ChangelogUnfit."""
         for key, record in self._newest.items():
             self._keys.add(key)
             try:
@@ -251,7 +252,7 @@ class BeaconSearch:
         return None if is_any and self._writers.required <= self.found.keys() else next(self._spans, None)
 
     def read(self, records: Iterable[ChangelogRecord]) -> None:
-        """Records of the span, in order of offsets; what lies beyond it may be among them."""
+        """Take in records of the span, in order of offsets; records beyond the span may be among them."""
         for record in records:
             key = record.key
             if key is not None and is_beacon_key(key) and key not in self._keys and record.offset < self._high:
@@ -272,14 +273,14 @@ def spans_from_end(high: int, step: int) -> Iterator[tuple[int, int]]:
 
 
 def _transaction_in(key: bytes, value: bytes | None) -> int | None:
-    """The transaction in a beacon; None: the beacon was deleted. Raises ValueError for what is no beacon."""
+    """The transaction in a beacon; None: the beacon was deleted. Raises ValueError for other bytes."""
     return None if value is None else decode_beacon(key, value).transaction
 
 
 def check_table(table: Table, writers: Writers) -> None:
-    """Look at the beacons of a changelog that its broker keeps by key; raises ChangelogUnfit as ``check_beacons`` does.
+    """Check the beacons of a changelog that a broker keeps by key; raises ChangelogUnfit as ``check_beacons`` does.
 
-    A beacon that was deleted leaves nothing there.
+    A deleted beacon leaves nothing there.
     """
     found: dict[int, int | None] = dict.fromkeys(writers.required)
     at = beacon_key(0)
@@ -295,11 +296,11 @@ def check_table(table: Table, writers: Writers) -> None:
 
 
 def check_beacons(found: Mapping[int, int | None], writers: Writers) -> None:
-    """Raises ChangelogUnfit unless the beacons of a changelog are what the offset log knows: of a fenced writer exactly
-    its last transaction, of one that lives that or a later one, and none of a writer that changed nothing.
+    """Raises ChangelogUnfit unless the beacons of a changelog agree with the offset log: a fenced writer has exactly
+    its last transaction, a living writer the last or a later transaction, a writer without changes no beacon.
 
-    ``found``: see ``BeaconSearch``. A beacon that was deleted is in order if a living writer has written since the logs
-    were read: it has succeeded the other one.
+    ``found``: see ``BeaconSearch``. A deleted beacon is in order if a living writer has written since the logs were
+    read: the living writer has succeeded the other.
     """
     changed = writers.changed
     found = {incarnation: seen for incarnation, seen in found.items() if incarnation not in writers.succeeding}

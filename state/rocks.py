@@ -1,20 +1,21 @@
-"""The one way to open RocksDB.
+"""The only way to open RocksDB.
 
 Rules:
 
-- *Raw mode always*: rocksdict's other mode unpickles what it reads, and a tampered file would run code.
-- Options are passed for the column family too: rocksdict forgets cache and filter of a database that it reopens
-  without. All databases of a process share one block cache, as large as the largest that one of them asked for.
-- A folder belongs to us or is refused: it holds a marker file that names kind and format, written before RocksDB
-  touches the folder (opening a foreign database changes it). It is not a symbolic link, and only its owner may enter.
-- One process at a time has a folder open, by RocksDB's own lock. Who is refused learns who that is, where it can be
-  known.
-- Every error is a ``RocksError`` in words. After one that was raised by a write the database is of no use any more:
-  RocksDB keeps refusing, even when a full disk has room again.
-- No iterator leaves this module alive: an open one keeps the lock after ``close``.
-- The write-ahead log is on: what ``write`` has returned from survives the death of the process. A log that is damaged
-  anywhere but at its torn end is an error, not a silent end; unless what the folder holds follows a log elsewhere and
-  is fetched from there again (``follower``): then the damage ends it, and nothing behind that is read.
+- *Raw mode always*: rocksdict's other mode unpickles stored values, and a tampered file would run code.
+- Options are passed for the column family too: rocksdict forgets cache and filter of a database that is reopened
+  without options. All databases of a process share one block cache, as large as the largest size that was requested.
+- A folder belongs to us or is refused: a marker file in the folder names kind and format. The file is written before
+  RocksDB touches the folder (opening a foreign database changes its files). The folder is not a symbolic link, and
+  only its owner may enter.
+- One process at a time has a folder open, by RocksDB's own lock. A refused process learns the id of the other process
+  where the system tells.
+- Every error is a ``RocksError`` in words. After an error of a write the database is of no use any more: RocksDB keeps
+  refusing, even when a full disk has room again.
+- No iterator leaves this module alive: an open iterator keeps the lock after ``close``.
+- The write-ahead log is on: a write that has returned survives the death of the process. Damage to the log anywhere
+  but at its torn end is an error, not a silent end. The exception is a folder whose content can be fetched again from
+  a log elsewhere (``follower``): the damage ends the log, and nothing behind the damage is read.
 """
 
 import contextlib
@@ -35,17 +36,17 @@ import rocksdict
 
 MARKER: Final = "KEYLANES"
 _MARKER_BEING_WRITTEN: Final = "KEYLANES.new"
-"""How the names of such files begin: two processes that make a folder at once have one each."""
+"""The prefix of marker files under way: two processes that make a folder at once write one file each."""
 LOCK_FILE: Final = ".lock"
-"""A folder of ours may hold one; see ``subfolders.py``."""
+"""A lock file that a folder of ours may hold; see ``subfolders.py``."""
 _MARKER_TEXT: Final = re.compile(r"keylanes (?P<kind>[a-z]+) format (?P<format>[0-9]+)\n")
 CACHE_BYTES: Final = 64 * 1024 * 1024
 _WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
 _ARENA_BYTES: Final = 36 * 1024 * 1024
-"""A write buffer is one block, of which memory is taken as it is filled; three quarters full it is written out. A block
-of this size glibc always maps by itself and gives back as a whole (its largest threshold is 32 MiB). Of the usual ones,
-of 1 MiB, each write buffer leaves some behind among the small objects that came in meanwhile, and the process grows."""
-_WAL_BYTES_MAX: Final = 64 * 1024 * 1024  # whoever opens the database reads this much again
+"""A write buffer is one block. Memory is taken as the block fills; three quarters full, it is written out. glibc
+always maps blocks of this size alone and gives each back whole (its largest threshold is 32 MiB). With the usual blocks
+of 1 MiB each write buffer leaves some blocks among small objects that came meanwhile, and the process grows."""
+_WAL_BYTES_MAX: Final = 64 * 1024 * 1024  # the next process that opens the database reads as much again
 _CATCH_UP_ATTEMPTS: Final = 200
 _OPEN_ATTEMPTS: Final = 10  # beside a writer whose files may vanish between being listed and being opened
 
@@ -53,11 +54,11 @@ Mode = Literal["write", "beside"]
 
 
 class RocksError(Exception):
-    """A folder can't be used: in use, foreign, damaged, full or not private. The message says which and names it."""
+    """A folder can't be used: in use, foreign, damaged, full or not private. The message gives reason and folder."""
 
 
 class RocksInUse(RocksError):
-    """A process has the folder already. ``pid``: which one; None where the system does not tell."""
+    """A process has the folder already. ``pid``: the id of the process; None where the system does not tell."""
 
     def __init__(self, folder: Path, pid: int | None, more: str = "") -> None:
         holder = "this process" if pid == os.getpid() else "another process" + (f" (pid {pid})" if pid else "")
@@ -76,7 +77,7 @@ class WriteBatch:
         self._batch.put(key, value)
 
     def delete(self, key: bytes) -> None:
-        """Delete a key; nothing happens when there is none."""
+        """Delete a key; a missing key is no error."""
         self._batch.delete(key)
 
     def delete_range(self, first: bytes, end: bytes) -> None:
@@ -85,12 +86,12 @@ class WriteBatch:
 
 
 class Rocks:
-    """An open database; made by ``open_rocks``. Its methods may be called from any thread, ``close`` by one."""
+    """An open database; made by ``open_rocks``. Any thread may call methods; only one calls ``close``."""
 
     def __init__(self, folder: Path, database: rocksdict.Rdict, scratch: Path | None) -> None:
         self.folder = folder
         self._database: rocksdict.Rdict | None = database
-        # Also when it is never closed: at the end of the process at the latest.
+        # Also without a call of close: at the end of the process at the latest.
         self._forget_scratch = None if scratch is None else weakref.finalize(self, shutil.rmtree, scratch, True)
         self._process = os.getpid()
         self._reading = 0
@@ -110,19 +111,19 @@ class Rocks:
             return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of keys, in their order, None for one that is missing. Other threads run meanwhile."""
+        """The values of keys, in their order, None for a missing key. Other threads run meanwhile."""
         with self._reads(), _in_words(self.folder):
             values = self._open().get(list(keys))
             assert isinstance(values, list)
             return values
 
     def page(self, first: bytes, end: bytes, entries_max: int) -> list[tuple[bytes, bytes]]:
-        """At most so many keys and values of ``[first, end)`` in order, as they are at one moment."""
+        """Up to ``entries_max`` keys and values of ``[first, end)`` in order, all of one moment."""
         with self._reads(), self.entries(first, end) as entries:
             return list(islice(entries, entries_max))
 
     def write(self, writes: WriteBatch, *, sync: bool = False) -> None:
-        """Do all of these writes; with ``sync`` they survive the death of the machine too."""
+        """Do all of these writes; with ``sync`` the writes survive the death of the machine too."""
         with _in_words(self.folder):
             if sync:
                 self._open().write(writes._batch, self._sync)
@@ -142,11 +143,12 @@ class Rocks:
             walk.close()
 
     def catch_up(self) -> None:
-        """Of a database opened beside a writer: see what was written since; nothing of it is missing.
+        """See all later writes, in a database opened beside a writer; no write of that time is missing.
 
-        RocksDB reads the manifest first, then the logs. A writer that between the two commits a flush to the manifest
-        and deletes the flushed log makes it miss what that log held, while it sees what came later. So it counts only
-        if the manifest did not change meanwhile: files are deleted after the manifest has ceased to name them.
+        RocksDB reads the manifest first, then the logs. Between the two a writer may commit a flush to the manifest and
+        delete the flushed log. RocksDB then misses the content of that log and yet sees later writes. Hence an attempt
+        counts only if the manifest did not change meanwhile: files are deleted after the manifest has ceased to name
+        them.
         """
         for _ in range(_CATCH_UP_ATTEMPTS):
             before = _manifest(self.folder)
@@ -157,12 +159,12 @@ class Rocks:
         raise RocksError(f"{self.folder} changes too fast to be read beside its writer")
 
     def flush(self) -> None:
-        """Write what is in memory to files, and return when it is done. Other threads run meanwhile."""
+        """Write memory to files, and return when all is written. Other threads run meanwhile."""
         with self._reads(), _in_words(self.folder):
             self._open().flush()
 
     def close(self) -> None:
-        """Let go of the folder, when the reads that other threads are in have ended; a second call does nothing."""
+        """Let go of the folder when the reads of other threads have ended; a second call does nothing."""
         database, self._database = self._database, None
         # A forked child would wait for ever for threads that only its parent has.
         if database is not None and os.getpid() == self._process:
@@ -216,9 +218,9 @@ def open_rocks(
 ) -> Rocks:
     """Open the database in a folder.
 
-    ``write``: alone; folder and database are made if there are none. ``beside``: reads what was written before, while
-    a writer may be running; see ``Rocks.catch_up``. ``cache_bytes``: at least so large is the cache that all databases
-    of the process share. ``follower``: see the module. Raises RocksError.
+    ``write``: alone; folder and database are made where missing. ``beside``: reads earlier writes, while a writer may
+    be running; see ``Rocks.catch_up``. ``cache_bytes``: the least size of the cache that all databases of the process
+    share. ``follower``: see the module. Raises RocksError.
     """
     folder = Path(os.path.abspath(folder))
     cache = _cache.at_least(cache_bytes)
@@ -264,7 +266,7 @@ def _open_beside(folder: Path, cache: rocksdict.Cache) -> Rocks:
 
 
 class _SharedCache:
-    """The one block cache of the process; made when it is first asked for, and it only grows."""
+    """The block cache of the process; made at the first request. The cache only grows."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -272,7 +274,7 @@ class _SharedCache:
         self.size = 0
 
     def at_least(self, size: int) -> rocksdict.Cache:
-        """The cache, at least so many bytes large."""
+        """The cache, grown to at least ``size`` bytes."""
         with self._lock:
             if self._cache is None:
                 self._cache = rocksdict.Cache(size)
@@ -303,7 +305,7 @@ def _options(cache: rocksdict.Cache) -> rocksdict.Options:
 
 
 def _prepare(folder: Path, kind: str, format_version: int) -> None:
-    """Make the folder ours, or check that it is."""
+    """Make the folder ours, or check that the folder is ours."""
     with in_words_of_system(folder):
         own(folder)
         is_new = is_empty(folder)
@@ -316,7 +318,7 @@ def _prepare(folder: Path, kind: str, format_version: int) -> None:
 
 @contextlib.contextmanager
 def in_words_of_system(folder: Path) -> Iterator[None]:
-    """What the system refuses of a folder leaves as RocksError."""
+    """Turn the system's refusals of a folder into RocksError."""
     try:
         yield
     except OSError as error:
@@ -324,7 +326,7 @@ def in_words_of_system(folder: Path) -> Iterator[None]:
 
 
 def own(folder: Path) -> None:
-    """A folder that is there, made if there is none, and is its owner's. Raises RocksError, OSError."""
+    """Make sure that the folder exists and belongs to the user of this process. Raises RocksError, OSError."""
     if folder.is_symlink():
         raise RocksError(f"{folder} is a symbolic link; name the folder itself")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -332,13 +334,13 @@ def own(folder: Path) -> None:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether a folder holds nothing, or what a process that died while it made the folder left behind."""
+    """Whether a folder is empty, apart from leftovers of a process that died while making the folder."""
     names = {entry.name for entry in os.scandir(folder)}
     return all(name == LOCK_FILE or name.startswith(_MARKER_BEING_WRITTEN) for name in names)
 
 
 def kind_in(folder: Path) -> str:
-    """What the marker says that a folder holds; "" without one that can be read."""
+    """The kind in the marker of a folder; "" without a readable marker."""
     try:
         found = _MARKER_TEXT.fullmatch((folder / MARKER).read_text(encoding="ascii", errors="replace"))
     except OSError:
@@ -347,7 +349,7 @@ def kind_in(folder: Path) -> str:
 
 
 def holder_of(file: Path) -> int | None:
-    """The process that has a file locked; None where the system does not tell (it is Linux that does)."""
+    """The process that has a file locked; None where the system does not tell (only Linux does)."""
     try:
         found, table = file.stat(), Path("/proc/locks").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -360,7 +362,7 @@ def holder_of(file: Path) -> int | None:
 
 
 def _manifest(folder: Path) -> tuple[str, int] | None:
-    """Which manifest is in force and how far it is written; None while it is being replaced."""
+    """The name and length of the current manifest; None during a replacement."""
     try:
         name = (folder / "CURRENT").read_text(encoding="ascii", errors="replace").strip()
         return name, (folder / name).stat().st_size
@@ -377,7 +379,7 @@ def _check_owner(folder: Path) -> None:
 
 
 def write_marker(folder: Path, kind: str, format_version: int) -> None:
-    """Make a folder one of this kind, in one step. Raises OSError."""
+    """Give a folder its kind, in one step. Raises OSError."""
     descriptor, new = tempfile.mkstemp(prefix=_MARKER_BEING_WRITTEN, dir=folder)
     with open(descriptor, "w", encoding="ascii") as file:
         file.write(f"keylanes {kind} format {format_version}\n")
@@ -387,7 +389,7 @@ def write_marker(folder: Path, kind: str, format_version: int) -> None:
 
 
 def check_marker(folder: Path, kind: str, format_version: int) -> None:
-    """Raises RocksError when a folder is not one of this kind and format."""
+    """Raises RocksError unless a folder has this kind and format."""
     try:
         text = (folder / MARKER).read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""PURE. What a sample of a table tells: how much state a range has, about, and which records' keys have some.
+"""PURE. Estimates from a sample of a table: how much state a range has, and which records' keys have state.
 
-Keys lie evenly over the points, so what the looked-at points hold tells what all hold. A place with fewer entries than
-are looked at is known exactly.
+Keys lie evenly over the points. Hence the state of the sampled points tells the state of all points. A place with fewer
+entries than the sample takes is known exactly.
 """
 
 from itertools import pairwise
@@ -13,22 +13,22 @@ from .keys import bounds_of, is_state_key, parse_key, point_in
 from .tables import Table
 
 SAMPLE_KEYS: Final = 256
-"""So many keys of a partition are looked at where it is asked by which partitioner they were placed; 2 ms of work."""
+"""The number of keys of a partition that are sampled to tell by which partitioner they were placed; 2 ms of work."""
 PARTITIONS_LOOKED_AT_MAX: Final = 16
 """Of a topic: the keys of more partitions would say the same."""
 CHANCE_MAX: Final = 1e-6
-"""A finding that this likely comes about when keys are placed by hand is none."""
+"""A finding that chance alone brings about with this probability, for keys placed by hand, does not count."""
 PLACES: Final = 8
 ENTRIES: Final = 64
 """Of each place."""
 PAGE: Final = 16
 """Entries of a page of which the records' keys are taken: what is left of a large map is passed over behind it."""
 PAGES_BYTES_MAX: Final = 4 * 1024 * 1024
-"""No page is read behind so many."""
+"""No page is read after this number of bytes."""
 
 
 def sampled_bytes(table: Table, within: KeyRange) -> int:
-    """About so many bytes of keys and values; blocks on the table."""
+    """The estimated bytes of keys and values in a range; blocks on the table."""
     size = points = 0
     for first, end in pairwise(even_bounds(min(PLACES, within.size), within)):
         found = table.page(*bounds_of(KeyRange(first, end)), ENTRIES)
@@ -40,7 +40,7 @@ def sampled_bytes(table: Table, within: KeyRange) -> int:
 
 
 def sampled_keys(table: Table, keys_max: int) -> list[bytes]:
-    """The first keys of records, in order of points, that have state in a table, each once; blocks on the table."""
+    """The first records' keys with state in a table, in order of points, each once; blocks on the table."""
     keys: dict[bytes, None] = {}
     point = size = 0
     while point < SPACE_END and len(keys) < keys_max and size < PAGES_BYTES_MAX:

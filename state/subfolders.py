@@ -1,23 +1,23 @@
-"""Which subfolder of a state folder a process has. Processes of one machine may name the same state folder.
+"""The subfolder of a state folder for each process. Processes of one machine may name the same state folder.
 
     KEYLANES          "keylanes subfolders format 1"
-    .lock             locked while somebody looks for a subfolder: one process at a time does
-    shop/             those of an application
+    .lock             locked while a process looks for a subfolder: one process at a time
+    shop/             the subfolders of an application
         0/, 1/, …     of processes without a name
         a/            of the process with this name
-            .lock     locked as long as the process has the subfolder, which ends with the process at the latest; it
-                      says the birth of the process that had it last
+            .lock     locked as long as the process has the subfolder, at the latest until the process ends; holds the
+                      birth of the process that had the subfolder last
             …         the copies: see copies.py
 
 Rules:
 
-- A process without a name has the lowest number that exists and is free, else the lowest one that does not exist. So a
-  process that is alone finds the copies of the one before it.
-- The folder of a name is the name itself if that begins with a letter and is no file of ours; else "=" stands in front,
-  which no name may hold. So no name is taken for a number, for a path or for a file of ours.
+- A process without a name has the lowest number that exists and is free, else the lowest number without a subfolder.
+  So a process that is alone finds the copies of its predecessor.
+- The folder of a name is the name itself if the name begins with a letter and is no file of ours; else with "=" in
+  front, a sign that no name may hold. So no name is taken for a number, for a path or for a file of ours.
 
-Locks are those of ``flock``: the system lets go of them when a process dies. A child that was forked holds none of its
-parent's. Where there is no ``flock`` every subfolder looks free, and RocksDB's own lock refuses a second process.
+Locks are locks of ``flock``: the system releases them when a process dies. A forked child holds none of its parent's
+locks. Where ``flock`` is missing every subfolder looks free, and RocksDB's own lock refuses a second process.
 """
 
 import os
@@ -48,7 +48,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 
 class Claimed(NamedTuple):
-    """What ``claim`` gives. ``lock``: close it to let go."""
+    """The subfolder from ``claim``. ``lock``: close the lock to let go."""
 
     folder: Path
     lock: "Lock"
@@ -59,10 +59,10 @@ class NameInUse(RocksInUse):
 
 
 def claim(parent: Path | str, app: str, name: str | None = None, *, birth: str = "") -> Claimed:
-    """A subfolder for this process alone: that of its name, else of the lowest free number; made if there is none.
-    ``birth``: text that no other run of a process ever had.
+    """Take a subfolder for this process alone: the subfolder of its name, else of the lowest free number; made if
+    missing. ``birth``: a text unique to this run of the process.
 
-    Blocks while another process looks for its own. Raises NameInUse, or RocksError: the state folder is no such folder.
+    Blocks while another process looks for its own. Raises NameInUse, or RocksError: the state folder is something else.
     """
     parent = Path(os.path.abspath(parent))
     with in_words_of_system(parent):
@@ -85,7 +85,7 @@ def claim(parent: Path | str, app: str, name: str | None = None, *, birth: str =
 
 
 def birth_in(subfolder: Path) -> str | None:
-    """The birth of the process that had a subfolder last; None: nobody has said it. Raises OSError."""
+    """The birth of the process that had a subfolder last; None: nothing was written. Raises OSError."""
     try:
         return (subfolder / LOCK_FILE).read_text(encoding="utf-8") or None
     except (FileNotFoundError, UnicodeDecodeError):
@@ -99,7 +99,7 @@ def folder_of(name: str) -> str:
 
 
 def subfolders_in(folder: Path) -> list[Path] | None:
-    """The subfolders that have copies, of a state folder or of one application in it; None when it is neither.
+    """The subfolders with copies, of a state folder or of one application in a state folder; None for other folders.
 
     In order: by application; numbers, then names. Raises OSError.
     """
@@ -159,7 +159,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _check(parent: Path) -> None:
-    """Raises RocksError when a folder is neither new, nor one of subfolders."""
+    """Raises RocksError when a folder is neither new nor a state folder with subfolders."""
     if not is_empty(parent):
         check_marker(parent, SUBFOLDERS, SUBFOLDERS_FORMAT)
 
@@ -168,7 +168,7 @@ def _check(parent: Path) -> None:
 
 
 class Lock:
-    """The lock of a folder, not yet taken. The end of the process lets go of it, too."""
+    """The lock of a folder, at first not taken. The end of the process releases the lock, too."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError when the folder is not there."""
@@ -177,7 +177,7 @@ class Lock:
         _open_locks.add(self)
 
     def take(self) -> bool:
-        """Take it if it is free; whether it was. One that was not is closed."""
+        """Take a free lock and return True. A lock that is not free is closed: False."""
         try:
             _flock(self._descriptor, blocks=False)
         except BlockingIOError:
@@ -186,17 +186,17 @@ class Lock:
         return True
 
     def wait(self) -> None:
-        """Take it when it is free."""
+        """Wait until the lock is free and take it."""
         _flock(self._descriptor, blocks=True)
 
     def sign(self, text: str) -> None:
-        """Write this into it, in place of what was there."""
+        """Write a text into the lock file, in place of the old text."""
         assert self._descriptor is not None, "it was taken"
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text.encode(), 0)
 
     def close(self) -> None:
-        """Let go; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -215,7 +215,7 @@ _open_locks: Final["weakref.WeakSet[Lock]"] = weakref.WeakSet()
 
 
 def _forget() -> None:
-    """In a child: its copies of the descriptors would hold the parent's locks longer than the parent lives."""
+    """Close the descriptors in a forked child: its copies would hold the locks longer than the parent lives."""
     for lock in list(_open_locks):
         lock.close()
 

@@ -1,9 +1,9 @@
-"""PURE. What the runtime asks of a place that keeps state: one table for each source partition.
+"""PURE. What the runtime needs of a store of state: one table for each source partition.
 
 Two kinds. A *table* of the embedded broker is written by the broker itself, in the write that makes a transaction
-visible. A *copy* follows the changelog: it is written after the commit and knows by its markers how far it is.
-A marker is a lower bound: the copy holds all changes below its position, maybe some above. Points without a marker are
-not held. Methods are plain calls that may block on a disk; they may be called from several threads.
+visible. A *copy* is written from the changelog after the commit, and has markers for how far it has come.
+A marker is a lower bound: the copy holds all changes below its position, maybe some above. The copy does not hold
+points without a marker. Methods are plain calls that may block on a disk. Several threads may call them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
 
 TABLE_CONFIG: Final = {"keylanes.storage": "table"}
-"""A topic created with this setting is kept by key by a broker that can; the others leave the setting out."""
+"""The setting of a topic that a broker keeps by key, where the broker can; other topics leave the setting out."""
 
 Change: TypeAlias = tuple[bytes, bytes | None]
 """A state key and its new stored value; None: deleted."""
 
 
 class Marker(NamedTuple):
-    """All changes below ``position`` of the changelog partition are there; ``time_ms`` (wall clock): when that held."""
+    """The copy has all changes below ``position`` of the changelog partition; ``time_ms``: wall clock of the check."""
 
     position: int
     time_ms: int
@@ -33,8 +33,8 @@ Mark: TypeAlias = tuple[int, int, Marker]
 class StoreInfo(NamedTuple):
     """A store as it was declared.
 
-    ``kind``: value or map; ``key_type``: of a map's keys, else empty; ``value_type``: the shape of its values (int,
-    str, struct, …); ``codec``: its name.
+    ``kind``: value or map; ``key_type``: the type of a map's keys, else empty; ``value_type``: the shape of the values
+    (int, str, struct, …); ``codec``: the name of the codec.
     """
 
     number: int
@@ -56,19 +56,19 @@ class Table(Protocol):
         """The stored values of state keys, in their order."""
 
     def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
-        """At most so many entries of ``[first, end)`` (None: to the last one) in order of keys."""
+        """Up to ``entries_max`` entries of ``[first, end)`` (None: to the last one) in order of keys."""
 
 
 class LocalCopy(Table, Protocol):
-    """A table that follows the changelog."""
+    """A table that is written from the changelog."""
 
     def markers(self) -> Steps[Marker]:
-        """How far the copy has followed, by points."""
+        """The positions up to which the copy has the changelog, by points."""
 
     def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
-        """Write changes and set the markers of some points, those of others stay, in one step: all is there or none.
+        """Write changes and set the markers of some points in one step, all or none. Other points keep their markers.
 
-        Calls for one partition may come from several threads: each sets its points' markers on what the others set.
+        Calls for one partition may come from several threads; each call keeps the markers that the others set.
         """
 
     def clear(self, within: KeyRange) -> None:
@@ -79,10 +79,10 @@ class LocalCopies(Protocol):
     """The copies of one application in one place."""
 
     def copy(self, topic: str, partition: int) -> LocalCopy:
-        """The copy for a source partition; an empty one when there was none."""
+        """The copy for a source partition; an empty copy at the first call."""
 
     def declare(self, stores: Sequence[StoreInfo]) -> None:
-        """Note which stores there are, for those who read the place without the application."""
+        """Note the stores, for readers of the place without the application."""
 
     def close(self) -> None:
         """Let go; a second call does nothing."""

@@ -1,4 +1,4 @@
-"""Topics in a RocksDB folder: what the embedded broker writes and the audit reads.
+"""Topics in a RocksDB folder: written by the embedded broker and read by the audit.
 
 One column family, these keys (integers big-endian, so that they sort as numbers):
 
@@ -9,13 +9,13 @@ One column family, these keys (integers big-endian, so that they sort as numbers
 
     "s" topic id (4) partition (4) record key  of a topic kept by key: the newest value
 
-A topic is a log, or, created with ``tables.TABLE_CONFIG``, a table: of its records only the newest value of each key is
-kept, None deletes it, and timestamps and headers are not kept. Its high watermark counts the records ever written.
+A topic is a log, or, created with ``tables.TABLE_CONFIG``, a table. A table keeps only the newest value of each key,
+None deletes the key, and timestamps and headers are dropped. Its high watermark counts the records ever written.
 
 A chunk holds up to a thousand records of one partition of one append, and is never changed. An append is one write:
-its chunks or values and the watermarks of its partitions, so a log has no offset without a record between ``start`` and
-``high``, and a table is as whole transactions left it.
-A trim moves ``start`` and drops the chunks that lie wholly below it.
+its chunks or values and the watermarks of its partitions. So a log has a record at every offset between ``start`` and
+``high``, and a table always shows whole transactions.
+A trim moves ``start`` and drops the chunks that lie wholly below the new start.
 """
 
 import threading
@@ -46,7 +46,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Appended(Protocol):
-    """What is appended; ``timestamp`` in ms since the epoch, None: what ``append`` is told."""
+    """A record to append; ``timestamp`` in ms since the epoch, None: the default that ``append`` is given."""
 
     @property
     def topic(self) -> str: ...
@@ -92,7 +92,7 @@ class StoredTopic(NamedTuple):
 
     @property
     def by_key(self) -> bool:
-        """Whether it is kept by key: a table, no log."""
+        """Whether the topic is kept by key: a table, no log."""
         return TABLE_CONFIG.items() <= self.config.items()
 
 
@@ -108,7 +108,7 @@ class TopicMissing(LookupError):
 
 
 class NotALog(LookupError):
-    """A topic is kept by key: there is nothing to read by offset or to trim."""
+    """A topic is kept by key: reads by offset and trims are for logs."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"{topic!r} is kept by key, it is no log; read it as a table")
@@ -123,14 +123,14 @@ class OffsetMissing(LookupError):
 
 
 class EpochStale(Exception):
-    """A guarded append came from a producer that a newer one has fenced."""
+    """A guarded append came from a producer that a newer producer has fenced."""
 
     def __init__(self, transactional_id: str, held: int, current: int) -> None:
         super().__init__(f"transactional id {transactional_id!r} is at epoch {current}; this producer holds {held}")
 
 
 class Guard(NamedTuple):
-    """An append by this producer counts only while its id is at this epoch."""
+    """An append by this producer counts only while its transactional id has this epoch."""
 
     transactional_id: str
     epoch: int
@@ -170,12 +170,12 @@ class TopicStore:
 
     @classmethod
     def open(cls, path: Path | str) -> "TopicStore":
-        """The folder's one writer; makes it if there is none. Raises RocksError."""
+        """Open the folder for writing, for one process at a time; made if missing. Raises RocksError."""
         return _open_store(open_rocks(Path(path), KIND, FORMAT, "write"), writable=True)
 
     @classmethod
     def open_read_only(cls, path: Path | str) -> "TopicStore":
-        """A view of what was written before now, also while a writer is running. Raises RocksError."""
+        """A view of earlier writes, also while a writer is running. Raises RocksError."""
         return _open_store(open_rocks(Path(path), KIND, FORMAT, "beside"), writable=False)
 
     @property
@@ -184,7 +184,7 @@ class TopicStore:
         return self._writing.locked()
 
     def refresh(self) -> None:
-        """Of a read-only view: see what was written since."""
+        """See later writes, in a read-only view."""
         self._rocks.catch_up()
         self._load()
 
@@ -193,7 +193,7 @@ class TopicStore:
         return {name: StoredTopic(name, topic.partitions, topic.config) for name, topic in self._topics.items()}
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> bool:
-        """Create a topic; False, and nothing changes, when it exists."""
+        """Create a topic; False, and nothing changes, when the topic exists."""
         with self._writing:
             if name in self._topics:
                 return False
@@ -226,8 +226,8 @@ class TopicStore:
     ) -> dict[tuple[str, int], int]:
         """Append records (``NewRecord``) to their partitions, in their order, all or none: the new high watermarks.
 
-        When it returns they survive the death of the process, not that of the machine. A record without a timestamp
-        gets ``timestamp_default`` (ms). Raises TopicMissing, EpochStale (see ``Guard``), RocksError, and
+        After the return the records survive the death of the process, not that of the machine. A record without a
+        timestamp gets ``timestamp_default`` (ms). Raises TopicMissing, EpochStale (see ``Guard``), RocksError, and
         ValueError for a record without a key in a topic that is kept by key.
         """
         grouped: dict[tuple[str, int], list[Appended]] = {}
@@ -256,7 +256,7 @@ class TopicStore:
         return {place: marks.high for place, marks in moved.items()}
 
     def table(self, topic: str, partition: int) -> "TopicTable | None":
-        """A partition of a topic that is kept by key; None for one that is a log. Raises TopicMissing."""
+        """A partition of a topic that is kept by key; None for a log. Raises TopicMissing."""
         self.watermarks(topic, partition)
         found = self._topics[topic]
         if not found.by_key:
@@ -285,7 +285,7 @@ class TopicStore:
         return found, found[-1].offset + 1
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
-        """The first offset whose record is not older; None: there is none. Looks at one record after the other.
+        """The first offset with a record that is not older; None: all are older. Looks at one record after the other.
 
         Raises TopicMissing, NotALog.
         """
@@ -319,17 +319,17 @@ class TopicStore:
             writes.delete_range(_CHUNK_KEY.pack(b"r", number, partition, 0), keep)
             trimmed = Marks(before, marks.high)
             writes.put(_PLACE_KEY.pack(b"w", number, partition), _encode(trimmed))
-            # Readers look at the marks first; the other way round one would find records gone that still count.
+            # Readers look at the marks first. In the other order a reader would find counted records gone.
             self._marks[topic, partition] = trimmed
             self._rocks.write(writes)
 
     def epoch(self, transactional_id: str) -> int:
-        """The current producer epoch of an id; 0: it has had no producer."""
+        """The current producer epoch of an id; 0: the id has had no producer."""
         stored = self._rocks.get(b"e" + transactional_id.encode())
         return 0 if stored is None else _decode_int(stored)
 
     def bump_epoch(self, transactional_id: str) -> int:
-        """Fence all producers of an id: the new epoch. Waits for an append that is going on."""
+        """Fence all producers of an id: the new epoch. Waits for an append under way."""
         with self._writing:
             epoch = self.epoch(transactional_id) + 1
             writes = self._writes()
@@ -338,7 +338,7 @@ class TopicStore:
             return epoch
 
     def close(self) -> None:
-        """Let go of the folder, after a write that is going on; a second call does nothing."""
+        """Wait for a write under way and let go of the folder; a second call does nothing."""
         with self._writing:
             self._rocks.close()
 
@@ -387,7 +387,7 @@ class TopicStore:
         return found
 
     def _decoded(self, key: bytes, value: bytes) -> list[StoredRecord]:
-        """A chunk's records; a reader that takes a chunk in several bites decodes it once."""
+        """The records of a chunk; a reader that takes a chunk in several bites decodes the chunk once."""
         with self._chunks_lock:
             chunk = self._chunks.get(key)
             if chunk is not None:
@@ -405,7 +405,7 @@ class TopicStore:
 
 
 class TopicTable:
-    """A partition of a topic that is kept by key: a ``tables.Table`` of what is written. Methods raise RocksError."""
+    """A partition of a topic that is kept by key: a ``tables.Table`` of committed values. Methods raise RocksError."""
 
     def __init__(self, rocks: Rocks, prefix: bytes) -> None:
         self._rocks = rocks
@@ -423,7 +423,7 @@ class TopicTable:
         return self._rocks.get_many([self._prefix + key for key in keys])
 
     def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
-        """At most so many entries of ``[first, end)`` (None: to the last one) in order of keys."""
+        """Up to ``entries_max`` entries of ``[first, end)`` (None: to the last one) in order of keys."""
         last = self._end if end is None else self._prefix + end
         found = self._rocks.page(self._prefix + first, last, entries_max)
         return [(key[_PREFIX:], value) for key, value in found]
@@ -438,7 +438,7 @@ def _open_store(rocks: Rocks, *, writable: bool) -> TopicStore:
 
 
 def _put_values(writes: WriteBatch, prefix: bytes, group: Sequence[Appended]) -> None:
-    """Write one partition's records by key; in their order, so the last one of a key stays."""
+    """Write the records of one partition by key, in their order: the last value of a key stays."""
     for record in group:
         if record.key is None:
             raise ValueError(f"{record.topic!r} is kept by key and a record has no key")
@@ -449,7 +449,7 @@ def _put_values(writes: WriteBatch, prefix: bytes, group: Sequence[Appended]) ->
 
 
 def _chunks(group: Sequence[Appended], offset: int, timestamp_default: int) -> list[list[StoredRecord]]:
-    """Cut one partition's records into chunks and number them from ``offset`` on."""
+    """Cut the records of one partition into chunks, numbered from ``offset`` on."""
     chunks: list[list[StoredRecord]] = []
     size = CHUNK_BYTES_MAX + 1  # so that the first record starts a chunk
     for record in group:
@@ -466,7 +466,7 @@ def _chunks(group: Sequence[Appended], offset: int, timestamp_default: int) -> l
 
 
 def _within(records: Sequence[StoredRecord], room: int, *, at_least: int) -> tuple[list[StoredRecord], int]:
-    """As many of the first records as fit into ``room`` bytes, and what room is left; 0 when something did not fit."""
+    """The first records that fit into ``room`` bytes, and the room that is left; 0 when a record did not fit."""
     for count, record in enumerate(records):
         size = len(record.key or b"") + len(record.value or b"")
         if size > room and count >= at_least:
