@@ -12,7 +12,7 @@ KeylanesError
 │   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when the broker is back
 │   ├── SourceError          7  a source topic is missing, was re-created, or lost records ahead of us
 │   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
-│   │   └── EmbeddedInUse    2  another process has the embedded broker's folder, made for one process: use a Kafka
+│   │   └── EmbeddedInUse    2  another process has the embedded broker's folder; several processes need a Kafka
 │   ├── StateError           9  the state can't be trusted: its changelog is missing, truncated or foreign
 │   ├── InvariantBroken     70  a defect of keylanes itself: please report the defect
 │   └── NotSimulated            app.test() alone: a handler waits for a socket, a host name or a process

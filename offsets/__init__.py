@@ -1,1 +1,1 @@
-"""PURE. What happened to the offsets of an application and what follows from it. Knows no broker."""
+"""PURE. Events about the offsets of an application, and the fold of these events. Knows no broker."""

@@ -1,8 +1,8 @@
 """Events to bytes and back. A record of our logs holds one event: msgpack, an array whose first item is the tag.
 
-An event of an unknown kind or version is refused with a clear error, never skipped: a reader that skips what it does
-not know comes to another ledger than its peers. The tag of an event that only came before the first release is known,
-and says so.
+An event of an unknown kind or version is refused with a clear error, never skipped: a reader that skips unknown events
+comes to another ledger than its peers. The tags of events from before the first release are known, and refused with
+an error of their own.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from .events import Event
 from .signals import Signal
 
 EVENT_BYTES_MAX = 256 * 1024
-"""An event over this size is written as several events of one transaction."""
+"""The largest event in bytes. A larger event is written as several events of one transaction."""
 TAGS_BEFORE_RELEASE: Final = frozenset(
     {
         "coordinator_elected/1",
@@ -33,7 +33,7 @@ TAGS_BEFORE_RELEASE: Final = frozenset(
         "store_declared/1",
     }
 )
-"""Tags of events that were written before the first release. A log with one of them is refused."""
+"""Tags of events that were written before the first release. A log with such a tag is refused."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
@@ -41,18 +41,18 @@ _signals: msgspec.msgpack.Decoder[Signal] = msgspec.msgpack.Decoder(Signal)
 _untyped = msgspec.msgpack.Decoder()
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that don't fit: malformed or of other types, text that is no UTF-8, nested too deep."""
+"""The errors of msgspec for unfit bytes: malformed or of other types, text that is no UTF-8, nested too deep."""
 
 _KINDS = {kind.__struct_config__.tag for kind in get_args(Event)}
 _SIGNAL_KINDS = {kind.__struct_config__.tag for kind in get_args(Signal)}
 
 
 class EventError(ValueError):
-    """The bytes are no event that this version knows. Stop reading: what follows would be judged wrongly."""
+    """The bytes are no event of this version. Stop reading: the reader would judge later events wrongly."""
 
 
 class SignalError(ValueError):
-    """The bytes are no signal that this version knows. It may be passed over: a signal is no fact."""
+    """The bytes are no signal of this version. The reader may pass over the record: a signal is no fact."""
 
 
 def encode(event: Event | Signal) -> bytes:
@@ -61,7 +61,7 @@ def encode(event: Event | Signal) -> bytes:
 
 
 def decode(data: bytes) -> Event:
-    """The event in the bytes; raises EventError with the kind seen when it is unknown or damaged."""
+    """The event in the bytes; raises EventError with the kind seen when the event is unknown or damaged."""
     try:
         return _decoder.decode(data)
     except _UNREADABLE as error:
@@ -69,15 +69,15 @@ def decode(data: bytes) -> Event:
 
 
 def prefix_of(kind: type[LogEvent]) -> bytes:
-    """What all events of a kind begin with, and no other ones, for who passes them over without a look: an array of
-    fewer than 16 items whose first one is a text of fewer than 32 bytes.
+    """The first bytes of all events of a kind, and of no others, for a reader that passes over the kind undecoded: an
+    array of fewer than 16 items with a text of fewer than 32 bytes in front.
     """
     tag = str(kind.__struct_config__.tag).encode()
     return bytes((0x90 | (len(kind.__struct_fields__) + 1), 0xA0 | len(tag))) + tag
 
 
 def decode_signal(data: bytes) -> Signal:
-    """The signal in the bytes; raises SignalError with the kind seen when it is unknown or damaged."""
+    """The signal in the bytes; raises SignalError with the kind seen when the signal is unknown or damaged."""
     try:
         return _signals.decode(data)
     except _UNREADABLE as error:

@@ -1,19 +1,19 @@
-"""The fold of the control log: who coordinates, who takes part, who owns what, where each partition started.
+"""The fold of the control log: the coordinator, the members, the owners of ranges, the starts of partitions.
 
 Rules, the same in every reader:
 
-1. An election counts if its term is higher than all before it, and if it names the application as the first one did. A
-   term is one process's.
-2. Every other event counts if its term is the highest, and if its *number* is the next one of that term. So an append
-   that arrives late, behind another decision or for the second time, counts for nothing; a coordinator that lost needs
-   no fence, for nobody listens to it.
+1. An election counts if its term is higher than all before, and if the election names the same application as the
+   first election. A term belongs to one process.
+2. Every other event counts if its term is the highest, with the next *number* of the term. An append that arrives late,
+   behind another decision or for the second time, does not count. A coordinator that lost needs no fence, for nobody
+   listens to its decisions.
 3. JOINED counts once for each incarnation and for each birth; EXPELLED and FENCED are only ever set.
 
-A member that was fenced and owns nothing any more is forgotten, so the fold does not grow with restarts. Whoever is
-not known and has an incarnation that was used is expelled.
+A fenced member that owns nothing any more is forgotten, so the fold does not grow with restarts. An incarnation that
+was used and is not known counts as expelled.
 
-**The fold is changed in place.** ``evolve_control`` changes the ``Control`` that it is given and returns the same one.
-Who wants to go on from one fold in two ways, or to know later what it was, takes a ``copy`` first.
+**The fold is changed in place.** ``evolve_control`` changes the given ``Control`` and returns the same object. A caller
+that wants to go on from one fold in two ways, or to know its earlier value, takes a ``copy`` first.
 """
 
 from dataclasses import dataclass, field, replace
@@ -45,44 +45,44 @@ from .control_events import (
 from .event_values import NO_MOVE, PinnedEnd, PlannedMove
 
 LOAD: Final = "load"
-"""The cause of a plan that is not an event of the control log."""
+"""The cause of a plan without an event of the control log as its cause."""
 LEARNER: Final = "learner"
 STANDBY: Final = "standby"
-"""The roles of a copy: of a member that shall own its bands, or of one that keeps it for later."""
+"""The roles of a copy: of a member that shall own the bands of the copy, or of a member with a copy for later."""
 REFUSALS_MAX: Final = 64
-"""So many refused births are remembered: each is of interest to the process that asked, and only for a moment."""
+"""The number of refused births that are remembered. Only the refused process needs the reason, for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One incarnation of a process, as the control log tells it. ``joined``: the event, with all that it can do."""
+    """One incarnation of a process, as the control log tells. ``joined``: the event, with the member's abilities."""
 
     joined: MemberJoined
     expelled: bool = False
     fenced: bool = False
     hold_ms: int = 0
-    """So long after it was expelled its ranges with state wait for its name."""
+    """The time after the expulsion for which the member's ranges with state wait for its name."""
     cause: str = ""
-    """Why it was expelled."""
+    """The reason of the expulsion."""
 
     @property
     def incarnation(self) -> int:
-        """Its number."""
+        """The incarnation's number."""
         return self.joined.incarnation
 
     @property
     def birth(self) -> str:
-        """Text that no other run of a process ever had."""
+        """A text unique to this run of the process."""
         return self.joined.birth
 
     @property
     def transactional_ids(self) -> tuple[str, ...]:
-        """All that have to be fenced."""
+        """All transactional ids that a fence has to cover."""
         return self.joined.transactional_ids
 
 
 class Owner(NamedTuple):
-    """Who was granted a point last, and at which epoch."""
+    """The incarnation with the last grant of a point, and the epoch of the grant."""
 
     epoch: int
     incarnation: int
@@ -90,15 +90,16 @@ class Owner(NamedTuple):
 
 @dataclass(slots=True)
 class Moves:
-    """What shall become of ranges. ``planned``: the moves of the newest whole plan, and those begun before it.
+    """Planned and requested changes of ownership. ``planned``: the moves of the newest whole plan, and earlier moves
+    that have begun.
 
-    ``parts``: of a plan whose last part was not read yet; ``copies``, ``asked``: what was asked of members, by move. A
-    copy is over when its member owns all of its bands, or was expelled, or it was ended.
+    ``parts``: the parts of a plan whose last part was not read yet; ``copies``, ``asked``: requests to members, by
+    move. A copy is over when its member owns all of its bands, or was expelled, or the copy was ended.
     """
 
     plan: int = 0
     group_epoch: int = 0
-    """That the newest whole plan answers."""
+    """The group epoch that the newest whole plan answers."""
     planned: dict[int, PlannedMove] = field(default_factory=dict)
     parts: tuple[PlanMade, ...] = ()
     copies: dict[int, CopyAsked] = field(default_factory=dict)
@@ -108,53 +109,53 @@ class Moves:
     """The highest number that a move had."""
 
     def copy(self) -> "Moves":
-        """Equal ones that change by themselves."""
+        """An equal value, independent of later changes."""
         return replace(self, planned=self.planned.copy(), copies=self.copies.copy(), asked=self.asked.copy())
 
 
 @dataclass(slots=True)
 class Control:
-    """The fold; only ``evolve_control`` changes it. ``coordinator``: the birth of who was elected last; ``number``: of
-    the last event of its term.
+    """The fold; only ``evolve_control`` changes the object. ``coordinator``: the birth of the last elected process;
+    ``number``: the number of the last event of its term.
 
-    ``members`` by incarnation; ``owners`` by place; ``started``: offsets by (topic, partition), and ``begun`` the
-    events that say them; ``stores`` by name; ``identities``: what the broker calls a source topic, by its name.
+    ``members`` by incarnation; ``owners`` by place; ``started``: offsets by (topic, partition), and ``begun`` their
+    events; ``stores`` by name; ``identities``: the broker's identity of a source topic, by topic name.
     """
 
     created: AppCreated | None = None
     app_birth: str = ""
-    """Text that no other application's logs have; "": nobody was elected yet."""
+    """A text that no other application's logs have; "": no election yet."""
     level: int = 0
     term: int = 0
     number: int = 0
     coordinator: str | None = None
     coordinator_instance: str = ""
-    """The name of who was elected last; "" for none."""
+    """The name of the last elected process; "" for none."""
     is_vacant: bool = False
-    """Whether who was elected last was expelled as a member since: it decides no more."""
+    """Whether the last elected process was expelled as a member since then: it decides nothing any more."""
     incarnation_max: int = 0
     members: dict[int, Member] = field(default_factory=dict)
     owners: dict[tuple[str, int], Steps[Owner]] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
-    """How many points an incarnation owns, over all places; not in it: none."""
+    """The number of points that an incarnation owns, over all places; no entry: none."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Why, by birth."""
+    """The reason of each refusal, by birth."""
     started: dict[tuple[str, int], int] = field(default_factory=dict)
     begun: dict[tuple[str, int], PartitionStarted] = field(default_factory=dict)
     stores: dict[str, StoreDeclared] = field(default_factory=dict)
     identities: dict[str, str] = field(default_factory=dict)
     pinned: tuple[PinnedEnd, ...] | None = None
-    """Where a run to the level ends, while somebody runs to it."""
+    """The ends of a run to the level, while a member runs to the level."""
     moves: Moves = field(default_factory=Moves)
     group_epoch: int = 0
-    """How many causes there were so far for ranges to move."""
+    """The number of causes so far for ranges to move."""
 
     def copy(self) -> "Control":
-        """An equal fold that changes by itself."""
+        """An equal fold, independent of later changes."""
         return replace(
             self,
             members=self.members.copy(),
-            owners=self.owners.copy(),  # what is in it is never changed, only replaced
+            owners=self.owners.copy(),  # its values are never changed, only replaced
             held=self.held.copy(),
             refused=self.refused.copy(),
             started=self.started.copy(),
@@ -179,7 +180,7 @@ class Control:
         return incarnation <= self.incarnation_max if member is None else member.expelled
 
     def is_fenced(self, incarnation: int) -> bool:
-        """Whether the last transaction of the incarnation is decided, and it can begin none."""
+        """Whether the last transaction of the incarnation is decided, and no further transaction can begin."""
         member = self.members.get(incarnation)
         return incarnation <= self.incarnation_max if member is None else member.fenced
 
@@ -189,7 +190,7 @@ class Control:
         return any(member.joined.until_level and not member.expelled for member in self.members.values())
 
     def member_of(self, birth: str) -> Member | None:
-        """The member of that birth; None when it has not joined, or was forgotten."""
+        """The member with that birth; None: the birth has not joined, or the member was forgotten."""
         return next((member for member in self.members.values() if member.birth == birth), None)
 
 
@@ -206,7 +207,7 @@ def event_counts(control: Control, event: ControlEvent) -> bool:
 
 
 def evolve_control(control: Control, event: ControlEvent) -> Control:
-    """The fold with one more event: **the same object, changed**. An event that does not count changes nothing."""
+    """Fold in an event: **the same object, changed**. An event that does not count changes nothing."""
     if event_counts(control, event):
         take(control, event)
     return control
@@ -239,7 +240,7 @@ def take(control: Control, event: ControlEvent) -> None:
         case PlanMade():
             before = control.moves.plan
             _plan(control.moves, event)
-            if event.cause == LOAD and control.moves.plan != before:  # no other event says that it is one
+            if event.cause == LOAD and control.moves.plan != before:  # no other event marks this cause
                 control.group_epoch += 1
         case CopyAsked() | CopyEnded() | ReleaseAsked() | ReleaseWithdrawn() | AnswerAsked():
             _moves(control.moves, event)
@@ -274,7 +275,7 @@ def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpel
 
 
 def _grant(control: Control, grant: RangesGranted) -> None:
-    """At each point the higher epoch wins; who owned it and is fenced is forgotten once it owns nothing."""
+    """At each point the higher epoch wins. A fenced former owner without points is forgotten."""
     place, new = (grant.topic, grant.partition), Owner(grant.epoch, grant.incarnation)
     before, held = control.owners.get(place), control.held
     owners: Steps[Owner] = Steps() if before is None else before.copy()
@@ -298,7 +299,7 @@ def _grant(control: Control, grant: RangesGranted) -> None:
         for move, ask in list(control.moves.asked.items()):
             if (ask.topic, ask.partition) == place and not _waits(owners, ask):
                 del control.moves.asked[move]
-                control.moves.planned.pop(move, None)  # it is done: who has the points may be asked by another alone
+                control.moves.planned.pop(move, None)  # done: only another move may ask the new owner
     for loser in losers:
         if held.get(loser) == 0:
             del held[loser]
@@ -306,12 +307,12 @@ def _grant(control: Control, grant: RangesGranted) -> None:
 
 
 def _waits(owners: Steps[Owner], ask: ReleaseAsked) -> bool:
-    """Whether points that were asked for are still those of the epoch that was asked."""
+    """Whether requested points still belong to the requested epoch."""
     return any(owner.epoch == ask.epoch for _, _, owner in owners.pieces(ask.first, ask.end))
 
 
 def _owns(owners: Steps[Owner], copy: CopyAsked) -> bool:
-    """Whether the member that has a copy owns all of its points."""
+    """Whether the member with a copy owns all points of the copy."""
     return all(
         owner is not None and owner.incarnation == copy.incarnation
         for band in copy.bands
@@ -320,14 +321,14 @@ def _owns(owners: Steps[Owner], copy: CopyAsked) -> bool:
 
 
 def _retire(control: Control, incarnation: int) -> None:
-    """Forget the member if it is fenced and owns nothing."""
+    """Forget a fenced member that owns nothing."""
     member = control.members.get(incarnation)
     if member is not None and member.fenced and incarnation not in control.held:
         del control.members[incarnation]
 
 
 def _sources(control: Control, event: PartitionStarted | StoreDeclared | SourceIdentified) -> None:
-    """The first of each stays: an offset in the logs, a number in keys of state, hang on it."""
+    """The first event of each stays: an offset in the logs or a number in state keys depends on the event."""
     match event:
         case PartitionStarted():
             place = (event.topic, event.partition)
@@ -351,13 +352,13 @@ def _moves(moves: Moves, event: CopyAsked | CopyEnded | ReleaseAsked | ReleaseWi
             moves.copies.pop(event.move, None)
         case ReleaseAsked():
             moves.asked[event.move] = event
-        case ReleaseWithdrawn():  # only a new plan has it again
+        case ReleaseWithdrawn():  # only a new plan brings the move back
             moves.asked.pop(event.move, None)
             moves.planned.pop(event.move, None)
 
 
 def _plan(moves: Moves, event: PlanMade) -> None:
-    """A plan takes effect with its last part; parts of another one, or out of turn, are no part of it."""
+    """A plan takes effect with its last part. Parts of another plan, or out of turn, do not belong to the plan."""
     moves.move_max = max([moves.move_max, *(move.move for move in event.moves)])
     parts = (*moves.parts, event) if event.part and moves.parts and moves.parts[0].plan == event.plan else (event,)
     if [part.part for part in parts] != list(range(len(parts))):

@@ -16,9 +16,9 @@ class AppCreated(LogEvent, frozen=True, tag="app_created/1"):
 class CoordinatorElected(LogEvent, frozen=True, tag="coordinator_elected/2"):
     """``birth`` coordinates from here on if ``term`` is higher than every term before it in the log.
 
-    ``instance``: the name that the process goes by; ``birth``: text that no other run of a process ever had.
-    ``app_birth``: text that no other application's logs have. The first election fixes it, and one with another does
-    not count. The numbers of its term begin at 1.
+    ``instance``: the name of the process; ``birth``: a text unique to this run of the process. ``app_birth``: a text
+    that no other application's logs have. The first election fixes ``app_birth``; an election with another value does
+    not count. The numbers of a term begin at 1.
     """
 
     term: int
@@ -28,19 +28,19 @@ class CoordinatorElected(LogEvent, frozen=True, tag="coordinator_elected/2"):
 
 
 class _Numbered(LogEvent, frozen=True):
-    """A decision of the coordinator of ``term``: the ``number``-th in its term. It counts once and in turn."""
+    """A decision of the coordinator of ``term``: the ``number``-th in its term. A decision counts once and in turn."""
 
     term: int
     number: int
 
 
 class MemberJoined(_Numbered, frozen=True, tag="member_joined/2"):
-    """A process takes part as ``incarnation``, which is one above all before it; once for each ``birth``.
+    """A process takes part as ``incarnation``, the next number above all earlier incarnations; once for each ``birth``.
 
-    ``transactional_ids``: nobody else ever gets one of these, and fencing the member means all of them. ``host``,
-    ``endpoint``: where it runs and where it may be asked, "" if it does not say. ``capacity``: relative to 1.0.
-    ``level``: up to which it reads events. ``topics``: what it can handle; ``writes``: the topics that it declared to
-    write to; ``until_level``: it ends when the group is level.
+    ``transactional_ids``: no other member ever gets these ids, and fencing the member means all of them. ``host``,
+    ``endpoint``: the host of the process and its address for requests, "" if not given. ``capacity``: relative to 1.0.
+    ``level``: the highest level of events that the process reads. ``topics``: the topics that the process can handle;
+    ``writes``: its declared output topics; ``until_level``: the process ends when the group is level.
     """
 
     incarnation: int
@@ -57,17 +57,17 @@ class MemberJoined(_Numbered, frozen=True, tag="member_joined/2"):
 
 
 class MemberRefused(_Numbered, frozen=True, tag="member_refused/1"):
-    """Who asked to join as ``birth`` may not: its name is in use, its level too low, a store is another one."""
+    """The process ``birth`` may not join: its name is in use, its level too low, or a store differs."""
 
     birth: str
     reason: str
 
 
 class MemberExpelled(_Numbered, frozen=True, tag="member_expelled/2"):
-    """The incarnation is to commit no more. Ends nothing by itself: the next grant does.
+    """The incarnation may not commit any more. The event itself ends nothing: the next grant does.
 
-    ``cause``: silent, left, superseded, stuck or operator. ``hold_ms``: so long its ranges with state wait for the
-    return of its name.
+    ``cause``: silent, left, superseded, stuck or operator. ``hold_ms``: the time for which its ranges with state wait
+    for the return of its name.
     """
 
     incarnation: int
@@ -76,16 +76,18 @@ class MemberExpelled(_Numbered, frozen=True, tag="member_expelled/2"):
 
 
 class MemberFenced(_Numbered, frozen=True, tag="member_fenced/2"):
-    """All transactional ids of the incarnation were fenced after it was expelled; its last transaction is decided."""
+    """All transactional ids of an expelled incarnation were fenced after the expulsion; its last transaction is
+    decided.
+    """
 
     incarnation: int
 
 
 class PlanMade(_Numbered, frozen=True, tag="plan_made/1"):
-    """What shall be: takes effect with the last of its ``parts``, and replaces what no earlier move has begun.
+    """The planned moves. A plan takes effect with the last of its ``parts``, and replaces all moves not yet begun.
 
-    ``group_epoch``: the causes that it answers; ``cause``: in words, "load" when it is no event of this log; ``input``:
-    the position of the control log that it was made from.
+    ``group_epoch``: the causes that the plan answers; ``cause``: in words, "load" when no event of this log is the
+    cause; ``input``: the position of the control log that the plan was made from.
     """
 
     plan: int
@@ -98,8 +100,8 @@ class PlanMade(_Numbered, frozen=True, tag="plan_made/1"):
 
 
 class CopyAsked(_Numbered, frozen=True, tag="copy_asked/1"):
-    """The incarnation shall have a copy of the state of these bands before it owns them (role "learner"), or to have
-    one (role "standby"). ``bytes_per_s``: no faster than that; 0: as fast as it goes.
+    """The incarnation shall have a copy of the state of these bands, before it owns them (role "learner"), or for later
+    (role "standby"). ``bytes_per_s``: the limit of the copying; 0: no limit.
     """
 
     move: int
@@ -112,14 +114,14 @@ class CopyAsked(_Numbered, frozen=True, tag="copy_asked/1"):
 
 
 class CopyEnded(_Numbered, frozen=True, tag="copy_ended/1"):
-    """The copy that was asked for under this move is of no use any more."""
+    """The copy requested under ``move`` is of no use any more."""
 
     move: int
     reason: str
 
 
 class ReleaseAsked(_Numbered, frozen=True, tag="release_asked/1"):
-    """The owner shall release ``[first, end)``, which it holds at ``epoch``, within ``deadline_ms``. A request."""
+    """The owner at ``epoch`` shall release ``[first, end)`` within ``deadline_ms``. A request."""
 
     move: int
     incarnation: int
@@ -132,7 +134,7 @@ class ReleaseAsked(_Numbered, frozen=True, tag="release_asked/1"):
 
 
 class ReleaseWithdrawn(_Numbered, frozen=True, tag="release_withdrawn/1"):
-    """What was not released of this move yet stays where it is."""
+    """Points of ``move`` without a release stay with their owner."""
 
     move: int
     reason: str
@@ -141,8 +143,8 @@ class ReleaseWithdrawn(_Numbered, frozen=True, tag="release_withdrawn/1"):
 class PartitionStarted(_Numbered, frozen=True, tag="partition_started/3"):
     """The application reads a source partition from ``offset`` on: the audit's left edge.
 
-    ``start``: what it was told to start from, in its own words, or "added" for a partition that came to its topic
-    later (see starts.py). ``partitions``: how many the topic had then.
+    ``start``: the configured start, in its own words, or "added" for a partition that came to its topic later (see
+    starts.py). ``partitions``: the number of the topic's partitions at that time.
     """
 
     topic: str
@@ -155,10 +157,10 @@ class PartitionStarted(_Numbered, frozen=True, tag="partition_started/3"):
 class RangesGranted(_Numbered, frozen=True, tag="ranges_granted/2"):
     """Bands of one source partition belong to ``incarnation`` at ``epoch``, each from its own offset.
 
-    The offset is the edge that was found by reading the offset log to its end, or stands in what released it. An epoch
-    is never used again over overlapping points; over 256 KB a grant is written as several events of one epoch.
-    ``bounds``: where hot bands were cut, in rising order; ``writers``: whose changes the changelog must show before the
-    state of these bands is whole.
+    The offset is the edge that the coordinator found by reading the offset log to its end, or the edge in the release.
+    An epoch is never used again over overlapping points; over 256 KB a grant is written as several events of one epoch.
+    ``bounds``: the cuts of hot bands, in rising order; ``writers``: the writers with changes that the changelog must
+    show before the state of these bands is whole.
     """
 
     move: int
@@ -174,9 +176,9 @@ class RangesGranted(_Numbered, frozen=True, tag="ranges_granted/2"):
 class StoreDeclared(_Numbered, frozen=True, tag="store_declared/2"):
     """The application keeps state in ``store`` (dense, from 0), called ``name``, for the keys of a source topic.
 
-    ``kind``: value or map; ``key_type``: of a map's keys, else empty; ``value_type``: the shape of its values;
-    ``codec``: its name. All of it stays for ever: the number of the store is part of every state key, the rest says
-    what the bytes behind it are.
+    ``kind``: value or map; ``key_type``: the type of a map's keys, else empty; ``value_type``: the shape of the values;
+    ``codec``: the name of the codec. All of this stays for ever: the number of the store is part of every state key,
+    the rest tells how to read the bytes of a value.
     """
 
     store: int
@@ -189,20 +191,20 @@ class StoreDeclared(_Numbered, frozen=True, tag="store_declared/2"):
 
 
 class SourceIdentified(_Numbered, frozen=True, tag="source_identified/2"):
-    """The broker calls the source topic ``identity``. Offsets of another topic of that name mean nothing here."""
+    """The broker's id for the source topic is ``identity``. Offsets of another topic of that name do not count here."""
 
     topic: str
     identity: str
 
 
 class EndsPinned(_Numbered, frozen=True, tag="ends_pinned/1"):
-    """The ends of a run to its level; the first counts until no member that ends at the level is left."""
+    """The ends of a run to the level; the first event counts until no member with ``until_level`` is left."""
 
     ends: tuple[PinnedEnd, ...]
 
 
 class AnswerAsked(_Numbered, frozen=True, tag="answer_asked/1"):
-    """A member shall plan, by what stands in the control log before position ``input``, within ``deadline_ms``."""
+    """A member shall plan, from the control log before position ``input``, within ``deadline_ms``."""
 
     input: int
     incarnation: int
@@ -210,7 +212,7 @@ class AnswerAsked(_Numbered, frozen=True, tag="answer_asked/1"):
 
 
 class LevelRaised(_Numbered, frozen=True, tag="level_raised/1"):
-    """Events up to ``level`` may be written from here on. Who reads less must not take part."""
+    """Events up to ``level`` may be written from here on. A process with a lower level must not take part."""
 
     level: int
 
@@ -233,5 +235,5 @@ Decision: TypeAlias = (
     | AnswerAsked
     | LevelRaised
 )
-"""What a coordinator decides: each has a term and a number."""
+"""The decisions of a coordinator: each has a term and a number."""
 ControlEvent: TypeAlias = AppCreated | CoordinatorElected | Decision

@@ -1,7 +1,7 @@
-"""Decisions about offsets, as events. The host appends them; ``evolve`` applies them, live and at recovery alike.
+"""Decisions about offsets, as events. The host appends the events; ``evolve`` applies them, live and at recovery alike.
 
-``decide_*`` functions read a ledger and return events; they change nothing. Events that would be larger than
-``EVENT_BYTES_MAX`` come as several of one transaction.
+``decide_*`` functions read a ledger and return events; the ledger stays unchanged. Events over ``EVENT_BYTES_MAX`` come
+as several events of one transaction.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,25 +31,25 @@ STORE_NUMBER_MAX = (1 << 16) - 1
 
 
 class Turn:
-    """Whose turn it is to decide: the term that the writer was elected for, never the one that it read last, and the
-    number that its next decision has.
+    """The right to decide: the term of the writer's own election, never the last term that the writer read, and the
+    number of the next decision.
     """
 
     def __init__(self, term: int, number: int = 0) -> None:
         self.term, self.number = term, number
 
     def next(self) -> tuple[int, int]:
-        """Term and number of one more decision."""
+        """Take the next number: term and number for a decision."""
         self.number += 1
         return self.term, self.number
 
 
 class StoreChanged(ValueError):
-    """What is kept under the name of a store is something else than what is asked for."""
+    """The log has another store under the name of a store that the application declares."""
 
 
 class StoreSpec(NamedTuple):
-    """A store that the application asks for; the fields are those of ``StoreDeclared``."""
+    """A store that the application declares; the fields are the fields of ``StoreDeclared``."""
 
     name: str
     topic: str
@@ -60,8 +60,8 @@ class StoreSpec(NamedTuple):
 
 
 class WorkerAdvance(NamedTuple):
-    """A worker's progress in one generation, with what the records between the two offsets produced; or that of so many
-    neighbours that moved alike, in points and in numbers from the first one on.
+    """A worker's progress in one generation, with the production of the records between both offsets; or the progress
+    of several neighbours that moved alike, consecutive in points and in numbers from the first worker on.
     """
 
     worker: int
@@ -76,7 +76,7 @@ class WorkerAdvance(NamedTuple):
 
 
 class CommitKey(NamedTuple):
-    """What all commit events of one source partition in one transaction share."""
+    """The common fields of a transaction's commit events of one source partition."""
 
     incarnation: int
     transaction: int
@@ -99,7 +99,7 @@ def decide_grant(
     *,
     move: int = NO_MOVE,
 ) -> list[RangesGranted]:
-    """Points of a partition to one incarnation, from the edges that the ledger knows, at the next epoch.
+    """Grant points of a partition to an incarnation, from the edges in the ledger, at the next epoch.
 
     ``turn``: of the writer. Correct only after the offset log was read to its end and all older owners are fenced.
     """
@@ -109,7 +109,7 @@ def decide_grant(
     epoch = partition.epoch_next
     before = [(partition.parts[epoch], a, b) for a, b, epoch in partition.newest.pieces(within.first, within.end)]
     hot = {at for part, a, b in before if part.released.pieces(a, b) for at in part.bounds}
-    bounds = tuple(sorted(at for at in hot if within.first <= at <= within.end))  # what touches may come with it
+    bounds = tuple(sorted(at for at in hot if within.first <= at <= within.end))  # a touching band may join
     writers = tuple(Writer(*writer) for writer in sorted(partition.changed.items())[-WRITERS_MAX:])
     return [
         RangesGranted(*turn.next(), move, incarnation, epoch, *place, tuple(chunk), bounds, writers)
@@ -118,9 +118,9 @@ def decide_grant(
 
 
 def decide_stores(control: Control, turn: Turn, wanted: Sequence[StoreSpec]) -> list[StoreDeclared]:
-    """The stores that have no number yet, each with the next one; those that nobody asks for any more stay.
+    """Declare the stores without a number, each with the next number; stores that are not wanted any more stay.
 
-    Raises StoreChanged when a store of that name is of another kind, ValueError when there are no numbers left.
+    Raises StoreChanged when a store of the same name is of another kind, ValueError when no numbers are left.
     """
     known = {name: spec_of(declared) for name, declared in control.stores.items()}
     number = max((declared.store for declared in control.stores.values()), default=-1)
@@ -145,12 +145,12 @@ def decide_stores(control: Control, turn: Turn, wanted: Sequence[StoreSpec]) -> 
 
 
 def spec_of(store: StoreDeclared | StoreAsked) -> StoreSpec:
-    """What a store was declared as, without its number; or what was asked for."""
+    """The declaration of a store, or the request for a store, without its number."""
     return StoreSpec(*(getattr(store, name) for name in StoreSpec._fields))
 
 
 def stores_hash(specs: Iterable[StoreSpec]) -> int:
-    """One number for the stores of a handler, whatever order they come in; 0 for none."""
+    """A hash of the stores of a handler, in any order; 0 without stores."""
     seed = 0
     for spec in sorted(specs):
         for field in spec:
@@ -164,9 +164,9 @@ def _describe_store(spec: StoreSpec) -> str:
 
 
 def tiles_of(moves: Iterable[WorkerAdvance]) -> list[tuple[Tile, WorkerAdvance]]:
-    """Tiles, neighbours that moved alike as one, each with the summed production of its moves.
+    """Tiles, each with the summed production of its moves. Neighbours with equal moves become a single tile.
 
-    Moves come in order of points; those of one call lie in one grant.
+    Moves come in order of points; all moves of a call lie in one grant.
     """
     totals = join_neighbours(moves, _join_advances)
     return [(Tile(t.worker, t.workers, t.first, t.end, t.offset_from, t.offset_to), t) for t in totals]
@@ -175,9 +175,10 @@ def tiles_of(moves: Iterable[WorkerAdvance]) -> list[tuple[Tile, WorkerAdvance]]
 def decide_commits(
     commits: Sequence[tuple[CommitKey, Sequence[WorkerAdvance]]], tiles_max: int = _TILES_MAX
 ) -> list[Committed]:
-    """The commit events of one transaction, its parts numbered: for each source partition its moves in order of points.
+    """The commit events of a transaction, with numbered parts: for each source partition its moves in order of
+    points.
 
-    ``tiles_max`` bounds the tiles of one event.
+    ``tiles_max`` limits the tiles of an event.
     """
     chunks = [(key, chunk) for key, moves in commits for chunk in _chunks(tiles_of(moves), tiles_max)]
     return [_commit_event(key, part, len(chunks), chunk) for part, (key, chunk) in enumerate(chunks)]

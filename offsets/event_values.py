@@ -1,4 +1,4 @@
-"""What events of our logs are made of: what they have in common, and the values in them.
+"""The base of events of our logs, and the values in events.
 
 Offsets are half-open, ``[offset_from, offset_to)``; points are half-open, ``[first, end)``.
 """
@@ -10,9 +10,9 @@ import msgspec
 LEVEL: Final = 1
 """The highest level of events that this version reads. A log begins at level 0; the first join raises it."""
 RATE_PER_S_MAX: Final = 1_000_000.0
-"""Of a limited rate."""
+"""The largest value of a limited rate."""
 NO_MOVE: Final = 0
-"""The move of what belongs to none."""
+"""The move of an event that belongs to no move."""
 
 
 class LogEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Edge(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Points ``[first, end)`` of which all below offset ``edge`` is committed; None: it was not written down."""
+    """Points ``[first, end)`` with everything below offset ``edge`` committed; None: the edge was not written down."""
 
     first: int
     end: int
@@ -43,10 +43,10 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Tile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The rectangle ``[offset_from, offset_to) x [first, end)`` that neighbouring workers committed alike.
+    """The rectangle ``[offset_from, offset_to) x [first, end)``, a common commit of neighbouring workers.
 
-    ``worker`` is the number of the first of them in order of points, ``count`` how many there are; their numbers are
-    consecutive.
+    ``worker`` is the number of the first worker in order of points, ``count`` the number of workers. The numbers of the
+    workers are consecutive.
     """
 
     worker: int
@@ -66,8 +66,8 @@ class Writer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Sourced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A topic that a member can handle. ``factor``: its ``parallelising_factor``; ``start``: in words (see starts.py);
-    ``stores_hash``: of the stores that its handler declares, 0 for none; ``rate_per_s``: how many attempts may begin in
-    a second, over all members, 0.0 for any number.
+    ``stores_hash``: hash of the stores that its handler declares, 0 for none; ``rate_per_s``: the limit of attempts
+    that begin in a second, over all members, 0.0 for no limit.
     """
 
     topic: str
@@ -80,8 +80,8 @@ class Sourced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 class PlannedMove(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Points ``[first, end)`` of a source partition are to go from one incarnation (0: nobody) to another.
 
-    ``move``: its number, never used again. ``state_bytes``: what has to be copied; ``gain``: by how much the plan's
-    objective falls, as a share of a member's mean load; ``cost_us``: of processor time at the target.
+    ``move``: its number, never used again. ``state_bytes``: the state to copy; ``gain``: the fall of the plan's
+    objective, as a share of a member's mean load; ``cost_us``: processor time at the target.
     """
 
     move: int
@@ -97,7 +97,7 @@ class PlannedMove(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class PinnedEnd(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a source partition ends for a run to its level."""
+    """The end of a source partition for a run to its level."""
 
     topic: str
     partition: int
@@ -117,7 +117,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class EpochFold(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a snapshot keeps of one epoch of one source partition. ``bounds``: as they were released with it."""
+    """One epoch of one source partition in a snapshot. ``bounds``: the cuts that were released with the epoch."""
 
     epoch: int
     incarnation: int

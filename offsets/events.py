@@ -2,11 +2,11 @@
 
 Rule 1: the tag carries the schema version (``committed/1``). A changed meaning is a new tag; the golden files in
 ``tests/offsets/golden`` pin the bytes of every tag. Rule 2: offsets are half-open, ``[offset_from,
-offset_to)``; points are half-open, ``[first, end)``. Rule 3: times in events are durations in ms from the time at
-which the event was appended, for clocks differ. Rule 4: nothing here decides anything; see control.py and ledger.py.
+offset_to)``; points are half-open, ``[first, end)``. Rule 3: times in events are durations in ms from the append of
+the event, for clocks differ. Rule 4: nothing here decides anything; see control.py and ledger.py.
 
-Here are those of the offset log ``<app>.offsets`` (partitioned by source partition, written by members inside their
-transactions). Those of the control log are in control_events.py. What is told and is no fact: signals.py.
+This module has the events of the offset log ``<app>.offsets`` (partitioned by source partition, written by members
+inside their transactions). control_events.py has the events of the control log, signals.py messages that are no facts.
 """
 
 from typing import TypeAlias
@@ -16,9 +16,9 @@ from .event_values import Edge, EpochFold, LogEvent, Tile, Writer
 
 
 class LogOpened(LogEvent, frozen=True, tag="log_opened/1"):
-    """The first event of each partition of the offset log, written before the first grant is.
+    """The first event of each partition of the offset log, written before the first grant.
 
-    So a log without it although something was granted has lost its history.
+    So a log without this event, in an application with grants, has lost its history.
     """
 
     app: str
@@ -42,7 +42,7 @@ class WorkersCut(LogEvent, frozen=True, tag="workers_cut/1"):
 
 
 class WorkerSplit(LogEvent, frozen=True, tag="worker_split/1"):
-    """``worker`` became two at point ``at``: ``left`` and ``left + 1``. Both go on from its edge."""
+    """``worker`` became two workers at point ``at``: ``left`` and ``left + 1``. Both go on from its edge."""
 
     incarnation: int
     transaction: int
@@ -55,7 +55,7 @@ class WorkerSplit(LogEvent, frozen=True, tag="worker_split/1"):
 
 
 class WorkersMerged(LogEvent, frozen=True, tag="workers_merged/1"):
-    """The level neighbours ``left`` and ``right`` became ``worker``, which goes on from their edge."""
+    """The neighbours ``left`` and ``right``, with the same edge, became ``worker``. Its edge is the same."""
 
     incarnation: int
     transaction: int
@@ -68,9 +68,9 @@ class WorkersMerged(LogEvent, frozen=True, tag="workers_merged/1"):
 
 
 class RangesReleased(LogEvent, frozen=True, tag="range_released/2"):
-    """The owner gave up these bands, at their edges; it commits nothing there any more at this epoch.
+    """The owner gave up these bands, at their edges. The owner commits nothing more in the bands at this epoch.
 
-    ``bounds``: where the hot ones were cut, in rising order, for who owns them next.
+    ``bounds``: the cuts of hot bands, in rising order, for the next owner.
     """
 
     incarnation: int
@@ -84,11 +84,12 @@ class RangesReleased(LogEvent, frozen=True, tag="range_released/2"):
 
 
 class Committed(LogEvent, frozen=True, tag="committed/1"):
-    """Tiles of one source partition, with what became visible in the same transaction because of them.
+    """Tiles of one source partition, with the records that became visible in the same transaction because of them.
 
     ``part`` of ``parts`` numbers the commit events of the transaction from 0. ``outputs`` and ``dead_letters`` count
-    what the records inside these tiles produced; ``digest`` is the sum mod 2**64 of the hashes of (topic, partition,
-    offset, i, destination) of all of these (see provenance.py). Tiles are in order of points.
+    the production of the records inside these tiles; ``digest`` is the sum mod 2**64 of the hashes of (topic,
+    partition, offset, i, destination) of all outputs and dead letters (see provenance.py). Tiles are in order of
+    points.
     """
 
     incarnation: int
@@ -107,11 +108,12 @@ class Committed(LogEvent, frozen=True, tag="committed/1"):
 class StateChanged(LogEvent, frozen=True, tag="state_changed/2"):
     """The transaction changed the state of a source partition, in ``changes`` records of its changelog.
 
-    The writer's beacon in the changelog names the same transaction. The last one that the offset log names of a writer
-    and its beacon must be one: else the changelog is not whole, or not ours.
+    The writer's beacon in the changelog names the same transaction. The beacon and the last transaction of the writer
+    in the offset log must agree: else the changelog is not whole, or not ours.
 
-    ``succeeded``: incarnations that were fenced before the writer's grant, and whose changes the writer has seen in the
-    changelog. Its own beacon stands behind theirs, so theirs are deleted with this transaction and asked for no more.
+    ``succeeded``: incarnations that were fenced before the writer's grant, with changes that the writer has seen in the
+    changelog. The writer's own beacon stands behind their beacons. The transaction deletes their beacons, and no
+    reader requires the deleted beacons any more.
     """
 
     incarnation: int
@@ -123,7 +125,7 @@ class StateChanged(LogEvent, frozen=True, tag="state_changed/2"):
 
 
 class TopicsWritten(LogEvent, frozen=True, tag="topics_written/1"):
-    """Records of a source partition led to outputs in ``destinations``, which nobody had declared: the first ones."""
+    """Records of a source partition led, for the first time, to outputs in ``destinations`` without a declaration."""
 
     incarnation: int
     transaction: int
@@ -133,14 +135,15 @@ class TopicsWritten(LogEvent, frozen=True, tag="topics_written/1"):
 
 
 class SnapshotTaken(LogEvent, frozen=True, tag="snapshot_taken/3"):
-    """The ledger of one source partition as it was when the offset log was read up to ``position``.
+    """The ledger of a source partition at the moment when the offset log was read up to ``position``.
 
-    ``part`` of ``parts`` numbers the snapshots of the transaction from 0, one for each source partition that shares
-    this log partition (one without a source partition, ``topic == ""``, when there is none). A reader that holds all
-    parts goes on reading at ``position``. ``epochs``: those that are not complete, and the newest. ``changed``: of each
-    incarnation that changed the partition's state, the last transaction that did, in order of incarnations.
-    ``destinations``: as in ``topics_written``, all of them. ``transactions``, in part 0 alone: of each incarnation that
-    was not fenced the last transaction that was read, so that it learns what became of it when all else was trimmed.
+    ``part`` of ``parts`` numbers the snapshots of the transaction from 0, one for each source partition with this log
+    partition (without any source partition there, one with ``topic == ""``). A reader that holds all parts goes on
+    reading at ``position``. ``epochs``: the epochs that are not complete, and the newest. ``changed``: for each
+    incarnation that changed the partition's state, the last transaction with changes, in order of incarnations.
+    ``destinations``: as in ``topics_written``, all of them. ``transactions``, in part 0 alone: for each incarnation
+    without a fence, the last transaction that was read. From this the incarnation learns the outcome of its last
+    transaction when all else was trimmed.
     """
 
     incarnation: int

@@ -1,29 +1,31 @@
-"""The ledger: the fold of both logs, and the one place that says which commits count.
+"""The ledger: the fold of both logs, and the only place where commits are judged.
 
 Rule 1: the fold does not depend on the order in which the control log and the offset log are read against each other
-(each is read in its own order). Epoch e of a partition holds, at each point, from its own offset to that of the next
-grant over the point. A tile counts where it lies inside its own epoch's part and starts at the edge. What sticks out
-is a *violation* of that epoch: its effects are visible, so the host must stop.
+(each is read in its own order). Epoch e of a partition holds, at each point, from its own offset to the offset of the
+next grant over the point. A tile counts where the tile lies inside its own epoch's part and starts at the edge. A part
+of a tile that sticks out is a *violation* of that epoch: its effects are visible, so the host must stop.
 
-Why it is order-independent: each epoch folds its own events, in the order of the offset log, without looking at other
-epochs; the next grant over a point sets its ``until`` once, and an edge is kept at ``min(what was committed, until)``,
-which gives the same edge and the same violation whether the tile or the grant was read first. Epochs rise, and a grant
-may come in chunks: what an epoch says of points that it does not hold waits while the epoch is the newest or newer, and
-is a violation when it is older. What is waiting blocks nobody else.
+Why the order does not matter: each epoch folds its own events, in the order of the offset log, without looking at other
+epochs. The next grant over a point sets the point's ``until`` once, and the edge is ``min(committed, until)``. Tile
+first or grant first, the edge and the violation are the same. Epochs rise, and a grant may come in chunks. Events of an
+epoch about points outside of its grant wait while the epoch is the newest or newer. Such an event of an older epoch is
+a violation. Waiting events block no other events.
 
-An epoch that is committed up to where later grants take over is *closed*: it is forgotten, whatever became of those
-before it. The newest one stays, for a further chunk of its grant may come. So an epoch below the newest one that is not
-known was closed or never granted, and a tile of it does not count either way.
+An epoch that is committed up to the offsets of later grants is *closed*: the fold forgets a closed epoch, whatever
+became of earlier epochs. The newest epoch stays, for a further chunk of its grant may come. So an unknown epoch below
+the newest was closed or never granted, and its tiles do not count either way.
 
-Rule 2: live running and recovery use this ``evolve``; it never fails on an event, logs nothing and reads no clock.
+Rule 2: live running and recovery use this ``evolve``. The function never fails on an event, logs nothing and reads no
+clock.
 
-**Rule 3: the fold is changed in place.** ``evolve`` changes the ledger that it is given and returns the same one; so do
-all folds in it, those that ``partition`` returned before included. Who wants to go on from one ledger in two ways, or
-to know later what it was, takes a ``copy`` first. What ``owners``, ``edges`` and ``workers`` return is the caller's.
+**Rule 3: the fold is changed in place.** ``evolve`` changes the given ledger and returns the same object; so do all
+folds in the ledger, also folds that ``partition`` returned before. A caller that wants to go on from one ledger in two
+ways, or to know its earlier value, takes a ``copy`` first. Results of ``owners``, ``edges`` and ``workers`` belong to
+the caller.
 
-Left out on purpose: the history of tiles (the witness has it from the log), and everything about brokers. The edges
-that a release names are not judged here: they are there for who reads less than this fold does, and whether they are
-right could not be told any more of an epoch that was closed before its release was read.
+Left out on purpose: the history of tiles (the witness has the history from the log), and everything about brokers. The
+edges in a release are not judged here: they serve readers that read less than this fold. Nobody could judge the edges
+of an epoch that was closed before its release was read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -57,11 +59,11 @@ EpochEvent: TypeAlias = Committed | WorkersCut | WorkerSplit | WorkersMerged | R
 
 
 class EpochPart:
-    """What one epoch holds of a partition, as functions of the point. Only the fold changes them.
+    """The points of an epoch of a partition, as functions of the point. Only the fold changes the functions.
 
-    ``edges`` is defined where ``froms`` is. ``bounds``: where hot bands that were released had been cut, in rising
-    order. ``granted_bounds``: the same of those that came with the grant; no snapshot keeps them, for whoever takes the
-    grant up has read it (``keep_granted_bounds``).
+    ``edges`` is defined where ``froms`` is. ``bounds``: the cuts of released hot bands, in rising order.
+    ``granted_bounds``: the cuts that came with the grant. Snapshots do not store ``granted_bounds``, for the process
+    that takes the grant up has read the grant (``keep_granted_bounds``).
     """
 
     __slots__ = ("bounds", "edges", "epoch", "froms", "granted_bounds", "incarnation", "released", "untils", "workers")
@@ -88,11 +90,11 @@ class EpochPart:
         return (self.epoch, self.incarnation, self.bounds, *steps)
 
     def is_complete(self) -> bool:
-        """Whether every point was committed up to where a later grant takes over."""
+        """Whether every point was committed up to the offset of a later grant."""
         return self.edges.goes_on_in(self.untils)
 
     def copy(self) -> "EpochPart":
-        """An equal one that changes by itself."""
+        """An equal part, independent of later changes."""
         new = EpochPart(self.epoch, self.incarnation, self.bounds)
         new.froms, new.edges, new.untils = self.froms.copy(), self.edges.copy(), self.untils.copy()
         new.workers, new.released = self.workers.copy(), self.released.copy()
@@ -102,13 +104,12 @@ class EpochPart:
 
 @dataclass(slots=True)
 class PartitionLedger:
-    """The fold for one source partition. Only ``evolve`` changes it.
+    """The fold for one source partition. Only ``evolve`` changes the fold.
 
-    ``parts``: in rising order of epochs, those that are not closed. ``newest``: the newest epoch at each point, which
-    is never closed. ``violations``: epochs of which a visible tile does not count. ``changed``: of each incarnation
-    that changed the partition's state, and was not succeeded, the last transaction that did, by the offset log alone.
-    ``destinations``: the topics that nobody had declared to which its records led. ``version``: rises with each grant
-    and each release.
+    ``parts``: the epochs that are not closed, in rising order. ``newest``: the newest epoch at each point, which is
+    never closed. ``violations``: epochs with a visible tile that does not count. ``changed``: the last state-changing
+    transaction of each incarnation without a successor, by the offset log alone. ``destinations``: topics without a
+    declaration that got outputs of the partition's records. ``version``: rises with each grant and each release.
     """
 
     parts: dict[int, EpochPart] = field(default_factory=dict)
@@ -121,7 +122,7 @@ class PartitionLedger:
 
     @classmethod
     def of(cls, parts: Iterable[EpochPart]) -> "PartitionLedger":
-        """One of these epochs, as if nothing else had ever been said of the partition."""
+        """A ledger of the given epochs, as if the partition had no other events."""
         partition = cls({part.epoch: part for part in sorted(parts, key=lambda part: part.epoch)})
         for epoch, part in partition.parts.items():
             for a, b, _ in part.froms.pieces():
@@ -130,7 +131,7 @@ class PartitionLedger:
 
     @property
     def epoch_newest(self) -> int:
-        """The highest epoch that was granted here; 0 when none was."""
+        """The highest epoch that was granted here; 0 without a grant."""
         return next(reversed(self.parts), 0)
 
     @property
@@ -139,7 +140,7 @@ class PartitionLedger:
         return self.epoch_newest + 1
 
     def owners(self) -> Steps[int]:
-        """The newest epoch at each point, where nothing released it."""
+        """The newest epoch at each point, except released points."""
         steps = self.newest.copy()
         for a, b, epoch in self.newest.pieces():
             for c, d, _ in self.parts[epoch].released.pieces(a, b):
@@ -147,7 +148,7 @@ class PartitionLedger:
         return steps
 
     def edges(self, started: int) -> Steps[int]:
-        """The edge at each point: below it all is done. Where nothing was granted: where the partition started."""
+        """The edge at each point: all is done below. Without a grant the edge is the start of the partition."""
         steps: Steps[int] = Steps([(0, SPACE_END, started)])
         for a, b, epoch in self.newest.pieces():
             for c, d, edge in self.parts[epoch].edges.pieces(a, b):
@@ -163,7 +164,7 @@ class PartitionLedger:
         return steps
 
     def copy(self) -> "PartitionLedger":
-        """An equal fold that changes by itself."""
+        """An equal fold, independent of later changes."""
         return PartitionLedger(
             {epoch: part.copy() for epoch, part in self.parts.items()},
             self.newest.copy(),
@@ -177,27 +178,27 @@ class PartitionLedger:
 
 @dataclass(slots=True)
 class Ledger:
-    """The fold of both logs of an application; only ``evolve`` changes it. ``opened``: log partitions whose first event
-    was seen.
+    """The fold of both logs of an application; only ``evolve`` changes the ledger. ``opened``: log partitions whose
+    first event was seen.
     """
 
     control: Control = field(default_factory=Control)
     partitions: dict[Place, PartitionLedger] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
     transactions: dict[int, int] = field(default_factory=dict)
-    """The highest transaction number that was seen of each incarnation: what became of its last commit."""
+    """The highest transaction number of each incarnation that was read: the outcome of its last commit."""
 
     def partition(self, place: Place) -> PartitionLedger:
-        """The fold for one source partition; empty, and no part of the ledger, where nothing was seen."""
+        """The fold for a source partition; empty, and not part of the ledger, where nothing was seen."""
         return self.partitions.get(place) or PartitionLedger()
 
     def frontier(self, place: Place) -> int:
-        """The least edge of a partition: below it the whole key space is done."""
+        """The least edge of a partition: the whole key space is done below."""
         started = self.control.started.get(place, 0)
         return min(edge for _, _, edge in self.partition(place).edges(started).pieces())
 
     def violations(self, writer: int | None = None) -> list[tuple[Place, int]]:
-        """(partition, epoch) of every visible commit that does not count, in order; all, or those at epochs of one
+        """(partition, epoch) of every visible commit that does not count, in order; all, or only at epochs of one
         incarnation.
         """
         return [
@@ -208,7 +209,7 @@ class Ledger:
         ]
 
     def waiting(self, writer: int | None = None) -> list[tuple[Place, int]]:
-        """(partition, epoch) of events whose grant was not read yet, in order; all, or those of one incarnation."""
+        """(partition, epoch) of events whose grant was not read yet, in order; all, or only of one incarnation."""
         return [
             (place, epoch)
             for place, partition in sorted(self.partitions.items())
@@ -217,13 +218,13 @@ class Ledger:
         ]
 
     def copy(self) -> "Ledger":
-        """An equal ledger that changes by itself. It takes time in proportion to what it holds: some µs a partition."""
+        """An equal ledger, independent of later changes. The copy takes some µs a partition."""
         partitions = {place: partition.copy() for place, partition in self.partitions.items()}
         return Ledger(self.control.copy(), partitions, self.opened.copy(), self.transactions.copy())
 
 
 def evolve(ledger: Ledger, event: Event) -> Ledger:
-    """The fold with one more event of either log: **the same object, changed**. Who still needs it copies it before."""
+    """Fold in an event of either log: **the same object, changed**. A caller that needs the old value copies before."""
     match event:
         case Committed() | WorkersCut() | WorkerSplit() | WorkersMerged() | RangesReleased():
             _evolve_partition(_partition(ledger, event.topic, event.partition), event)
@@ -246,14 +247,14 @@ def evolve(ledger: Ledger, event: Event) -> Ledger:
 
 
 def evolve_all(ledger: Ledger, events: Iterable[Event]) -> Ledger:
-    """The fold with more events, one after the other: **the same object, changed**."""
+    """Fold in events, one after the other: **the same object, changed**."""
     for event in events:
         evolve(ledger, event)
     return ledger
 
 
 def _partition(ledger: Ledger, topic: str, partition: int) -> PartitionLedger:
-    """The fold of a source partition that something is about to be said of."""
+    """The fold of a source partition, made if missing, for an event about to be folded in."""
     place = (topic, partition)
     fold = ledger.partitions.get(place)
     if fold is None:
@@ -270,12 +271,12 @@ def _evolve_control(ledger: Ledger, event: ControlEvent) -> Ledger:
 
 
 def fold_grant(ledger: Ledger, grant: RangesGranted) -> None:
-    """A grant that counts, and that the fold of the control log has already, goes into that of its source partition."""
+    """Fold a grant that counts, already in the fold of the control log, into its source partition."""
     _grant(_partition(ledger, grant.topic, grant.partition), grant)
 
 
 def keep_granted_bounds(folds: Mapping[Place, PartitionLedger], before: Mapping[Place, PartitionLedger]) -> None:
-    """The bounds that came with grants, which no snapshot keeps, go on from the folds of before."""
+    """Carry the bounds that came with grants, missing in snapshots, over from the folds of before."""
     for place, fold in folds.items():
         known = before[place].parts if place in before else {}
         for epoch, part in fold.parts.items():
@@ -284,7 +285,7 @@ def keep_granted_bounds(folds: Mapping[Place, PartitionLedger], before: Mapping[
 
 
 def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
-    """A later grant ends the older epochs where it begins. Epochs rise; a grant may come in chunks of one epoch."""
+    """A later grant ends older epochs where the grant begins. Epochs rise; a grant may come in chunks of an epoch."""
     partition.version += 1
     newest = partition.epoch_newest
     part = partition.parts.get(grant.epoch)
@@ -302,7 +303,7 @@ def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
     if partition.waiting:
         for epoch in sorted(partition.waiting):
             if epoch <= grant.epoch:
-                for event in partition.waiting.pop(epoch):  # some of them may wait on
+                for event in partition.waiting.pop(epoch):  # some events may wait on
                     _evolve_partition(partition, event)
     _close(partition, {*ended})
 
@@ -310,7 +311,7 @@ def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
 def _take_over(
     partition: PartitionLedger, part: EpochPart, first: int, end: int, offset: int, ended: list[int]
 ) -> None:
-    """Points that the part did not hold become its own; the epochs that end there go into ``ended``."""
+    """Points outside of the part become points of the part; the epochs that end there go into ``ended``."""
     part.froms.put(first, end, offset)
     part.edges.put(first, end, offset)
     for a, b, older in partition.newest.pieces(first, end):
@@ -321,10 +322,10 @@ def _take_over(
 
 
 def _end_at(part: EpochPart, first: int, end: int, offset: int) -> bool:
-    """End the part where the next grant begins; False when something was committed beyond that.
+    """End the part where the next grant begins; False when a commit reaches beyond that offset.
 
-    Only the *next* grant over a point ends an epoch, so it is the newest one there that ends. Were it the lowest one, a
-    part could be closed or not, by what was read first, when that came.
+    Only the *next* grant over a point ends an epoch, so the newest epoch at the point ends. If the lowest epoch ended
+    instead, the reading order would decide whether a part is closed.
     """
     part.untils.put(first, end, offset)
     is_clean = True
@@ -336,7 +337,7 @@ def _end_at(part: EpochPart, first: int, end: int, offset: int) -> bool:
 
 
 def _close(partition: PartitionLedger, epochs: Iterable[int]) -> None:
-    """Forget those of these epochs that are complete; the newest one stays, for a chunk of its grant may come."""
+    """Forget complete epochs among ``epochs``; the newest epoch stays, for a chunk of its grant may come."""
     newest = partition.epoch_newest
     for epoch in epochs:
         part = partition.parts.get(epoch)
@@ -345,8 +346,8 @@ def _close(partition: PartitionLedger, epochs: Iterable[int]) -> None:
 
 
 def _evolve_partition(partition: PartitionLedger, event: EpochEvent) -> None:
-    """An event of an epoch, over the points that the epoch holds. What lies elsewhere waits while a grant of those
-    points may still be read, and violates when none can come: a newer epoch was granted.
+    """Fold in an event of an epoch, over the points of the epoch. Other points wait while their grant may still be
+    read, and violate when a newer epoch was granted and their grant can't come any more.
     """
     part = partition.parts.get(event.epoch)
     if part is None:
@@ -373,7 +374,7 @@ def _evolve_partition(partition: PartitionLedger, event: EpochEvent) -> None:
 
 
 def _elsewhere(partition: PartitionLedger, event: EpochEvent) -> None:
-    """What an epoch says of points that it does not hold."""
+    """Take in an event of an epoch about points outside of the epoch."""
     if event.epoch >= max(partition.epoch_newest, 1):
         partition.waiting.setdefault(event.epoch, []).append(event)
     elif isinstance(event, Committed) and event.tiles:
@@ -396,7 +397,7 @@ def _release(partition: PartitionLedger, part: EpochPart, event: RangesReleased)
 
 
 def _commit(partition: PartitionLedger, part: EpochPart, event: Committed) -> None:
-    """Take the tiles that count; a tile, or a piece of one, that does not is a violation."""
+    """Take the tiles that count. Other tiles, or pieces of tiles, are violations."""
     is_ours = event.incarnation == part.incarnation
     elsewhere: list[Tile] = []
     may_end = False
@@ -414,7 +415,7 @@ def _commit(partition: PartitionLedger, part: EpochPart, event: Committed) -> No
 
 
 def _continues(part: EpochPart, tile: Tile) -> bool:
-    """Whether the tile begins at one edge, on points that the part holds to no end yet: nearly all tiles do."""
+    """Whether the tile begins at one edge, on points of the part without an end so far: nearly all tiles do."""
     first, end, offset = tile.first, tile.end, tile.offset_from
     return (
         0 <= first < end <= SPACE_END
@@ -426,7 +427,9 @@ def _continues(part: EpochPart, tile: Tile) -> bool:
 
 
 def _commit_in_pieces(part: EpochPart, tile: Tile, elsewhere: list[Tile], *, is_ours: bool) -> bool:
-    """Take what counts of a tile; False when a piece on points of the part does not. Other pieces go ``elsewhere``."""
+    """Take the pieces of a tile that count; False when a piece on points of the part does not. Other pieces go
+    ``elsewhere``.
+    """
     is_clean = True
     for a, b, edge in part.edges.all_pieces(tile.first, tile.end):
         if edge is None:

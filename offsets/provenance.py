@@ -1,12 +1,12 @@
-"""Where an output came from: one compact header on each output and dead letter, and the hash that is summed up.
+"""The origin of an output: one compact header on each output and dead letter, and the hash for the sum in commits.
 
 The header ``kl`` holds a msgpack array ``[2, app_id, source topic, source partition, source offset, i, n]``: the output
-is the i-th (from 0) of the n outputs of that record, and an application of that id made it. The digest of an output is,
-in Spark's terms, ``xxhash64(string topic, int partition, bigint offset, int i, string destination)``, read as an
-unsigned 64-bit integer; a commit event carries the sum of them mod 2**64. What the header says of the application is no
-part of it.
+is the i-th (from 0) of the n outputs of that record, and an application with that id made the output. The digest of an
+output is, in Spark's terms, ``xxhash64(string topic, int partition, bigint offset, int i, string destination)``, read
+as an unsigned 64-bit integer; a commit event carries the sum of digests mod 2**64. The ``app_id`` in the header does
+not enter the digest.
 
-A dead letter has three headers more, which no other output has.
+A dead letter has three headers more; other outputs do not have these.
 """
 
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ DIGEST_MASK: Final = (1 << 64) - 1
 
 
 class Provenance(NamedTuple):
-    """The decoded header. ``app_id``: of the application that wrote it. ``i`` counts from 0 to ``n - 1``."""
+    """The decoded header. ``app_id``: of the application that wrote the header. ``i`` counts from 0 to ``n - 1``."""
 
     version: int
     app_id: bytes
@@ -43,14 +43,14 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def app_id_of(birth: str) -> bytes:
-    """What an application calls itself in headers, from the text that no other application's logs have: in Spark,
+    """The id of an application in headers, from the text that no other application's logs have: in Spark,
     ``xxhash64(birth)``, its highest byte first.
     """
     return hash_chain_text(birth).to_bytes(APP_ID_BYTES, "big")
 
 
 def encode_provenance(app_id: bytes, topic: str, partition: int, offset: int, i: int, n: int) -> bytes:
-    """The header's value; raises ValueError for an ``app_id`` that is none."""
+    """The header's value; raises ValueError for an ``app_id`` of another length."""
     if len(app_id) != APP_ID_BYTES:
         raise ValueError(f"an app_id has {APP_ID_BYTES} bytes; seen {len(app_id)}: {app_id!r}")
     return _encoder.encode((VERSION, app_id, topic, partition, offset, i, n))
@@ -61,12 +61,12 @@ _OF_ONLY_OUTPUTS: Final = [bytes((low, 0, 1)) for low in range(256)]
 
 
 class Origins:
-    """Header values of one source partition's records: what ``encode_provenance`` gives."""
+    """Header values of one source partition's records: the values of ``encode_provenance``."""
 
     __slots__ = ("_app_id", "_block", "_head", "_partition", "_topic")
 
     def __init__(self, app_id: bytes, topic: str, partition: int) -> None:
-        encode_provenance(app_id, topic, partition, 0, 0, 1)  # who has no app_id hears it now
+        encode_provenance(app_id, topic, partition, 0, 0, 1)  # a wrong app_id raises now
         self._app_id, self._topic, self._partition = app_id, topic, partition
         self._block, self._head = 0, b""
 
@@ -75,8 +75,8 @@ class Origins:
         return _encoder.encode((VERSION, self._app_id, self._topic, self._partition, offset, i, n))
 
     def of(self, offset: int) -> bytes:
-        """That of the only output (0 of 1). Offsets come in rising order: all but the end is as it was in the one
-        before, but for every 256th.
+        """The header's value of the only output (0 of 1). Offsets come in rising order: the head stays the same for 256
+        offsets, only the end differs.
         """
         block = offset >> 8
         if block != self._block or not block:
@@ -87,7 +87,7 @@ class Origins:
 
 
 def decode_provenance(data: bytes) -> Provenance:
-    """The header's fields; raises ValueError for a damaged one or an unknown version."""
+    """The header's fields; raises ValueError for a damaged header or an unknown version."""
     unreadable: Exception | None = None
     try:
         provenance = _decoder.decode(data)
@@ -101,7 +101,7 @@ def decode_provenance(data: bytes) -> Provenance:
 
 
 def _explain(data: bytes, error: Exception | None) -> str:
-    """A later version may have another shape, so the version is looked at first."""
+    """The reason why a header is refused. The version comes first: a later version may have another shape."""
     try:
         untyped = _untyped.decode(data)
     except _UNREADABLE:

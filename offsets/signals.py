@@ -1,7 +1,7 @@
-"""What members tell each other in ``<app>.signals``: requests and what they see. Nothing here is a fact.
+"""Messages of members in ``<app>.signals``: requests and observations. Nothing here is a fact.
 
-Whoever loses all of it is slow, never wrong. Partition 0 holds what the coordinator tells, the others what members and
-operators tell. The bytes are those of events (see events.py): an array whose first item is the tag.
+A process that loses all signals is slow, never wrong. Partition 0 holds the coordinator's signals, the others hold the
+signals of members and operators. The bytes are as in events (see events.py): an array whose first item is the tag.
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -12,18 +12,18 @@ from .event_values import RATE_PER_S_MAX, Edge, LogEvent, PlannedMove, Sourced
 
 CAPACITY_MAX: Final = 1_000_000.0
 DIED: Final = "died"
-"""Why a member shall be expelled: whoever started its process has seen its end."""
+"""The cause of an expulsion: the process that started the member's process has seen its end."""
 SLOT: Final = "slot"
-"""A move has not begun, as its target makes as many other copies as it may."""
+"""A move has not begun: its target makes its maximum of other copies."""
 TURN: Final = "turn"
-"""As many moves with state have begun as may begin in a minute."""
+"""A move has not begun: the maximum of moves with state in a minute have begun."""
 COOLING: Final = "cooling"
-"""The same, while only half as many may."""
+"""As ``TURN``, while only half of the maximum may begin."""
 WAITS_MAX: Final = 100
 
 
 class StoreAsked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A store that a member's handlers need; the fields are those of ``store_declared``."""
+    """A store that a member's handlers need; the fields are as in ``store_declared``."""
 
     name: str
     topic: str
@@ -34,10 +34,10 @@ class StoreAsked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class JoinAsked(LogEvent, frozen=True, tag="join_asked/1"):
-    """A process wants to take part; the fields are those of ``member_joined``.
+    """A process wants to take part; the fields are the fields of ``member_joined``.
 
-    ``producers``: how many transactional ids it needs; ``stores``: what it needs declared; ``expected``: how many
-    processes are being started with it, itself included.
+    ``producers``: the number of transactional ids that the process needs; ``stores``: the stores that the process
+    needs declared; ``expected``: the number of processes that are being started together, including this process.
     """
 
     instance: str
@@ -55,8 +55,8 @@ class JoinAsked(LogEvent, frozen=True, tag="join_asked/1"):
 
 
 class MoveAsked(LogEvent, frozen=True, tag="move_asked/1"):
-    """Points ``[first, end)`` of a source partition, held at ``epoch``, shall go to incarnation ``target`` (0: whoever
-    the coordinator finds best). ``request``: text of its own, ``by``: who asks, in words.
+    """Points ``[first, end)`` of a source partition, owned at ``epoch``, shall go to incarnation ``target`` (0: the
+    coordinator chooses). ``request``: a unique text, ``by``: the requester, in words.
     """
 
     request: str
@@ -79,8 +79,8 @@ class ExpelAsked(LogEvent, frozen=True, tag="expel_asked/1"):
 
 
 class Rate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How many attempts a member may begin in a second at records of a topic whose rate is limited for the whole group:
-    its share.
+    """The attempts that a member may begin in a second at records of a topic with a rate limit for the whole group: the
+    share of the member.
     """
 
     topic: str
@@ -88,10 +88,11 @@ class Rate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Beat(LogEvent, frozen=True, tag="beat/1"):
-    """A member lives, and has read the control log up to ``control_position``. ``loop_lag_ms``: how late its event loop
-    came to this beat.
+    """A member lives, and has read the control log up to ``control_position``. ``loop_lag_ms``: the delay of its event
+    loop at this beat.
 
-    ``term``, ``number``: of the newest coordinator's beat that it has heard, 0 for none. ``rates``: its shares now.
+    ``term``, ``number``: of the newest coordinator's beat that the member has read, 0 for none. ``rates``: the member's
+    shares now.
     """
 
     incarnation: int
@@ -104,8 +105,8 @@ class Beat(LogEvent, frozen=True, tag="beat/1"):
 
 
 class LeaveAsked(LogEvent, frozen=True, tag="leave_asked/1"):
-    """A member stops in order. ``returns_in_ms``: its name will be back by then; 0: it will not. ``is_done``: it has
-    made its last commit.
+    """A member stops in order. ``returns_in_ms``: the time until its name will be back; 0: no return. ``is_done``: the
+    member has made its last commit.
     """
 
     incarnation: int
@@ -115,7 +116,7 @@ class LeaveAsked(LogEvent, frozen=True, tag="leave_asked/1"):
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How far the copy of a move has come: it has read the changelog up to ``position`` of ``high``."""
+    """The progress of the copy of a move: the changelog was read up to ``position`` of ``high``."""
 
     move: int
     position: int
@@ -125,16 +126,16 @@ class Copy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Copies(LogEvent, frozen=True, tag="copies/1"):
-    """How far a member's copies have come."""
+    """The progress of a member's copies."""
 
     incarnation: int
     copies: tuple[Copy, ...]
 
 
 class BandLoad(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a band took in an interval: ``busy_us`` of handlers' time and ``records``; how many are left of it, and how
-    large its state is. ``points``: where the time was spent, as (first point of a cell of the declared cut, busy_us) in
-    rising order, light neighbours melted into the heaviest; may be ().
+    """The load of a band in an interval: ``busy_us`` of handlers' time and ``records``; the records that are left, and
+    the size of its state. ``points``: the distribution of the time, as (first point of a cell of the declared cut,
+    busy_us) in rising order, light neighbours melted into the heaviest; may be ().
     """
 
     topic: str
@@ -150,7 +151,7 @@ class BandLoad(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Load(LogEvent, frozen=True, tag="load/1"):
-    """What a member's bands took in ``interval_ms``: those that have changed since they were told."""
+    """The load of a member's bands in ``interval_ms``: only bands with a change since the last signal."""
 
     incarnation: int
     interval_ms: int
@@ -158,7 +159,7 @@ class Load(LogEvent, frozen=True, tag="load/1"):
 
 
 class ReleaseTold(LogEvent, frozen=True, tag="released/1"):
-    """The member's ``transaction``, which was committed, released these bands: the log will show it."""
+    """The member's committed ``transaction`` released these bands: the log will show the release."""
 
     incarnation: int
     transaction: int
@@ -169,7 +170,7 @@ class ReleaseTold(LogEvent, frozen=True, tag="released/1"):
 
 
 class Answer(LogEvent, frozen=True, tag="answer/1"):
-    """What a member that was asked for a plan (``answer_asked`` with this ``input``) would do."""
+    """The plan of a member that received ``answer_asked`` with this ``input``."""
 
     incarnation: int
     input: int
@@ -177,14 +178,14 @@ class Answer(LogEvent, frozen=True, tag="answer/1"):
 
 
 class MemberRates(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The shares of a member. Of a topic that is not among them it keeps the share that it has."""
+    """The shares of a member. For topics missing here the member keeps its present share."""
 
     incarnation: int
     rates: tuple[Rate, ...]
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Why a planned move with state has not begun: one of the words above."""
+    """The reason why a planned move with state has not begun: a word from above."""
 
     move: int
     reason: str
@@ -193,8 +194,8 @@ class Wait(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 class CoordinatorBeat(LogEvent, frozen=True, tag="coordinator_beat/1"):
     """The coordinator of ``term`` lives; ``number`` rises with each beat.
 
-    ``resigns``: it stops in order, and the next may stand at once. ``dismissed``: the members that have asked to leave
-    and need not wait for others to have copies of their state. ``interval_ms``: how often beats are due;
+    ``resigns``: the coordinator stops in order, and the next may stand at once. ``dismissed``: members that have asked
+    to leave and need not wait for others to have copies of their state. ``interval_ms``: the time between beats;
     ``is_level``: all is committed up to the pinned ends. In the coordinators' partition only: ``rates``, the shares of
     limited rates, and ``waits``, the first ``WAITS_MAX`` moves that have not begun.
     """

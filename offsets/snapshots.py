@@ -1,11 +1,12 @@
-"""Snapshots bound what is read at the start: the fold of the offset log up to a position, written into the log itself.
+"""Snapshots limit the reading at the start: the fold of the offset log up to a position, written into the log itself.
 
-A snapshot is written in a transaction of its owner and says which position it covers; what lies between that position
-and its own place is read again. Nothing points at the newest one: a reader goes back from the end of the log in growing
-steps until it finds a whole one, so the read is bounded by the distance between two snapshots.
+A snapshot is written in a transaction of its owner and names the position that the snapshot covers. Events between
+that position and the snapshot's own place are read again. Nothing points at the newest snapshot: a reader goes back
+from the end of the log in growing steps until the first whole snapshot. So the distance between two snapshots limits
+the reading.
 
-A snapshot has no place for events that wait for their grant, and a reader that begins with it does not read them again.
-So none is taken while one waits.
+A snapshot has no place for events that wait for their grant, and a reader that begins with the snapshot does not read
+these events again. So no snapshot is taken while an event waits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,9 +39,9 @@ def take_snapshot(
     incarnation: int,
     transaction: int,
 ) -> list[SnapshotTaken]:
-    """The parts of a snapshot of these partitions (those that share one log partition) at a position of that log.
+    """The parts of a snapshot of partitions (all with the same log partition) at a position of the log.
 
-    Raises ValueError when an event of one of them waits for its grant: read the control log on, and take it then.
+    Raises ValueError when an event of the partitions waits for its grant: read more of the control log first.
     """
     for place in places:
         for epoch in sorted(ledger.partition(place).waiting):
@@ -68,7 +69,7 @@ def take_snapshot(
 
 
 def newest_snapshot(events: Iterable[OffsetEvent]) -> list[SnapshotTaken] | None:
-    """The parts of the last whole snapshot among events in log order; None when there is none."""
+    """The parts of the last whole snapshot among events in log order; None without a whole snapshot."""
     newest: list[SnapshotTaken] | None = None
     parts: list[SnapshotTaken] = []
     for event in events:
@@ -99,7 +100,7 @@ def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[Place, PartitionLed
 
 
 def transactions_in(parts: Sequence[SnapshotTaken]) -> dict[int, int]:
-    """By incarnation, the last transaction that had been read when a snapshot was taken."""
+    """By incarnation, the last transaction that was read before a snapshot was taken."""
     return {writer.incarnation: writer.transaction for part in parts for writer in part.transactions}
 
 

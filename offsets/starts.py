@@ -1,8 +1,8 @@
-"""Where source partitions are started from: decided once for each, written in its event, and never changed.
+"""The start of each source partition: decided once for each, written in its event, and never changed.
 
-A partition that is added to a topic later is read from its first record, whatever the topic was started from: what was
-written to it before it was noticed would be skipped otherwise. Whether a partition was added is told by the number of
-partitions that its topic had when it was started: a start that a crash cut short is not taken for a growth.
+A partition that is added to a topic later is read from its first record, whatever the start of the topic. Otherwise
+records from before the application noticed the partition would be skipped. A partition counts as added by the number of
+partitions that its topic had at the start: a start that a crash cut short does not count as growth.
 """
 
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ from .control import Control
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 ADDED: Final = "added"
-"""What a partition that came later is started from, in its event."""
+"""The start of a partition that came later, in its event."""
 
 
 class StartChanged(ValueError):
-    """A topic is to be started from somewhere else than it was."""
+    """A topic has another start in the application than in the control log."""
 
 
 def is_added(control: Control, topic: str, partition: int) -> bool:
-    """Whether a partition that was not started yet has come to its topic since that was started."""
+    """Whether a partition without a start has come to its topic since the start of the topic."""
     counts = [event.partitions for place, event in control.begun.items() if place[0] == topic]
     return bool(counts) and partition >= max(counts)
 
 
 def check_starts(control: Control, wanted: Mapping[str, str]) -> None:
-    """Raises StartChanged for a topic that was started from something else than what is wanted now, by topic."""
+    """Raises StartChanged for a topic that was started from another start than ``wanted``, by topic."""
     for (topic, partition), event in sorted(control.begun.items()):
         now = wanted.get(topic, event.start)
         if event.start not in (now, ADDED):

@@ -67,7 +67,7 @@ class CopySpeed:
         self._offsets = self._bytes = self._seconds = 0.0
 
     def add(self, offsets: int, size: int, seconds: float) -> None:
-        """Take in a measurement: these offsets and bytes were read in this time."""
+        """Take in a measurement: ``offsets`` and ``size`` bytes were read in ``seconds``."""
         self._offsets = self._offsets * _KEPT + offsets
         self._bytes = self._bytes * _KEPT + size
         self._seconds = self._seconds * _KEPT + seconds

@@ -1,12 +1,12 @@
-"""PURE. The state of one source partition in memory: values that are done, values that are committed, and values that
-the table holds of keys that come again.
+"""PURE. The state of a source partition in memory: done values, committed values, and the table's values of keys that
+come again.
 
 Each state key in memory has one *cell*. A record's writes come into their cells when the record is done, and into a
 *layer*, alone or together with those of neighbouring records; the writes become visible outside when their transaction
 is committed (``commit``). A cell may be evicted when the table holds all layers of the cell (``settle``); until memory
 gets scarce the cell stays, with the value that the table holds. Handlers see the newest value that is done; readers
-from outside see the newest value that is committed. Ranges are disjoint and a worker runs one record at a time. Hence
-no lock is needed: only a record of its worker writes to a cell, and the table holds a value before its cell is evicted.
+from outside see the newest committed value. Ranges are disjoint and a worker runs one record at a time. Hence no lock
+is needed: only a record of its worker writes to a cell, and the table holds a value before its cell is evicted.
 """
 
 from collections import deque

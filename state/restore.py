@@ -215,7 +215,7 @@ class Writers:
     succeeding: AbstractSet[int] = frozenset()
 
     def is_fenced(self, incarnation: int) -> bool:
-        """Whether the logs had everything from the incarnation when they were read."""
+        """Whether the logs had everything from the incarnation at the time of the reading."""
         return incarnation not in self.living and not self.is_unknown(incarnation) and self.incarnation_max is not None
 
     def is_unknown(self, incarnation: int) -> bool:
@@ -259,7 +259,7 @@ class BeaconSearch:
                 self._newest[key] = record
 
     def check(self) -> None:
-        """Raises ChangelogUnfit unless the beacons are those of the writers."""
+        """Raises ChangelogUnfit unless the beacons agree with the writers."""
         check_beacons(self.found, self._writers)
 
 
