@@ -1,4 +1,4 @@
-"""Which application a command is about: an App of a module, or a name on a broker."""
+"""The application of a command: an App of a module, or a name on a broker."""
 
 import importlib
 import os
@@ -11,7 +11,7 @@ from ..runtime.settings import Settings
 
 
 class Named(NamedTuple):
-    """An application as its logs are found: its name, the broker's address, and the settings to connect with."""
+    """The application of a command: its name, the broker's address, and the settings to connect with."""
 
     app: str
     address: str
@@ -19,7 +19,7 @@ class Named(NamedTuple):
 
 
 def load_app(target: str) -> App:
-    """The App that ``module:name`` names; modules of the working directory are found. Raises SettingsError."""
+    """The App under the name ``module:name``, also in the working directory. Raises SettingsError."""
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
         raise SettingsError(f"an application is named as module:app, e.g. flights:app; seen {target!r}")

@@ -1,4 +1,4 @@
-"""What the audit has to know of an application: its broker, the topics that it declares, how it proves who it is."""
+"""Arguments for the audit of an application: its broker, its declared topics, its credentials."""
 
 import asyncio
 from typing import Final
@@ -11,14 +11,14 @@ from ..spark.access import Access
 from ..spark.brokers import AuditError
 
 ATTEMPT_MS: Final = 2_500
-"""One try of these questions; an application's own is a setting."""
+"""The limit of an attempt at these requests; the limit of an application is a setting."""
 ENCRYPTED: Final = ("SSL", "SASL_SSL")
 
 
 def audit_arguments(app: App) -> list[str]:
-    """The arguments of its audit; raises SettingsError when it was given a Broker object.
+    """The arguments of an application's audit; raises SettingsError for an application with a Broker object.
 
-    The topics are those that it declares. What its handlers send elsewhere is searched for where it is missing.
+    The topics are the declared topics. The audit searches for outputs of handlers to other topics.
     """
     if app.broker is None:
         raise SettingsError(f"{app.name!r} has no broker: set KEYLANES_BROKER, or give --app and --broker ADDRESS")
@@ -36,8 +36,8 @@ def audit_arguments(app: App) -> list[str]:
 
 
 def look_at_brokers(access: Access, *, allow_plaintext: bool) -> None:
-    """Ask for the brokers over a link of ours, which looks where each connection leads before it sends anything: a
-    client of librdkafka sends a password to whatever address is advertised. Raises AuditError.
+    """Connect to the brokers with a client of ours. Our client checks the address of each connection before sending
+    anything; librdkafka sends a password to any advertised address. Raises AuditError.
     """
     given = access.security
     protocol = given.get("security.protocol", "PLAINTEXT").upper()
@@ -56,7 +56,7 @@ def look_at_brokers(access: Access, *, allow_plaintext: bool) -> None:
 
 
 async def _reach_all(access: Access, security: Security) -> None:
-    from ..brokers.kafka.broker import KafkaBroker  # here: it takes its time to import
+    from ..brokers.kafka.broker import KafkaBroker  # here: the import takes long
 
     limit_ms = access.default_api_timeout_ms
     broker = KafkaBroker(
@@ -74,7 +74,7 @@ async def _reach_all(access: Access, security: Security) -> None:
 
 
 def client_settings(security: Security) -> dict[str, str]:
-    """The same for librdkafka, in its words. Secrets stand in it as they are. Raises SettingsError."""
+    """The security settings in librdkafka's words. Secrets are in plain text. Raises SettingsError."""
     protocol = security.security_protocol
     if protocol == "PLAINTEXT":
         return {}

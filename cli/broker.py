@@ -64,7 +64,7 @@ def broker(
 
 
 def _security(tls: bool, sasl: list[str], mutual: bool, acl: bool, users: list[str]) -> ClusterSecurity | None:
-    """What the nodes ask of clients; None: nothing. Raises SettingsError."""
+    """The nodes' demands on clients; None: no demands. Raises SettingsError."""
     if not (tls or sasl or mutual or acl):
         return None
     try:
@@ -87,7 +87,7 @@ def _acl(given: str) -> Acl:
 
 
 def _facts(cluster: KafkaCluster, security: ClusterSecurity | None) -> dict[str, Any]:
-    """What is printed."""
+    """The facts that the command prints."""
     pids = [node.pid for node in cluster.nodes]
     facts = {"bootstrap": cluster.bootstrap, "broker": f"kafka://{cluster.bootstrap}", "pid": pids[0], "pids": pids}
     if security is None:
@@ -100,7 +100,7 @@ def _facts(cluster: KafkaCluster, security: ClusterSecurity | None) -> dict[str,
 
 
 def _environment(cluster: KafkaCluster, user: str) -> Path:
-    """A private file for the shell, with the settings of an application that is this user."""
+    """A private file for the shell, with the settings of an application under this user."""
     values = {"broker": f"kafka://{cluster.bootstrap}", **cluster.access.client(user)}
     path = cluster.access.folder / f"{user}.env"
     path.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""The exit codes of the commands in words, for their help. docs/exit-codes.md says what to do about each."""
+"""The exit codes of the commands in words, for their help. docs/exit-codes.md gives the remedies."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ CODES: Final = {
 
 
 def epilog(*codes: int, **other: str) -> str:
-    """What the help of a command says below its options; ``other``: a code with words of its own, as ``code_1``."""
+    """The text below the options in a command's help; ``other``: a code with words of its own, as ``code_1``."""
     own = {int(name.removeprefix("code_")): words for name, words in other.items()}
     words = {code: own.get(code) or CODES[code] for code in sorted({*codes, *own})}
     return "Exit codes: " + "; ".join(f"{code} {said}" for code, said in words.items()) + ". See docs/exit-codes.md."

@@ -1,6 +1,6 @@
-"""The commands of ``keylanes``. Imported by cli.py only, since it needs typer.
+"""The commands of ``keylanes``. Only cli.py imports this module, since the module needs typer.
 
-The audit is imported when its command asks for it: the runtime does not know it, and it needs an extra.
+A command imports the audit by name when needed: the runtime does not know the audit, which needs an extra.
 """
 
 import json
@@ -38,7 +38,7 @@ EXTRAS = {
     **dict.fromkeys(("confluent_kafka", "pyarrow", "pyspark"), "spark"),
     **dict.fromkeys(("matplotlib", "numpy"), "plot"),
 }
-"""Which extra brings a package that may be missing."""
+"""The extra that brings a package, for packages that may be missing."""
 
 SHOWN_EVERY_S = 0.5
 PLAINTEXT_VARIABLE = "KEYLANES_ALLOW_PLAINTEXT"
@@ -62,7 +62,7 @@ def _show_version(is_asked: bool) -> None:
 
 @cli.callback(epilog="Each command names its exit codes: keylanes COMMAND --help. docs/exit-codes.md has them all.")
 def start(
-    version: Annotated[  # it is heard before any command
+    version: Annotated[  # takes effect before any command
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and end")
     ] = False,
 ) -> None:
@@ -80,7 +80,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard out
 
 
 def run_command(arguments: list[str]) -> int:
-    """Run one command; its exit code."""
+    """Run a command and return its exit code."""
     try:
         cli(arguments, prog_name="keylanes")
     except SystemExit as end:
@@ -115,7 +115,7 @@ def run(
     app = load_app(target)
     if not logging.getLogger("keylanes").hasHandlers():
         set_up_logging(level)
-    elif log_level is not None:  # the module has set up its own, and whoever calls asks for another level
+    elif log_level is not None:  # the module has set up its own, and the caller wants another level
         logging.getLogger().setLevel(level)
     count: Any = int(processes) if processes.isascii() and processes.isdecimal() else processes
     if until is None:
@@ -123,14 +123,14 @@ def run(
     elif count == 1:
         with ProgressShown(f"{app.name}: offsets done", 0) as shown:
             app.run(until="level", on_step=_Watching(app, shown))
-    else:  # several that move over one line
+    else:  # several processes would move the same line
         app.run(until="level", processes=count)
     if as_json and (count == 1 or SIBLING is not None):
         sys.stdout.write(msgspec.json.encode(app.statistics()).decode() + "\n")
 
 
 class _Watching:
-    """Moves the progress of a run to its end; hears the steps of the commit cycle."""
+    """Moves the progress bar of a run that ends by itself; called at the steps of the commit cycle."""
 
     def __init__(self, app: App, shown: ProgressShown) -> None:
         self.app, self.shown = app, shown

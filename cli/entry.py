@@ -1,11 +1,11 @@
-"""The command ``keylanes``: its entry point, which needs no extra to say which one is missing."""
+"""The command ``keylanes``: its entry point. The module needs no extra, to be able to name a missing extra."""
 
 import sys
 from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code. Those of errors.py are passed on; 2 is also wrong usage."""
+    """Run a command and return its exit code: a code of errors.py, or 2 for wrong usage."""
     try:
         from .commands import run_command
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""``keylanes group``: how the group of an application stands and stood, and what happened to it, by its logs alone."""
+"""``keylanes group``: the present and past group of an application, and its history, from its logs alone."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from .moments import MOMENT, optional_ms
 from .rights import to_ask, to_look
 
 STANDS: Final = "show"
-"""What is meant when no command is named."""
+"""The command without a name in the arguments."""
 COMES_BACK: Final = (
     "If its process is alive it joins again in about a second, as a new incarnation; one with exit_on_expulsion ends "
     "with exit code 3 instead. Stop the process to keep it out"
@@ -38,8 +38,8 @@ A = TypeVar("A", bound=Request)
 
 
 class _Commands(TyperGroup):
-    """``keylanes group MODULE:APP`` is ``keylanes group show MODULE:APP``. The context is ``Any``: whose click it is of
-    depends on typer's version.
+    """``keylanes group MODULE:APP`` is ``keylanes group show MODULE:APP``. The context is ``Any``: typer's version
+    decides about the class.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -58,7 +58,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard out
 
 @group.callback(epilog=epilog(0, 2, 4, 6))
 def about() -> None:
-    """Show the group of an application: from its logs alone, also while it is down.
+    """Show the group of an application: from its logs alone, also while the application is down.
 
     `keylanes group MODULE:APP` is short for `keylanes group show MODULE:APP`.
     """
@@ -79,7 +79,7 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show who takes part in an application, who owns what, and what waits for what."""
+    """Show the members of an application, the owners of its ranges, and the reasons of waits."""
     application = application_of("group", target, app, broker)
     if watch:
         if at is not None:
@@ -106,7 +106,7 @@ def history(
     partition: Annotated[int | None, typer.Option(min=0, help="only the moves of this source partition")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who took part when, and how each range changed hands: asked, released, granted, taken up."""
+    """Show the members over time, and how each range changed hands: asked, released, granted, taken up."""
     application, now_ms = application_of("group history", target, app, broker), _now_ms()
     since_ms, until_ms = optional_ms("--since", since, now_ms), optional_ms("--until", until, now_ms)
 
@@ -142,7 +142,7 @@ def move(
     timeout_s: TimeoutS = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask that a source partition, or some points of it, go to another member; wait until they belong to it."""
+    """Ask for a move of a source partition, or of some points, to another member; wait until the move is done."""
     target, (topic, partition, *points) = _split_words("move", words, "TOPIC PARTITION", 2)
     if not (partition.isascii() and partition.isdecimal()):
         raise SettingsError(f"group move: PARTITION is a whole number, 0 or more; seen {partition!r}")
@@ -168,7 +168,7 @@ def expel(
     timeout_s: TimeoutS = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask that a member is expelled: others get its ranges. Its process joins again, as a new incarnation."""
+    """Ask for the expulsion of a member: others get its ranges. Its process joins again, as a new incarnation."""
     target, (who, *more) = _split_words("expel", words, "MEMBER", 1)
     if more:
         raise SettingsError(f"group expel: one member at a time; seen {' '.join((who, *more))}")
@@ -186,7 +186,7 @@ def expel(
 
 
 def _watch(application: Named, interval_ms: int, *, as_json: bool, is_all: bool) -> None:
-    """Until somebody interrupts it, which is its end in order."""
+    """Show the group until an interrupt, the regular end."""
 
     async def run(show: Show) -> None:
         async with open_group_logs(application, to_look(application.app)) as logs:
@@ -200,7 +200,7 @@ def _watch(application: Named, interval_ms: int, *, as_json: bool, is_all: bool)
 
 
 def _split_words(command: str, words: Sequence[str], wanted: str, least: int) -> tuple[str | None, Sequence[str]]:
-    """MODULE:APP, which has a colon as no topic and no name has, and the other words. Raises SettingsError."""
+    """MODULE:APP, told by its colon (no topic or name has a colon), and the other words. Raises SettingsError."""
     target, rest = (words[0], words[1:]) if ":" in words[0] else (None, words)
     if len(rest) < least:
         raise SettingsError(f"group {command}: give {wanted}; seen {' '.join(rest) or 'nothing'}")
@@ -208,7 +208,7 @@ def _split_words(command: str, words: Sequence[str], wanted: str, least: int) ->
 
 
 def _ask_application(application: Named, make: Callable[[Control], A], request: str, timeout_s: float) -> tuple[A, str]:
-    """What was asked for, and what became of it; progress is told on standard error."""
+    """Make a request and wait: the request and its outcome. Progress goes to standard error."""
     told: list[str] = []
 
     def say(words: str) -> None:

@@ -1,4 +1,4 @@
-"""Reading a group from the logs of its application: how it stands, how it stood, and what happened to it."""
+"""Reading a group from the logs of its application: its present or past state, and its history."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -43,16 +43,16 @@ from .rights import to_look
 T = TypeVar("T")
 
 TRIES_MAX: Final = 5
-"""So often a log is begun to be read that is trimmed meanwhile."""
+"""The number of attempts to read a log that is trimmed meanwhile."""
 TOLD_INTERVALS: Final = ALL_EVERY + 2
-"""Within so many intervals each member tells the load of all its ranges."""
+"""The number of intervals within which each member reports the load of all its ranges."""
 PROGRESS: Final = tuple(prefix_of(kind) for kind in (Committed, StateChanged, SnapshotTaken))
-"""What the offset log holds most of, and no history tells of."""
+"""The most frequent kinds of events in the offset log; a history does not contain them."""
 
 
 class LastHeard(NamedTuple):
-    """``last_ms``: by incarnation, when each member was heard last; ``expired``: of whom the signals hold nothing any
-    more, who may have been heard before.
+    """``last_ms``: by incarnation, the last beat of each member; ``expired``: members without any signal left, perhaps
+    with beats before.
     """
 
     last_ms: Mapping[int, int]
@@ -60,8 +60,8 @@ class LastHeard(NamedTuple):
 
 
 class Stands(NamedTuple):
-    """A group at a moment. ``at_ms``: that was asked for, None for now. ``heard``: None where the signals say nothing
-    of that moment.
+    """A group at a moment. ``at_ms``: the requested moment, None for now. ``heard``: None where the signals hold
+    nothing of that moment.
     """
 
     group: GroupShown
@@ -69,24 +69,24 @@ class Stands(NamedTuple):
     now_ms: int
     heard: LastHeard | None
     costs: Mapping[int, PointsCost] = MappingProxyType({})
-    """What the ranges of each incarnation cost, by what it said last; of those whose load is known."""
+    """The cost of the ranges of each incarnation, by its last report; without incarnations of unknown load."""
 
 
 class Signalled(NamedTuple):
-    """What the signals say of a moment. ``heard``: None where they say nothing of it."""
+    """The content of the signals at a moment. ``heard``: None where the signals hold nothing of the moment."""
 
     heard: LastHeard | None
     loads: Loads
     copies: Mapping[int, Mapping[int, Copy]] = MappingProxyType({})
-    """How far those of each incarnation have come, by move."""
+    """The progress of the copies of each incarnation, by move."""
     parked: Mapping[int, str] = MappingProxyType({})
-    """Why moves have not begun, by what the coordinator said last."""
+    """The reasons why moves have not begun, by the coordinator's last beat."""
 
 
 @asynccontextmanager
 async def open_group_logs(named: Named, rights: Sequence[Right], *, hears: bool = True) -> AsyncIterator[GroupLogs]:
-    """The logs of an application, for what takes these rights; what goes wrong at the broker is its fatal error.
-    ``hears``: whether the signals are among them.
+    """The logs of an application, for commands with these rights. Errors of the broker become fatal errors.
+    ``hears``: whether the signals are included.
     """
     broker = connect(named.address, named.settings, named.app, "group")
     try:
@@ -103,7 +103,7 @@ async def open_group_logs(named: Named, rights: Sequence[Right], *, hears: bool 
 
 
 async def _read(group: GroupLogs, read: Callable[[LogReader], Awaitable[T]]) -> T:
-    """Read with a new reader; again, when the application has trimmed its log meanwhile."""
+    """Read with a new reader; read again when the application has trimmed its log meanwhile."""
     for tries_left in reversed(range(TRIES_MAX)):
         logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
         try:
@@ -126,8 +126,8 @@ async def stands_of(named: Named, at_ms: int | None, wall_ms: Callable[[], int])
 
 
 async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], int]) -> Stands:
-    """The group now, or as it stood at a moment; ``wall_ms``: the clock. Raises SettingsError for a moment of which the
-    logs do not know, LogError, BrokerError.
+    """The group now, or at an earlier moment; ``wall_ms``: the clock. Raises SettingsError for a moment that the logs
+    do not cover, LogError, BrokerError.
     """
     if at_ms is not None and at_ms > (now_ms := wall_ms()):
         raise SettingsError(f"--at: {written(at_ms)} is to come; it is {written(now_ms)} now")
@@ -145,7 +145,7 @@ async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], 
 
 
 def costs_of(group: GroupShown, loads: Loads) -> dict[int, PointsCost]:
-    """What the ranges of each member cost, as far as that is known."""
+    """The cost of the ranges of each member, as far as known."""
     found: dict[int, PointsCost] = {}
     for member in group.members:
         own = [loads.cost((held.topic, held.partition), held.first, held.end) for held in member.held]
@@ -155,14 +155,14 @@ def costs_of(group: GroupShown, loads: Loads) -> dict[int, PointsCost]:
 
 
 async def _ends_at(group: GroupLogs, sources: Sequence[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
-    """Of each partition the first position that is behind a moment; not in it: there is none."""
+    """For each partition the first position behind a moment; no entry: no record lies behind the moment."""
     finding = group.broker.offsets_at(dict.fromkeys(sources, at_ms + 1))
     found = await within_limit(finding, group.settings.call_limit_ms, f"looking for positions at {written(at_ms)}")
     return {source: position for source, position in found.items() if position is not None}
 
 
 async def _check_known(logs: LogReader, at_ms: int) -> None:
-    """Raises SettingsError when the logs hold nothing of a moment, with the first one of which they do."""
+    """Raises SettingsError when the logs hold nothing of a moment; the message names the first moment in the logs."""
     if logs.ends.get(logs.control) == 0 and (first := await _first_event(logs, logs.control)) is not None:
         raise SettingsError(
             f"--at: {written(at_ms)} is before the application began: {logs.control.topic} begins at "
@@ -179,7 +179,7 @@ async def _check_known(logs: LogReader, at_ms: int) -> None:
 
 
 async def _first_event(logs: LogReader, source: TopicPartition) -> Placed | None:
-    """The first event that a log holds."""
+    """The first event in a log."""
     ends, logs.ends = logs.ends, {}
     mark = (await logs.watermarks([source]))[source]
     logs.ends = ends
@@ -190,7 +190,7 @@ async def _first_event(logs: LogReader, source: TopicPartition) -> Placed | None
 
 
 async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, end: int) -> int | None:
-    """When the first whole snapshot was written in a log that was trimmed, if that is not before ``end``."""
+    """The time of the first whole snapshot in a trimmed log, unless the time is before ``end``."""
     ends, logs.ends = logs.ends, {}
     high = (await logs.watermarks([source]))[source].high
     logs.ends = ends
@@ -211,8 +211,8 @@ async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, en
 
 
 async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, wall_ms: Callable[[], int]) -> Signalled:
-    """When each member was heard last, by the signals, which are read backwards until all were, or to their start; and
-    the load of ranges, which is told anew in intervals.
+    """The last beat of each member and the load of ranges, from the signals. The reading goes backwards until each
+    member was found, or to the start. Members report the load again in intervals.
     """
     loads, copies, parked = Loads(), dict[int, dict[int, Copy]](), dict[int, str]()
     if not group.has_signals:
@@ -252,7 +252,7 @@ async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, w
 
 
 def parked_by(control: Control, signal: Signal) -> dict[int, str] | None:
-    """Why moves have not begun, by a beat of who coordinates now; None: it is none."""
+    """The reasons why moves have not begun, from a beat of the present coordinator; None: another signal."""
     if not isinstance(signal, CoordinatorBeat) or signal.term != control.term:
         return None
     return {wait.move: wait.reason for wait in signal.waits}
@@ -288,7 +288,7 @@ async def _hear(
     while wanted:
         try:
             batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=100)
-        except OffsetOutOfRange as error:  # retention has passed it
+        except OffsetOutOfRange as error:  # retention has trimmed this offset
             del wanted[error.source]
             reader.assign({source: reader.position(source) for source in wanted})
             continue
@@ -306,12 +306,12 @@ async def _hear(
 
 
 async def read_history(group: GroupLogs) -> History:
-    """All that the logs tell. Raises LogError, BrokerError."""
+    """The whole history in the logs. Raises LogError, BrokerError."""
     return await _read(group, _read_history)
 
 
 async def _read_history(logs: LogReader) -> History:
-    await logs.read_control(Ledger())  # it is ours, whole, and of a level that is known
+    await logs.read_control(Ledger())  # check that the log is ours, whole, and of a known level
     history, marks = History(), await logs.watermarks(logs.offset_logs())
     for source, mark in marks.items():
         if mark.start > 0 and (first := await _first_event(logs, source)) is not None:

@@ -16,7 +16,7 @@ from .group_logs import Stands
 from .moments import seconds, written
 
 RANGES_SHOWN: Final = 8
-"""Of one member, on a line."""
+"""The number of ranges of a member on a line."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -25,7 +25,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def group_json(app: str, stands: Stands) -> str:
-    """All of it."""
+    """The group as one JSON document."""
     group, heard = stands.group, stands.heard
     reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
     members = []
@@ -46,7 +46,7 @@ def group_json(app: str, stands: Stands) -> str:
 
 
 def group_text(app: str, stands: Stands, *, is_all: bool = False) -> str:
-    """The group: a line for each member, and what is on its way, see ``under_way``."""
+    """The group: a line for each member, and the work under way, see ``under_way``."""
     group = stands.group
     at = "" if stands.at_ms is None else f" at {written(stands.at_ms)}"
     epochs = f"group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
@@ -68,8 +68,8 @@ def group_text(app: str, stands: Stands, *, is_all: bool = False) -> str:
 
 
 def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
-    """What waits, moves and is copied: a line for each partition that has something of it, where several are counted;
-    or a line for each range, move and copy.
+    """Waits, moves and copies. A line for each partition with any of these, several counted together; with ``is_all`` a
+    line for each range, move and copy.
     """
     if is_all:
         lines = [f"move {one.move}: {one.held.label} {one.way} waits for {one.waits_for}" for one in group.moves]
@@ -104,7 +104,7 @@ def _group_by(found: Iterable[T], key: Callable[[T], K]) -> Iterable[tuple[K, li
 
 
 def ranges_text(held: Sequence[OwnedRange]) -> str:
-    """What a member has: touching ranges as one, whatever their epochs, and each partition named once."""
+    """The ranges of a member. Touching ranges are joined, whatever their epochs; each partition is named once."""
     few = as_few(held)
     told = [
         f"{topic}[{partition}]" + ("" if own[0].is_whole else " " + " ".join(one.points for one in own))
@@ -116,13 +116,13 @@ def ranges_text(held: Sequence[OwnedRange]) -> str:
 
 
 def busy_text(member: MemberShown, stands: Stands) -> str | None:
-    """How many seconds its handlers worked or waited in each second, all of them together; None: it is not known."""
+    """The seconds that a member's handlers worked or waited in each second, summed up; None: not known."""
     cost = stands.costs.get(member.incarnation)
     return None if cost is None else f"{cost.busy_us_per_s / 1_000_000:.2f} s/s"
 
 
 def beat_text(member: MemberShown, stands: Stands) -> str:
-    """When it was heard last."""
+    """The age of the member's last beat, in words."""
     if stands.heard is None:
         return "?"
     if (last_ms := stands.heard.last_ms.get(member.incarnation)) is not None:
@@ -135,7 +135,7 @@ def beat_text(member: MemberShown, stands: Stands) -> str:
 
 
 def history_json(app: str, history: History, entries: Sequence[Entry], now_ms: int) -> str:
-    """One document; docs/operating.md has its shape."""
+    """The history as one JSON document; docs/operating.md has its shape."""
     told = {
         "app": app,
         "first": _written(history.first_ms),
@@ -195,7 +195,7 @@ def _move_json(move: MoveEntry) -> dict[str, Any]:
 
 
 def history_text(app: str, history: History, entries: Sequence[Entry], now_ms: int) -> str:
-    """Lines in the order of the control log; a move has a second one with its times."""
+    """Lines in the order of the control log; a move has a second line with its times."""
     if history.first_ms is None:
         return f"{app}: the control log is empty"
     lines = [f"{app}: from {_time(history.first_ms)} to {_time(now_ms)}, all times in UTC"]
@@ -220,7 +220,7 @@ def history_text(app: str, history: History, entries: Sequence[Entry], now_ms: i
 
 
 def _as_few(entries: Sequence[Entry]) -> list[Entry]:
-    """Touching ranges that moved alike, at the same times, as one; without a number where they are several moves."""
+    """Join touching ranges with equal moves at equal times; a join of several moves has no number."""
     found: list[Entry] = []
     for entry in entries:
         if found and (joined := _merge_moves(found[-1], entry)) is not None:
@@ -272,8 +272,8 @@ def _move_line(move: MoveEntry, width: int) -> str:
 
 
 def _times(move: MoveEntry) -> list[str]:
-    """Each of the four, when a copy was asked for, and when it was planned where nothing more was, with what has passed
-    since the one before that is known.
+    """The times of a move, each with the duration since the last known time before: always the four main times; the
+    request for a copy where one was made; the plan where nothing more happened.
     """
     told: list[str] = []
     before: int | None = None
@@ -294,14 +294,14 @@ def _times(move: MoveEntry) -> list[str]:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> Any:
-    """Lines of columns that stand below each other."""
+    """Lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "".join(f"{text:{width}}  " if width else "" for text, width in zip(row, widths, strict=True))
 
 
 def _tail(move: MoveEntry, now_ms: int) -> str:
-    """What there is to say of a move beside its times."""
+    """The facts about a move beside its times."""
     if (still_ms := move.stood_still_ms) is not None:
         is_bound = move.released is not None and move.released.what == "fenced"  # when it died is in no log
         return f"stood still {'at least ' if is_bound else ''}{seconds(still_ms)}"

@@ -1,4 +1,4 @@
-"""A group as it goes on: its logs and its signals are followed, and how it stands is shown each time."""
+"""A group live: reads the logs and signals of a group continuously, and shows the state of the group each time."""
 
 import asyncio
 import contextlib
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 Show: TypeAlias = Callable[[Stands], None]
 
 INTERVAL_MS: Final = 500
-"""Between two looks, unless another time is asked for."""
+"""The default time between two looks."""
 
 
 class _Ear:
-    """What is heard in the signals from now on, beside what was heard before. ``reader`` None: there are none."""
+    """The content of the signals, from before and from now on. ``reader`` None: the group has no signals."""
 
     def __init__(self, group: GroupLogs, control: Control) -> None:
         self.group, self.beats = group, Beats(control)
@@ -43,7 +43,7 @@ class _Ear:
         self._reader: Reader | None = None
 
     async def open(self, wall_ms: Callable[[], int]) -> None:
-        """Hear what was said lately, and listen."""
+        """Read the recent signals, and start to listen."""
         if not self.group.has_signals:
             return
         broker, limit = self.group.broker, self.group.settings.call_limit_ms
@@ -54,13 +54,13 @@ class _Ear:
         self._reader.assign({source: mark.high for source, mark in marks.items()})
 
     async def listen(self, wait_ms: int) -> None:
-        """Hear what is new, if that comes soon enough."""
+        """Take in new signals, waiting up to ``wait_ms``."""
         if self._reader is None:
             await asyncio.sleep(wait_ms / 1000)
             return
         try:
             batches = await self._reader.fetch(self.sources, records_max=FETCH_RECORDS_MAX, wait_ms=wait_ms)
-        except OffsetOutOfRange as error:  # retention has passed it
+        except OffsetOutOfRange as error:  # retention has trimmed this offset
             self._reader.assign(
                 {**{s: self._reader.position(s) for s in self.sources}, error.source: error.watermarks.start}
             )
@@ -78,7 +78,7 @@ class _Ear:
 
     @property
     def heard(self) -> LastHeard | None:
-        """When each member was heard last."""
+        """The last beat of each member."""
         if self._before is None:
             return None
         now_ms = {m.incarnation: self.beats.last_ms.get(m.birth) for m in self.beats.control.unfenced()}
@@ -92,7 +92,7 @@ class _Ear:
 
 
 async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, show: Show) -> None:
-    """Show how it stands, in intervals, until cancelled. Raises LogError, BrokerError."""
+    """Show the group in intervals, until cancelled. Raises LogError, BrokerError."""
     loop, interval_s = asyncio.get_running_loop(), interval_ms / 1000
     logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
     ledger = await logs.begin_offsets(await logs.read_control(Ledger()))
@@ -131,7 +131,7 @@ def shown_on_screen(app: str, *, as_json: bool, is_all: bool) -> Iterator[Show]:
 
 
 def changes_shown(app: str, text: Callable[[str, Stands], str], write: Callable[[str], None]) -> Show:
-    """Writes how a group stands when it has changed: beats and loads alone are no change."""
+    """Write the group after each change of the group: beats and loads alone are no change."""
     before: GroupShown | None = None
 
     def show(stands: Stands) -> None:
@@ -144,7 +144,7 @@ def changes_shown(app: str, text: Callable[[str, Stands], str], write: Callable[
 
 
 def picture(app: str, stands: Stands, *, is_all: bool = False) -> "RenderableType":
-    """The group for a terminal: its members, and what is on its way, see ``under_way``."""
+    """The group for a terminal: its members, and the work under way, see ``under_way``."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -13,7 +13,7 @@ MOMENT: Final = "ISO 8601 with a zone, e.g. 2026-01-31T12:00:00Z, or so long ago
 
 
 def moment_ms(option: str, given: str, now_ms: int) -> int:
-    """A moment in ms since the epoch, from what was given to an option. Raises SettingsError."""
+    """A moment in ms since the epoch, from the value of an option. Raises SettingsError."""
     ago = re.fullmatch(r"-(\d{1,9})([smhd])", given)
     if ago is not None:
         return max(0, now_ms - int(ago[1]) * UNITS_MS[ago[2]])
@@ -27,12 +27,12 @@ def moment_ms(option: str, given: str, now_ms: int) -> int:
 
 
 def optional_ms(option: str, given: str | None, now_ms: int) -> int | None:
-    """The same of an option that may be left out."""
+    """As ``moment_ms``, of an option that may be left out."""
     return None if given is None else moment_ms(option, given, now_ms)
 
 
 def written(ms: int) -> str:
-    """A moment in UTC, as programs read it."""
+    """A moment in UTC, in a form for programs."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

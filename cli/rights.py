@@ -1,6 +1,6 @@
 """The rights that commands need, fewer than the application has: the second table of docs/security.md.
 
-They are asked for before anything else, so that all that are missing are named at once.
+A command checks its rights before anything else, to name all missing rights at once.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ MAKING: Final[tuple[Operation, ...]] = ("DESCRIBE", "DESCRIBE_CONFIGS", "CREATE"
 
 
 def to_look(app: str) -> list[Right]:
-    """At a group, and at what happened to it."""
+    """To look at a group and its history."""
     return [Right("topic", log(app), "READ") for log in (control_topic, offsets_topic, signals_topic)]
 
 
 def to_ask(app: str) -> list[Right]:
-    """Something of a group."""
+    """To send a request to a group."""
     return [
         Right("topic", control_topic(app), "READ"),
         Right("topic", offsets_topic(app), "DESCRIBE"),
@@ -30,13 +30,15 @@ def to_ask(app: str) -> list[Right]:
 
 
 def to_find_owner(app: str, copied: str | None) -> list[Right]:
-    """Of a key. ``copied``: the source topic of whose state it is asked how far copies are; None: of none."""
+    """To find the owner of a key. ``copied``: the source topic for whose state the ends of the changelog are needed;
+    None: no topic.
+    """
     ends = [] if copied is None else [Right("topic", changelog_topic(app, copied), "DESCRIBE")]
     return [*(Right("topic", log(app), "READ") for log in (control_topic, offsets_topic)), *ends]
 
 
 def to_create(app: str, handlers: Sequence[Handler]) -> list[Right]:
-    """All topics of an application, as far as they are missing."""
+    """To create the missing topics of an application."""
     stateful = [handler.topic for handler in handlers if handler.stores]
     own = sorted(reserved_topics(app, stateful))
     names = [*(handler.topic for handler in handlers), *destinations_of(handlers), *own]

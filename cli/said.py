@@ -1,4 +1,4 @@
-"""What the commands say: the one place that sets up logging, for people, on standard error."""
+"""Output of the commands: the only place that sets up logging, for people, on standard error."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ from ..errors import SettingsError
 
 
 class _StandardError(logging.Handler):
-    """Writes to what standard error is at that moment, so that a progress bar may stand below the lines."""
+    """Writes to the standard error of the moment, so that a progress bar may stand below the lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -15,7 +15,7 @@ class _StandardError(logging.Handler):
 
 
 def checked_level(level: str) -> str:
-    """A level as Python calls it; raises SettingsError for an unknown one."""
+    """A level under Python's name; raises SettingsError for an unknown level."""
     known = ("DEBUG", "INFO", "WARNING", "ERROR")
     if level.upper() not in known:
         raise SettingsError(f"--log-level is one of {', '.join(known)}; seen {level!r}")
@@ -23,7 +23,7 @@ def checked_level(level: str) -> str:
 
 
 def set_up_logging(level: str) -> None:
-    """Lines for people on standard error, where nobody has set up anything."""
+    """Log lines for people to standard error, unless logging is set up already."""
     handler = _StandardError()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,9 +1,9 @@
-"""``keylanes state``: state as a folder holds it, without the application or beside it while it runs.
+"""``keylanes state``: the state in a folder, without the application or beside the running application.
 
-The folder is that of the local copies (``Settings.state_folder``), a subfolder of it, or that of an embedded broker;
-its marker says which. What is there is committed; of a copy it may be the state of some transactions ago, for it
-follows the changelog. What a process left behind that is not at work any more is as old as its end. So where several
-subfolders are looked through, each entry names its own. With the address of the broker only the folder of the present
+The folder is a folder of local copies (``Settings.state_folder``), a subfolder, or the folder of an embedded broker;
+its marker tells. All state in the folder is committed. A copy may be some transactions old, for the copy is written
+from the changelog. The copy of a process that has ended is as old as the end of the process. Hence, where several
+subfolders are searched, each entry names its subfolder. With the address of the broker only the folder of the present
 owner answers (state_owner.py).
 """
 
@@ -50,16 +50,16 @@ state = typer.Typer(
 
 
 class NotHere(SettingsError):
-    """A folder has no such store or partition, or not that key's part of it; another one may."""
+    """A folder lacks the store, the partition, or the key's range; another folder may have the state."""
 
 
 class SavedPartition(NamedTuple):
-    """The state of one source partition, all of it committed, and the ranges of which it has any."""
+    """The committed state of one source partition, and the ranges with state."""
 
     table: Table
     ranges: Sequence[KeyRange]
     markers: Steps[Marker] | None = None
-    """How far a copy has followed the changelog."""
+    """The positions up to which a copy has the changelog."""
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:  # noqa: ARG002  # the caller has looked
         """The stored value of a state key."""
@@ -76,8 +76,8 @@ class SavedPartition(NamedTuple):
 
 
 class StoredApp(Protocol):
-    """The state of one application in a folder. ``where``: which of several subfolders it is; ``birth``: of the process
-    that had it last, None: nobody has said it.
+    """The state of one application in a folder. ``where``: the name of the subfolder, among several; ``birth``: of the
+    process that had the folder last, None: not written.
     """
 
     app: str
@@ -101,7 +101,7 @@ class KeptCopies:
         self.stores: Mapping[str, StoreInfo] = {store.name: store for store in copies.stores()}
 
     def partitions(self, topic: str) -> Mapping[int, SavedPartition]:
-        """See Kept. Points without a marker are not held: what lies there may be left over."""
+        """See StoredApp. Points without a marker do not count as state: their entries may be leftovers."""
         found = {}
         for partition in self._copies.partitions(topic):
             copy = self._copies.copy(topic, partition)
@@ -112,7 +112,7 @@ class KeptCopies:
         return found
 
     def close(self) -> None:
-        """See Kept."""
+        """See StoredApp."""
         self._copies.close()
 
 
@@ -128,21 +128,21 @@ class KeptTopics:
         self.stores: Mapping[str, StoreInfo] = _declared_stores(topics, self.app)
 
     def partitions(self, topic: str) -> Mapping[int, SavedPartition]:
-        """See Kept."""
+        """See StoredApp."""
         changelog = changelog_topic(self.app, topic)
         stored = self._topics.topics().get(changelog)
         tables = [self._topics.table(changelog, p) for p in range(stored.partitions if stored is not None else 0)]
         return {p: SavedPartition(table, (WHOLE,)) for p, table in enumerate(tables) if table is not None}
 
     def close(self) -> None:
-        """See Kept."""
+        """See StoredApp."""
         self._topics.close()
 
 
 @contextlib.contextmanager
 def open_folder(folder: Path, app: str | None, *, may_lack: bool = False) -> Iterator[list[StoredApp]]:
-    """What a folder keeps, or each of its subfolders. ``may_lack``: nothing, where it has no state of the application
-    that is named. Raises RocksError, SettingsError, LogError.
+    """The state of a folder, or of each of its subfolders. With ``may_lack`` the list is empty where the folder has no
+    state of the named application. Raises RocksError, SettingsError, LogError.
     """
     try:
         is_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
@@ -168,7 +168,7 @@ def open_folder(folder: Path, app: str | None, *, may_lack: bool = False) -> Ite
 
 def _open(folder: Path, app: str | None) -> StoredApp:
     if kind_in(folder) != TOPICS:
-        return _open_copies(folder, app)  # says what is wrong with any other folder
+        return _open_copies(folder, app)  # raises the right error for any other folder
     topics = TopicStore.open_read_only(folder)
     try:
         return KeptTopics(topics, app)
@@ -187,7 +187,7 @@ def _open_copies(folder: Path, app: str | None, where: str | None = None) -> Sto
 
 
 def _app_in(topics: TopicStore, app: str | None) -> str:
-    """The application that is meant; raises SettingsError."""
+    """The application to read; raises SettingsError."""
     names = topics.topics()
     control = control_topic("")
     found = {
@@ -200,7 +200,7 @@ def _app_in(topics: TopicStore, app: str | None) -> str:
 
 
 def _one_of(found: Collection[str], app: str | None, folder: Path) -> str:
-    """The application that is meant, of those that keep state in a folder; raises SettingsError."""
+    """The application to read, among the applications with state in a folder; raises SettingsError."""
     if app is None and len(found) == 1:
         return next(iter(found))
     if not found:
@@ -231,7 +231,7 @@ def _declared_stores(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
 
 
 def of_each(kept: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list[tuple[StoredApp, T]]:
-    """What is found in each subfolder; raises NotHere only when it is found in none."""
+    """The results of a look into each subfolder; raises NotHere only when all subfolders raise NotHere."""
     found: list[tuple[StoredApp, T]] = []
     missed: list[NotHere] = []
     for one in kept:
@@ -245,7 +245,7 @@ def of_each(kept: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list[t
 
 
 def chosen(kept: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, SavedPartition]]:
-    """A store, and its partitions or the one that is asked for; raises NotHere, RocksError."""
+    """A store, and its partitions or the requested partition; raises NotHere, RocksError."""
     store = kept.stores.get(name)
     if store is None:
         raise NotHere(f"application {kept.app!r} has no store {name!r} here; it has {sorted(kept.stores)}")
@@ -258,15 +258,15 @@ def chosen(kept: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo
 
 
 def anywhere(_kept: StoredApp, _store: StoreInfo, _partition: int, _point: int) -> bool:
-    """Whoever has it is asked."""
+    """Every folder may answer."""
     return True
 
 
 def entries_of(
     kept: StoredApp, name: str, key: bytes, map_key: str | None, partition: int | None, may_answer: MayAnswer = anywhere
 ) -> list[tuple[dict[str, object], Marker | None]]:
-    """The values of a record's key: one, or the entries of its map, each with how far the copy is. Raises SettingsError
-    when several partitions have the key, NotHere when none can have it.
+    """The values of a record's key: one, or the entries of its map, each with the marker of the copy. Raises
+    SettingsError when several partitions have the key, NotHere when no partition here covers the key.
     """
     store, partitions = chosen(kept, name, partition)
     point = point_of_key(key)
@@ -288,7 +288,7 @@ def entries_of(
 
 
 def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
-    """A map's key as it was typed; raises SettingsError."""
+    """A map's key from the command line; raises SettingsError."""
     if map_key is None:
         return None
     if store.kind != "map":
@@ -302,7 +302,7 @@ def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
 
 
 def all_entries(kept: StoredApp, name: str, partition: int | None) -> Iterator[dict[str, object]]:
-    """All values of a store, or those of one partition; in order of partitions and points. Raises StateError."""
+    """All values of a store, or of one partition, in order of partitions and points. Raises StateError."""
     store, partitions = chosen(kept, name, partition)
     for number, held in partitions.items():
         for within in held.ranges:
@@ -311,14 +311,14 @@ def all_entries(kept: StoredApp, name: str, partition: int | None) -> Iterator[d
 
 
 def printable_entry(store: StoreInfo, found: Entry, where: str | None) -> dict[str, object]:
-    """An entry as it is printed; what is no text or can't be decoded is base64."""
+    """An entry for printing; bytes that are no text or can't be decoded become base64."""
     entry: dict[str, object] = {} if where is None else {"folder": where}
     entry |= {"partition": found.partition, **_text("key", found.key)}
     if found.map_key is not None:
         entry |= _text("map_key", found.map_key) if isinstance(found.map_key, bytes) else {"map_key": found.map_key}
     try:
         entry |= _value(store, found.payload)
-    except (ValueError, TypeError):  # written by other code, or with what JSON does not know
+    except (ValueError, TypeError):  # written by other code, or with types outside of JSON
         entry["value_base64"] = base64.b64encode(found.payload).decode()
     if found.deadline_ms is not None:
         entry["deadline_ms"] = found.deadline_ms
@@ -336,7 +336,7 @@ def _value(store: StoreInfo, payload: bytes) -> dict[str, object]:
     value: Any
     if store.codec == "msgpack":
         value = msgspec.msgpack.decode(payload)
-        msgspec.json.encode(value)  # raises for what JSON does not know
+        msgspec.json.encode(value)  # raises for types outside of JSON
     elif store.codec == "json" and store.value_type == "str":
         value = payload.decode()
     elif store.codec == "json" and store.value_type != "bytes":
@@ -407,10 +407,10 @@ def get(
 
 
 def _owners_folder(owners: Owners) -> MayAnswer:
-    """Whether a folder is the owner's own."""
+    """A check whether a folder belongs to the owner of a point."""
 
     def may_answer(kept: StoredApp, _: StoreInfo, partition: int, point: int) -> bool:
-        if isinstance(kept, KeptTopics):  # of all processes
+        if isinstance(kept, KeptTopics):  # shared by all processes
             return True
         owner = owners.of(partition, point)
         return owner is not None and owner.birth == kept.birth and owners.is_at_work(partition, point)
@@ -419,7 +419,7 @@ def _owners_folder(owners: Owners) -> MayAnswer:
 
 
 def _how_far(entry: dict[str, object], marker: Marker | None, owners: Owners | None) -> dict[str, object]:
-    """Up to which position of the changelog a copy has all; with the broker also where that ends."""
+    """The position up to which a copy has the changelog; with the broker also the end of the changelog."""
     told: dict[str, object] = {} if marker is None else {"copied_to": marker.position}
     if marker is not None and owners is not None:
         told["changelog_ends"] = owners.ends.get(int(str(entry["partition"])))

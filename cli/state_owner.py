@@ -1,7 +1,7 @@
-"""Who has a key by the control log, and which folder is that process's own.
+"""The owner of a key by the control log, and the check whether a folder belongs to the owner.
 
-A folder says the birth of the process that had it last (subfolders.py), and the control log whose birth a member has. A
-folder that an owner had before it was started anew elsewhere says another one.
+A folder stores the birth of the process that had the folder last (subfolders.py), and the control log has the birth of
+each member. The folder of an owner's earlier run, before a new start elsewhere, stores another birth.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from .rights import to_find_owner
 
 
 class Owners(NamedTuple):
-    """Of the points of one topic. ``ends``: where its changelog ends, by partition, where that was asked for."""
+    """The owners of the points of one topic. ``ends``: the ends of its changelog, by partition, where requested."""
 
     ledger: Ledger
     topic: str
@@ -33,13 +33,13 @@ class Owners(NamedTuple):
         return self.ledger.control
 
     def is_at_work(self, partition: int, point: int) -> bool:
-        """Whether the owner of a point has taken it up: its copy is whole from then on."""
+        """Whether the owner of a point has taken the point up: the copy of the owner is whole from then on."""
         owner = self._owner(partition, point)
         part = None if owner is None else self.ledger.partition((self.topic, partition)).parts.get(owner.epoch)
         return part is not None and part.workers.at(point) is not None
 
     def of(self, partition: int, point: int) -> Member | None:
-        """Who has a point, and was not expelled; None: nobody has it now."""
+        """The owner of a point, unless expelled; None: the point has no owner now."""
         owner = self._owner(partition, point)
         member = None if owner is None else self.control.members.get(owner.incarnation)
         return None if member is None or member.expelled else member
@@ -49,8 +49,8 @@ class Owners(NamedTuple):
         return None if owners is None else owners.at(point)
 
     def elsewhere(self, partition: int | None, point: int, births: set[str | None]) -> list[str]:
-        """Who has a point, of those whose folder is not here or not whole yet, in words; by partition, of which one may
-        be meant.
+        """Owners of a point without a whole folder here, in words. A line for each partition, or for ``partition``
+        alone.
         """
         found = []
         for number in sorted(number for topic, number in self.control.started if topic == self.topic):
@@ -71,8 +71,8 @@ class Owners(NamedTuple):
 
 
 def owners_of(app: str, address: str, store: str, copied: str | None) -> Owners:
-    """By the logs of an application on its broker. ``copied``: the source topic the end of whose changelog is asked
-    for, None: of none. Raises SettingsError, LogError, BrokerUnavailable, AccessRefused.
+    """The owners by the logs of an application on its broker. ``copied``: the source topic with requested changelog
+    ends, None: no topic. Raises SettingsError, LogError, BrokerUnavailable, AccessRefused.
     """
     return asyncio.run(_owners_of(application_of("state get", None, app, address), store, copied))
 

@@ -1,4 +1,4 @@
-"""Creating the topics of an application: what its handlers read and write, and its logs."""
+"""Creating the topics of an application: inputs and outputs of its handlers, and its logs."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from .rights import to_create
 
 
 def create_topics(app: App, partitions: int, narrower: Mapping[str, int], replicas: int | None = None) -> list[str]:
-    """Make the topics of an application that are missing; a line for each: made, or there before.
+    """Create the missing topics of an application; returns a line for each topic: created, or there before.
 
-    ``partitions``: of its sources, but for the ``narrower`` ones; ``replicas``: None is the cluster's default. Raises
+    ``partitions``: of its sources, except the ``narrower`` ones; ``replicas``: None is the cluster's default. Raises
     SettingsError, BrokerUnavailable, StoreError, EmbeddedInUse while a process has the folder of an embedded broker.
     """
     if not app.handlers:
