@@ -1,7 +1,7 @@
-"""What is asked of a development broker: does it serve, forget a broker, users and access lists.
+"""Requests to a development broker: readiness, forgetting a broker, users and access lists.
 
-An open port is not readiness: a broker serves once the controller lists it. What is changed is looked for at each node:
-a broker learns of it a moment after the controller has answered.
+An open port is not readiness: a broker serves once the controller lists the broker. After a change each node is checked
+for the change: a broker learns of the change a moment after the controller has answered.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 16_384
 
 
 class Acl(NamedTuple):
-    """Who may do what: ``Acl("app", "read", "topic", "orders")``. Names are Kafka's, in small letters.
+    """An entry of the access list: ``Acl("app", "read", "topic", "orders")``. Names are Kafka's, in small letters.
 
     ``name`` of the cluster is ``kafka-cluster``; ``pattern``: literal or prefixed.
     """
@@ -42,7 +42,7 @@ class Acl(NamedTuple):
     pattern: str = "literal"
 
     def encoded(self) -> bytes:
-        """As the requests about access lists have it; also a filter that it alone fits."""
+        """The entry in the form of the requests about access lists; also a filter for this entry alone."""
         return (
             struct.pack(">b", _check_known("resource", self.resource, RESOURCES))
             + text(self.name)
@@ -62,7 +62,7 @@ def _check_known(what: str, name: str, allowed: dict[str, int]) -> int:
 
 
 def answering_cluster(port: int, advertised_ports: Collection[int], login: Login | None = None) -> str:
-    """The id of the cluster that serves there and lists brokers at these ports; "" when none does (yet)."""
+    """The id of the cluster at this port that lists brokers at ``advertised_ports``; "" while no cluster does."""
     try:
         answer = ask(port, _METADATA, 2, struct.pack(">i", 0), login, is_flexible=False)
         missing = set(advertised_ports)
@@ -77,7 +77,7 @@ def answering_cluster(port: int, advertised_ports: Collection[int], login: Login
 
 
 def unregister_broker(port: int, node: int, login: Login | None) -> bool:
-    """Ask a controller to forget a broker; whether it is forgotten. False: ask again, it is not in office yet."""
+    """Ask a controller to forget a broker; True: forgotten. False: ask again, the controller is not in office yet."""
     try:
         answer = ask(port, _UNREGISTER, 0, struct.pack(">i", node) + NO_TAGS, login)
         answer.int32()  # throttled for
@@ -96,7 +96,7 @@ def create_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
 
 
 def delete_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
-    """Take off the access list what stands there; raises KafkaServerError."""
+    """Remove entries from the access list; raises KafkaServerError."""
     answer = _ask(port, _DELETE_ACLS, _ACLS_VERSION, array(acl.encoded() for acl in acls) + NO_TAGS, login)
     answer.int32()
     _refuse(answer.int16() if answer.count() else 0, answer.text())
@@ -111,7 +111,7 @@ def has_acl(port: int, acl: Acl, login: Login | None) -> bool:
 
 
 def set_password(port: int, user: str, password: str, mechanism: str, iterations: int, login: Login | None) -> None:
-    """Make a SCRAM user, or give it another password; raises KafkaServerError."""
+    """Make a SCRAM user, or change the password of a user; raises KafkaServerError."""
     number, hashed = MECHANISMS[mechanism]
     salt = os.urandom(16)
     salted = hashlib.pbkdf2_hmac(hashed, password.encode(), salt, iterations)
@@ -125,7 +125,7 @@ def set_password(port: int, user: str, password: str, mechanism: str, iterations
 
 
 def iterations_of(port: int, user: str, mechanism: str, login: Login | None) -> int:
-    """Which password a broker knows, told by its number of iterations; 0: none of this mechanism."""
+    """The number of iterations of the password that a broker knows; 0: no password of this mechanism."""
     answer = _ask(port, _DESCRIBE_SCRAM, 0, array([text(user) + NO_TAGS]) + NO_TAGS, login)
     answer.int32()
     _refuse(answer.int16(), answer.text())

@@ -1,7 +1,7 @@
-"""Certificates for a development broker: an authority of its own, and what it signs, made by ``openssl``.
+"""Certificates for a development broker: an authority of its own, and signed certificates, made by ``openssl``.
 
-Everything lies in one private folder as PEM. Keys are on the curve P-256. What must be refused can be made, too: a
-certificate that has expired, one for another host, one of another authority.
+Everything lies in one private folder as PEM. Keys are on the curve P-256. Bad certificates for tests can be made, too:
+expired, for another host, of another authority.
 """
 
 import contextlib
@@ -55,12 +55,12 @@ OPENSSL_SECONDS_MAX = 30.0
 
 
 class Authority:
-    """Who signs. ``name`` tells authorities of one folder apart; what is there already is used again."""
+    """A signing authority. ``name`` tells authorities of one folder apart; existing files are used again."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder, self._key = folder, folder / f"{name}.key"
         self.certificate = folder / f"{name}.pem"
-        """Whom clients have to trust: ``ssl_cafile``."""
+        """The authority that clients have to trust: ``ssl_cafile``."""
         make_private(folder)
         if not (self._key.exists() and self.certificate.exists()):
             with _work(folder) as work:
@@ -73,7 +73,7 @@ class Authority:
     ) -> Path:
         """A certificate with its key behind it, in ``<name>.pem`` of the folder; made anew each time.
 
-        ``password``: the key is encrypted with it.
+        ``password``: encrypts the key.
         """
         path = self._folder / f"{name}.pem"
         with _work(self._folder) as work:
@@ -93,7 +93,7 @@ class Authority:
         return path
 
     def _signed(self, work: Path, hosts: str, *, is_expired: bool) -> Path:
-        """Sign the request in a folder, by ``openssl ca``: every version of it lets one choose both dates."""
+        """Sign the request in a folder, by ``openssl ca``: every version lets the caller choose both dates."""
         (work / "index").touch()
         settings = _SIGNING.format(work=work, certificate=self.certificate, key=self._key)
         dates = ("-startdate", "20200101000000Z", "-enddate", "20200201000000Z") if is_expired else ("-days", str(DAYS))

@@ -1,17 +1,18 @@
 """A real Apache Kafka cluster for development and tests: KRaft, loopback only, in a folder of your choice.
 
-Every node is broker and controller. They start side by side; the cluster is ready when each node serves and lists all.
-The data stay in the folder; the next start goes on with them, on the same ports when those are free. A cluster of one
-has its data in the folder itself, a larger one has a folder ``node-<number>`` for each node.
+Every node is broker and controller. All start side by side; the cluster is ready when each node serves and lists all.
+The data stay in the folder; the next start goes on with these data, on the same ports when the ports are free. A
+cluster of one node has its data in the folder itself, a larger cluster has a folder ``node-<number>`` for each node.
 
-**Starting and stopping a whole cluster.** While a partition has no leader, Kafka 4.3 takes it for deleted and drops the
-markers of transactions that are being committed (KAFKA-20734): committed readers wait there for ever, or the next abort
-takes the records along. When the last node of a cluster shuts down in a controlled way there is such a while: it still
-completes commits when the controller has taken its leadership away. So there is none: one node alone stops without, and
-several are killed together. A restart is another: the broker first believes its old metadata, in which it leads, and
-begins to write markers to itself, which does not listen yet; then its old session ends and the leaders go. So the
-controllers run alone first and forget the brokers: no partition has a leader when those come. A single node of several
-is stopped and started as it would be anywhere.
+**Starting and stopping a whole cluster.** While a partition has no leader, Kafka 4.3 takes the partition for deleted
+and drops the markers of transactions that are being committed (KAFKA-20734). Committed readers then wait there for
+ever, or the next abort takes the records along. A controlled shutdown of a cluster's last node has a time without
+leaders: the node still completes commits after the controller has taken its leadership away. Hence a node that is alone
+stops without a controlled shutdown, and several nodes are killed together. A restart has another time without leaders:
+the broker first believes its old metadata, leads by these metadata, and begins to write markers to itself before its
+listener is open; then its old session ends and the leaders go. Hence the controllers run alone first and forget the
+brokers: no partition has a leader when the brokers come. A single node of several is stopped and started as anywhere
+else.
 """
 
 import contextlib
@@ -36,17 +37,17 @@ from .wire import Login
 
 NODES_MAX = 9
 SESSION_MS = 6_000
-"""A node of several that is silent for so long is taken for dead, and another one leads. Kafka's default is 9,000."""
+"""The silence after which a node of several counts as dead, and another node leads. Kafka's default is 9,000."""
 
 
 class KafkaCluster:
     """Nodes in one folder. The constructor does nothing; ``start`` and ``stop`` block (use a thread in asyncio).
 
     ``properties`` are added to the brokers' own settings. ``session_ms``: Kafka's ``broker.session.timeout.ms``.
-    ``security``: what the nodes ask of clients; ``access`` then has users, passwords and rights.
-    ``proxied_ports``: by number of a node, where a proxy stands in front of it. Then every node has a second listener,
-    at its ``proxied_listener_port``, which tells clients to come back to the proxy of each node that has one.
-    ``java_options``: how each node's Java runs, by default as small as a test needs it.
+    ``security``: the nodes' demands on clients; ``access`` then has users, passwords and rights.
+    ``proxied_ports``: by number of a node, the port of a proxy in front of the node. Then every node has a second
+    listener, at its ``proxied_listener_port``. This listener tells clients to come back to the proxies of the nodes.
+    ``java_options``: options for each node's Java, by default as small as a test needs.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class KafkaCluster:
 
     @property
     def access(self) -> Access:
-        """Users, passwords, certificates and access lists of a cluster that was given ``security``."""
+        """Users, passwords, certificates and access lists of a cluster with ``security``."""
         if self._access is None:
             raise ValueError("this cluster has no users: give it security=ClusterSecurity(…)")
         return self._access
@@ -118,7 +119,7 @@ class KafkaCluster:
         self.stop()
 
     def start(self, seconds_max: float = START_SECONDS) -> None:
-        """Fetch, format and start what is not there yet; return when every node serves clients.
+        """Fetch, format and start the missing parts; return when every node serves clients.
 
         The time limit begins after the fetch. Raises ``KafkaServerError`` (with the end of the broker's log) and
         ``StoreError`` when the folder is in use or can't be used.
@@ -126,7 +127,7 @@ class KafkaCluster:
         self._start([node for node in self.nodes if not node.is_running()], seconds_max)
 
     def stop(self, seconds_max: float = STOP_SECONDS) -> None:
-        """End all nodes together; a node that is alone is asked to first, by SIGTERM. See above why."""
+        """End all nodes together; a node that is alone gets SIGTERM first. See above for the reason."""
         self._end(self._how_to_end, seconds_max + 5)
 
     def kill(self) -> None:
@@ -140,7 +141,7 @@ class KafkaCluster:
             node.ended(seconds_max)
 
     def log_tail(self) -> str:
-        """The last lines of what each node said."""
+        """The last lines of each node's output."""
         if len(self.nodes) == 1:
             return self.nodes[0].log_tail()
         return "\n".join(f"--- node {node.number}\n{node.log_tail()}" for node in self.nodes)
@@ -151,7 +152,7 @@ class KafkaCluster:
         self._start([] if node.is_running() else [node], seconds_max)
 
     def _start(self, nodes: list[KafkaNode], seconds_max: float) -> None:
-        """Start these nodes beside those that run."""
+        """Start these nodes beside the running nodes."""
         if not nodes:
             return
         java = self._java or java_home()
@@ -176,7 +177,7 @@ class KafkaCluster:
             raise
 
     def _launch(self, kafka: Kafka, nodes: list[KafkaNode], locks: Mapping[KafkaNode, int], deadline: float) -> str:
-        """Format what is new and run them all; the cluster's id."""
+        """Format new nodes and run all of these nodes; returns the cluster's id."""
         cluster = next((found for node in self.nodes if (found := node.cluster())), "") or new_cluster_id()
         is_whole, taken = len(nodes) == len(self.nodes), self._ports()
         if is_whole and self._access is not None:
@@ -199,7 +200,7 @@ class KafkaCluster:
         return cluster
 
     def _free_controllers(self) -> dict[int, int]:
-        """Ports for the controllers that are none of the brokers'."""
+        """Free ports for the controllers, apart from the brokers' ports."""
         taken, found = self._ports(), dict[int, int]()
         for node in self.nodes:
             found[node.number] = free_port(taken)
@@ -207,12 +208,12 @@ class KafkaCluster:
         return found
 
     def _ports(self) -> set[int]:
-        """Where nodes listen, or will."""
+        """The ports where nodes listen, or will listen."""
         brokers = {port for node in self.nodes for port in (node.port, *node.ports.values())}
         return brokers | set(self._controllers.values())
 
     def _protocols(self) -> dict[str, str]:
-        """Of every listener but the controllers', by name."""
+        """The protocol of every listener by name, without the controllers' listener."""
         protocol = self._security.protocol if self._security else "PLAINTEXT"
         names = (CLIENTS, PROXIED) if self._has_proxies else (CLIENTS,)
         return dict.fromkeys(names, protocol) | (self._access.listeners() if self._access else {})
@@ -226,14 +227,14 @@ class KafkaCluster:
         return found | self._settings
 
     def _admin_ports(self) -> list[int]:
-        """Where the nodes that run listen for us."""
+        """The ports of running nodes for requests of this program."""
         return [node.ports.get(INTERNAL, node.port) for node in self.nodes if node.is_running()]
 
     def _login(self) -> Login | None:
         return self._access.admin if self._access else None
 
     def _forget_brokers(self, kafka: Kafka, locks: Mapping[KafkaNode, int], deadline: float) -> None:
-        """Make the controllers forget the brokers of the last time before these start again (see above)."""
+        """Make the controllers forget the earlier brokers before the brokers start again (see above)."""
         ports, login = self._free_controllers(), self._login()
         try:
             for node in self.nodes:
@@ -250,7 +251,7 @@ class KafkaCluster:
             self._end("stop", STOP_SECONDS + 5)
 
     def _look_at_folder(self) -> None:
-        """Refuse the folder of another number of nodes."""
+        """Refuse a folder with another number of nodes."""
         alone = [1] if (self.folder / "data").exists() else []
         several = [number for number in range(1, NODES_MAX + 1) if (self.folder / f"node-{number}" / "data").exists()]
         wrong = several if len(self.nodes) == 1 else alone or [one for one in several if one > len(self.nodes)]
@@ -262,7 +263,7 @@ class KafkaCluster:
             )
 
     def _wait_ready(self, nodes: list[KafkaNode], cluster: str, deadline: float) -> None:
-        """Wait until each of these serves and knows all of them."""
+        """Wait until each of these nodes serves and knows all of these nodes."""
         ports = {node: node.ports.get(INTERNAL, node.port) for node in nodes}
         for node in nodes:
             while (answer := answering_cluster(ports[node], ports.values(), self._login())) != cluster:

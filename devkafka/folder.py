@@ -1,7 +1,7 @@
-"""The private folder of a development broker: one user at a time, told by a lock that the broker goes on holding.
+"""The private folder of a development broker: one user at a time, by a lock that the broker holds on.
 
-A start that finds a broker left behind by a dead program waits for its end, then kills it. It needs a system with
-``flock``.
+A start that finds a broker of a dead program waits for the broker's end, then kills the broker. The lock needs a system
+with ``flock``.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ LOG_LINES_SHOWN = 20
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that nobody else may look into; raises StoreError when that can't be."""
+    """Make a folder closed to other users; raises StoreError when the system refuses."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
@@ -31,7 +31,7 @@ def make_private(folder: Path) -> None:
 
 @contextlib.contextmanager
 def hold_lock(folder: Path, deadline: float) -> Iterator[int]:
-    """Hold the folder's lock while the broker is started; the broker and its guard inherit it and go on holding it."""
+    """Hold the folder's lock during the start of the broker; broker and guard inherit the lock and hold on."""
     import fcntl
 
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -50,7 +50,7 @@ def hold_lock(folder: Path, deadline: float) -> Iterator[int]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Who uses the folder, or used it last; empty when that is not known."""
+    """The facts about the present or last user of the folder; empty when not known."""
     try:
         state = json.loads((folder / "broker.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -59,7 +59,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def tail(path: Path) -> str:
-    """The last lines of a file; "" when there is none."""
+    """The last lines of a file; "" without a file."""
     try:
         return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:])
     except OSError:
@@ -67,7 +67,7 @@ def tail(path: Path) -> str:
 
 
 def _refuse_or_clear(folder: Path, killed: bool, deadline: float) -> bool:
-    """The lock is taken. A living owner keeps it; what a dead one left behind ends by itself, or is killed once."""
+    """Handle a lock that is taken. A living owner keeps the lock; a dead owner's broker ends, or is killed once."""
     state = read_state(folder)
     owner = int(state.get("owner", 0))
     if owner and process_start(owner) == state.get("owner_start") and _is_alive(owner):

@@ -1,12 +1,13 @@
-"""A process of its own that stands between the program and the broker, so that the broker never outlives the program.
+"""A process between the program and the broker, so that the broker never outlives the program.
 
-Run as a script with the standard library alone (``python -I -S guard.py '<json>'``); it never imports keylanes.
-The program holds the other end of this process's standard input: ``stop`` stops the broker, ``kill`` kills it; its end,
-which also comes when the program was killed, does what ``alone`` says. Should this process be killed itself, the kernel
-kills the broker (Linux). It ends when the broker has ended, and the lock it inherited is held until then.
+Run as a script with the standard library alone (``python -I -S guard.py '<json>'``); the script never imports keylanes.
+The program holds the other end of this process's standard input: ``stop`` stops the broker, ``kill`` kills the broker.
+The end of the input, also after a kill of the program, means the order in ``alone``. When this process itself is
+killed, the kernel kills the broker (Linux). This process ends when the broker has ended, and holds the inherited lock
+until then.
 
-The argument: ``command`` and ``out`` (where its output goes), ``state`` (a JSON file to write ``facts`` and the
-broker's pid to), ``stop_seconds`` (from SIGTERM to SIGKILL), ``lock_fd``, ``alone``: stop or kill.
+The argument: ``command`` and ``out`` (the file for its output), ``state`` (a JSON file for ``facts`` and the broker's
+pid), ``stop_seconds`` (from SIGTERM to SIGKILL), ``lock_fd``, ``alone``: stop or kill.
 """
 
 import json
@@ -23,7 +24,7 @@ PARENT_CHECK_SECONDS = 1.0
 
 
 def process_start(pid: int) -> str:
-    """When a living process started (clock ticks since boot): tells a re-used pid apart. "" where that isn't known."""
+    """The start of a living process (clock ticks since boot): tells a re-used pid apart. "" where not known."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -33,7 +34,7 @@ def process_start(pid: int) -> str:
 
 
 def _tie_to_this_process() -> Callable[[], None] | None:
-    """What the child does before it becomes the broker. Safe here: this process has one thread."""
+    """A function for the child to call before becoming the broker. Safe here: this process has one thread."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
@@ -42,7 +43,7 @@ def _tie_to_this_process() -> Callable[[], None] | None:
 
     def tie() -> None:
         prctl(KERNEL_KILLS_CHILD_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != guard:  # it died before the tie was made
+        if os.getppid() != guard:  # the guard died before the tie was made
             os._exit(1)
 
     return tie
@@ -75,7 +76,7 @@ def _next_order(child: "subprocess.Popen[bytes]", parent: int, signals: int, alo
 
 
 def main(argument: str) -> int:
-    """Run the broker to its end; gives back its exit code."""
+    """Run the broker to its end; returns the broker's exit code."""
     order = json.loads(argument)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)

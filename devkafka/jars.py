@@ -1,8 +1,8 @@
 """The jars of the development broker: Apache Kafka, pinned by coordinates, size and SHA-256 in ``jars.txt``.
 
-They are fetched once by the Ivy that comes with pyspark into a cache outside the project, each without its
-dependencies (the list is complete), into a temporary folder that is renamed when every hash is right. Every jar is
-hashed again at each use (45 MB: a tenth of a second), and only listed jars get onto the class path.
+The jars are fetched once into a cache outside the project, by the Ivy that comes with pyspark, each jar without its
+dependencies (the list is complete). The target is a temporary folder that is renamed when every hash is right. Every
+jar is hashed again at each use (45 MB: a tenth of a second), and only listed jars get onto the class path.
 """
 
 import contextlib
@@ -44,12 +44,12 @@ class Jar(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """Its name in the cache."""
+        """The file name in the cache."""
         return f"{self.name}-{self.revision}.jar"
 
 
 def pinned_jars() -> list[Jar]:
-    """The jars of ``jars.txt``, whose lines are: SHA-256, size in bytes, organisation:name:revision."""
+    """The jars of ``jars.txt``. Its lines are: SHA-256, size in bytes, organisation:name:revision."""
     jars = []
     for line in PIN_FILE.read_text(encoding="utf-8").splitlines():
         sha256, size, coordinates = line.split()
@@ -59,7 +59,7 @@ def pinned_jars() -> list[Jar]:
 
 
 def class_path(java: JavaHome, progress: Progress | None = None) -> str:
-    """The class path of the broker; fetches what is missing or damaged. Raises ``KafkaServerError``."""
+    """The class path of the broker; fetches missing or damaged jars. Raises ``KafkaServerError``."""
     jars = pinned_jars()
     folder = cache_folder(os.environ) / f"kafka-{KAFKA_VERSION}"
     if damaged_jars(folder, jars):
@@ -71,7 +71,7 @@ def class_path(java: JavaHome, progress: Progress | None = None) -> str:
 
 
 def damaged_jars(folder: Path, jars: Sequence[Jar]) -> list[Jar]:
-    """Those that are missing from the folder, or have another size or hash."""
+    """The jars that are missing from the folder, or have another size or hash."""
     return [jar for jar in jars if not _is_intact(folder / jar.file_name, jar)]
 
 

@@ -1,10 +1,11 @@
 """One node of a development Kafka: broker and controller in one process, in a folder of its own.
 
-It never outlives the program that started it (``guard``), and its folder has one user at a time (``folder``):
+The node never outlives the program that started the node (``guard``), and its folder has one user at a time
+(``folder``):
 
     data/               the broker's logs         server.properties, log4j2.properties   written at each start
-    broker.log          what the broker logs      broker.out                             what its JVM prints
-    lock, broker.json   who uses the folder: pids with their start times, port, cluster id
+    broker.log          log of the broker         broker.out                             output of its JVM
+    lock, broker.json   the user of the folder: pids with their start times, port, cluster id
 """
 
 import base64
@@ -33,7 +34,8 @@ from .properties import CLIENTS, PROXIED, Listener, write_logging, write_propert
 START_SECONDS = 90.0
 STOP_SECONDS = 20.0
 SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""A broker that lives for minutes spends more on its second compiler than that saves: half of all processor time."""
+"""A broker that lives for minutes spends more on its second compiler than the result saves: half of all processor time.
+"""
 _SMALLEST = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -44,15 +46,15 @@ class Kafka(NamedTuple):
     classes: str
 
     def command(self, options: Sequence[str], *arguments: str) -> list[str]:
-        """Run a class of it."""
+        """The command line for a class of Kafka."""
         return [str(self.java.java), *options, "-cp", self.classes, *arguments]
 
 
 class KafkaNode:
-    """One node. Its cluster makes it and decides how it starts; all calls block (use a thread in asyncio).
+    """One node. The cluster makes the node and decides about its start; all calls block (use a thread in asyncio).
 
-    ``number`` is its node id, from 1 on. ``port`` 0 means the port of the last time, else a free one. ``alone``:
-    whether its guard stops or kills it when this program has ended without a word.
+    ``number`` is its node id, from 1 on. ``port`` 0 means the port of the last time, else a free port. ``alone``: the
+    guard's order, stop or kill, when this program has ended without an order.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class KafkaNode:
         self.number, self.folder = number, folder
         self.port, self.proxied_port = port, proxied_port
         self.ports: dict[str, int] = {}
-        """Of its other listeners, by name."""
+        """The ports of the other listeners, by name."""
         self._starter, self._java_options, self._alone = starter, java_options, alone
         self._guard: subprocess.Popen[bytes] | None = None
         self._pid = 0
@@ -81,24 +83,24 @@ class KafkaNode:
 
     @property
     def proxied_listener_port(self) -> int:
-        """Where a proxy connects to; 0 when there is none."""
+        """The port for a proxy to connect to; 0 without a proxy."""
         return self.ports.get(PROXIED, 0)
 
     @property
     def pid(self) -> int:
-        """The broker's process id; 0 when it does not run."""
+        """The broker's process id; 0 when the broker does not run."""
         return self._pid if self.is_running() else 0
 
     def is_running(self) -> bool:
-        """Whether the broker's process lives; it may be suspended."""
+        """Whether the broker's process lives, suspended or not."""
         return self._guard is not None and self._guard.poll() is None
 
     def start(self, seconds_max: float = START_SECONDS) -> None:
-        """Start it again in its cluster; return when it serves clients, for which a quorum must stand."""
+        """Start the node again in its cluster; return when the node serves clients. The cluster needs a quorum."""
         self._starter(self, seconds_max)
 
     def stop(self, seconds_max: float = STOP_SECONDS) -> None:
-        """Stop the broker: SIGTERM, then SIGKILL after ``STOP_SECONDS``. A suspended one goes on first."""
+        """Stop the broker: SIGTERM, then SIGKILL after ``STOP_SECONDS``. A suspended broker is resumed first."""
         self.resume()
         self.order("stop")
         self.ended(seconds_max + 5)
@@ -109,37 +111,37 @@ class KafkaNode:
         self.ended(STOP_SECONDS)
 
     def suspend(self) -> None:
-        """SIGSTOP: it hangs, its connections stay open. Nothing happens when it does not run."""
+        """Send SIGSTOP: the broker hangs, its connections stay open. Nothing happens when the broker does not run."""
         if pid := self.pid:
             os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: it goes on."""
+        """Send SIGCONT: the broker goes on."""
         if pid := self.pid:
             os.kill(pid, signal.SIGCONT)
 
     def log_tail(self) -> str:
-        """The last lines of the broker's log and of what its JVM printed."""
+        """The last lines of the broker's log and of its JVM's output."""
         tails = [tail(self.folder / name) for name in ("broker.log", "broker.out")]
         return "\n".join(one for one in tails if one) or "(the broker logged nothing)"
 
     # --- for its cluster ---------------------------------------------------------------------------------------------
 
     def order(self, order: str) -> None:
-        """Tell its guard ``stop`` or ``kill``; ``ended`` waits."""
+        """Give the guard an order, ``stop`` or ``kill``; ``ended`` waits."""
         if self._guard is not None:
             _tell(self._guard, order)
 
     def ended(self, seconds: float) -> None:
-        """Wait for the end of a node that was told to."""
+        """Wait for the end of a node after an order."""
         guard, self._guard = self._guard, None
         if guard is not None:
             _wait_end(guard, seconds)
 
     def choose_ports(self, more: Collection[str], taken: set[int]) -> None:
-        """Where it listens from here on, for clients and as ``more`` names it; adds them to what is ``taken``.
+        """Choose the ports for clients and for the listeners ``more``; adds the ports to ``taken``.
 
-        Raises KafkaServerError when a port that was asked for is taken.
+        Raises KafkaServerError when a requested port is in use.
         """
         if self.port and not is_free(self.port):
             raise KafkaServerError(f"port {self.port} is in use on {HOST}: choose another, or 0 for any")
@@ -152,13 +154,13 @@ class KafkaNode:
             taken.add(self.ports[name])
 
     def listeners(self, protocols: Mapping[str, str]) -> list[Listener]:
-        """Where it listens, but for its controller. ``protocols`` by name of the listener."""
+        """The listeners of the node, without the controller's. ``protocols`` by name of the listener."""
         ports = {CLIENTS: self.port, **self.ports}
         shown = {**ports, PROXIED: self.proxied_port or self.proxied_listener_port}
         return [Listener(name, port, shown[name], protocols[name]) for name, port in ports.items()]
 
     def cluster(self) -> str:
-        """The cluster id in its data; "" when there are none. Raises StoreError when they are damaged or no Kafka's."""
+        """The cluster id in the data; "" without data. Raises StoreError for damaged data and for other files."""
         data = self.folder / "data"
         if not (data / "meta.properties").exists():
             if data.exists():
@@ -170,12 +172,12 @@ class KafkaNode:
         raise StoreError(f"{data / 'meta.properties'} names no cluster.id: the folder is damaged")
 
     def was_started(self) -> bool:
-        """Whether it has ever run with these data."""
+        """Whether the node has ever run with these data."""
         data = self.folder / "data"
         return (data / "bootstrap.checkpoint").exists() and (data / "__cluster_metadata-0").exists()
 
     def format(self, kafka: Kafka, cluster: str, settings: Mapping[str, str], lock: int, deadline: float) -> None:
-        """Make ``data`` if there is none. A killed attempt leaves nothing that counts."""
+        """Make ``data`` if missing. A killed attempt leaves nothing that counts."""
         if self.cluster():
             return
         data = self.folder / "data"
@@ -198,20 +200,20 @@ class KafkaNode:
         shutil.rmtree(work, ignore_errors=True)
 
     def launch(self, kafka: Kafka, settings: Mapping[str, str], lock: int, cluster: str) -> None:
-        """Run it; it serves when its cluster says so."""
+        """Run the node; the cluster finds out when the node serves."""
         path = self.folder / "server.properties"
         write_properties(path, {**settings, "log.dirs": str(self.folder / "data")})
         options = (*self._java_options, f"-Dlog4j2.configurationFile={write_logging(self.folder).as_uri()}")
         self._guarded(kafka.command(options, "kafka.Kafka", str(path)), "broker.out", lock, cluster)
 
     def launch_controller(self, kafka: Kafka, settings: Mapping[str, str], lock: int) -> None:
-        """Run it as a controller alone."""
+        """Run the node as a controller alone."""
         path = self.folder / "controller.properties"
         write_properties(path, {**settings, "log.dirs": str(self.folder / "data")})
         self._guarded(kafka.command(_SMALLEST, "kafka.Kafka", str(path)), "controller.out", lock, "")
 
     def _guarded(self, command: list[str], out: str, lock: int, cluster: str) -> None:
-        """Run a command that ends with this program (see ``guard``); return when it runs."""
+        """Run a command that ends with this program (see ``guard``); return when the command runs."""
         owner = os.getpid()
         facts = {"port": self.port, "cluster": cluster, "owner": owner, "owner_start": process_start(owner)}
         order = {
@@ -239,7 +241,7 @@ class KafkaNode:
 
 
 def new_cluster_id() -> str:
-    """A random id as Kafka writes them. One that begins with a dash would be taken for an option."""
+    """A random id in Kafka's form. Kafka would take an id with a dash in front for an option."""
     while (cluster := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return cluster
@@ -253,7 +255,7 @@ def _tell(guard: "subprocess.Popen[bytes]", order: str) -> None:
 
 
 def _wait_end(guard: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Wait for the end of a guard; one that does not end is killed, and its child with it."""
+    """Wait for the end of a guard; a guard that does not end in time is killed, and its child too."""
     assert guard.stdin is not None
     assert guard.stdout is not None
     try:

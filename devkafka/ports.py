@@ -6,14 +6,14 @@ from collections.abc import Collection
 
 HOST = "127.0.0.1"
 PORTS = range(15_000, 32_000)
-"""Below the ports that the system gives to outgoing connections: one of those may take the place of a node that is
-down, and the node could not come back.
+"""Below the ports that the system gives to outgoing connections: a connection may take the port of a node that is down,
+and the node could not come back.
 """
 TRIES = 200
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there."""
+    """Whether the port has no listener."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -24,7 +24,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(taken: Collection[int] = ()) -> int:
-    """A port that nobody listens at now, none of ``taken``; what the system gives when none of ``PORTS`` is found."""
+    """A port without a listener now, not in ``taken``; a port of the system's choice when ``PORTS`` has none."""
     chance = random.SystemRandom()
     for _ in range(TRIES):
         port = chance.choice(PORTS)

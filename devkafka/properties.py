@@ -8,9 +8,9 @@ from .ports import HOST
 
 REPLICAS_MAX = 3
 SESSION_MS_ALONE = 60_000
-"""A broker that was only suspended must not be taken for dead: with it all leaders would go (see ``cluster``)."""
+"""A broker that was only suspended must not count as dead: all leaders would go with it (see ``cluster``)."""
 BROKER_REQUEST_MS = 30_000
-"""Kafka's default for how long a broker waits for another one that hangs, and for the controller."""
+"""Kafka's default for the time that a broker waits for another broker that hangs, and for the controller."""
 
 CLIENTS, PROXIED, CONTROLLER = "CLIENTS", "PROXIED", "CONTROLLER"
 
@@ -33,7 +33,7 @@ _COMMON = {
 }
 _BROKER_ONLY = ("inter.broker.listener.name",)
 
-# The logging must not end at SIGTERM by a hook of its own: the broker then says how it stops.
+# The logging must not end at SIGTERM by a hook of its own: the broker's log then shows the stop.
 _LOGGING = """\
 status = error
 shutdownHook = disable
@@ -60,7 +60,7 @@ logger.refused.level = info
 
 
 class Listener(NamedTuple):
-    """Where a node listens, and where clients are told to come back to (a proxy may stand there)."""
+    """A node's listener, and the port that clients are told to come back to (a proxy may listen there)."""
 
     name: str
     port: int
@@ -69,11 +69,11 @@ class Listener(NamedTuple):
 
 
 def cluster_settings(nodes: int, session_ms: int) -> dict[str, str]:
-    """What the number of nodes decides: copies of everything, and who is taken for dead when.
+    """Settings by the number of nodes: replicas of everything, and the time after which a node counts as dead.
 
-    Alone, a stop must not take the leadership away while transactions are being committed, so it is no controlled one.
-    Of several, one may hang: the others ask its successor after a session, not after half a minute, when it controls,
-    and when it was to write the markers of a transaction.
+    Alone, a stop must not take the leadership away while transactions are being committed, so the shutdown is not
+    controlled. Among several nodes a node may hang, as the controller or when asked to write a transaction's markers.
+    The others then turn to its successor after a session, not after half a minute.
     """
     replicas, in_sync = str(min(nodes, REPLICAS_MAX)), str(min(2, (nodes + 1) // 2))
     settings = {"default.replication.factor": replicas, "min.insync.replicas": in_sync}
@@ -93,8 +93,8 @@ def cluster_settings(nodes: int, session_ms: int) -> dict[str, str]:
 def node_settings(
     number: int, controllers: Mapping[int, int], listeners: Sequence[Listener], protocol: str
 ) -> dict[str, str]:
-    """What a node is in its cluster. ``controllers``: by number of each node, the port of its controller, which is
-    reached by ``protocol``.
+    """Settings of a node in its cluster. ``controllers``: by number of each node, the port of its controller;
+    ``protocol``: the protocol of the controllers.
     """
     shown = [*listeners, Listener(CONTROLLER, controllers[number], 0, protocol)]
     return _COMMON | {
@@ -107,7 +107,7 @@ def node_settings(
 
 
 def controller_settings(settings: Mapping[str, str], number: int, controllers: Mapping[int, int]) -> dict[str, str]:
-    """The same node as a controller alone, at other ports."""
+    """Settings of the same node as a controller alone, at other ports."""
     kept = {name: value for name, value in settings.items() if name not in (*_BROKER_ONLY, "advertised.listeners")}
     return kept | {
         "process.roles": "controller",
@@ -128,7 +128,7 @@ def write_properties(path: Path, settings: Mapping[str, str]) -> None:
 
 
 def write_logging(folder: Path) -> Path:
-    """Write how a node logs, into its folder."""
+    """Write the logging settings of a node into its folder."""
     path = folder / "log4j2.properties"
     path.write_text(_LOGGING.format(folder=_escape(str(folder))), encoding="utf-8")
     return path

@@ -1,7 +1,7 @@
-"""A development broker that asks who is there: TLS, passwords, certificates of clients, access lists.
+"""A development broker that authenticates clients: TLS, passwords, certificates of clients, access lists.
 
-Nodes talk to each other on listeners of their own, with a password that only the private folder ``security`` holds; so
-its owner is the one super user, ``admin``. The folder:
+Nodes talk to each other on listeners of their own, with a password in the private folder ``security``; so the owner of
+the folder is the only super user, ``admin``. The folder:
 
     ca.pem, ca.key, server.pem   the authority, and what the nodes show       client-<user>.pem   certificates of users
     passwords.json               of all users
@@ -37,9 +37,9 @@ ADMIN, INTERNAL = "admin", "INTERNAL"
 PLAIN = "PLAIN"
 EXPIRED, OTHER_HOST, OTHER_CA = "EXPIRED", "OTHERHOST", "OTHERCA"
 BAD = (EXPIRED, OTHER_HOST, OTHER_CA)
-"""More listeners: each shows a certificate that a client has to refuse."""
+"""More listeners, each with a certificate that a client has to refuse."""
 MUTUAL = "MUTUAL"
-"""One more: it asks for the certificate of a client and for no password."""
+"""A further listener that demands the certificate of a client and no password."""
 CHANGE_SECONDS_MAX = 20.0
 _USER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LOGIN = "org.apache.kafka.common.security"
@@ -47,12 +47,12 @@ _LOGIN = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSecurity:
-    """What the nodes ask of clients. ``sasl``: mechanisms, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+    """The nodes' demands on clients. ``sasl``: mechanisms, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
 
-    ``mutual``: clients show a certificate; without ``sasl`` it says who they are. ``acl``: nobody may do anything that
-    the access list does not allow. ``users`` exist from the start. ``by_certificate``, ``bad_certificates``: also
-    listen as ``MUTUAL`` and ``BAD`` name it, for tests.
-    Raises ValueError for what does not go together.
+    ``mutual``: clients show a certificate; without ``sasl`` the certificate names the user. ``acl``: the access list
+    must allow every operation. ``users`` exist from the start. ``by_certificate``, ``bad_certificates``: open the
+    listeners ``MUTUAL`` and ``BAD`` as well, for tests.
+    Raises ValueError for settings that do not go together.
     """
 
     tls: bool = False
@@ -78,7 +78,7 @@ class ClusterSecurity:
 
     @property
     def protocol(self) -> str:
-        """Kafka's name of it, ``security_protocol``."""
+        """Kafka's name of the protocol, ``security_protocol``."""
         return ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
 
 
@@ -93,7 +93,7 @@ class Access:
 
     @property
     def ca(self) -> Path:
-        """Whom clients have to trust (PEM)."""
+        """The certificate of the authority that clients have to trust (PEM)."""
         return self.folder / "ca.pem"
 
     @property
@@ -109,13 +109,13 @@ class Access:
     # --- for the cluster ---------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Know the users of a cluster, also of one that another program runs."""
+        """Read the users of a cluster, also of a cluster of another program."""
         self._passwords = self._read_passwords()
         if self.security.tls:
             self._authority = Authority(self.folder)
 
     def prepare(self) -> None:
-        """Make passwords and certificates that are not there yet."""
+        """Make missing passwords and certificates."""
         make_private(self.folder)
         self.join()
         for user in (ADMIN, *self.security.users):
@@ -129,13 +129,13 @@ class Access:
                 Authority(self.folder, "other-ca").sign(OTHER_CA, "server")
 
     def listeners(self) -> dict[str, str]:
-        """More listeners than clients and controllers use, and their protocols."""
+        """The further listeners, beside those of clients and controllers, with their protocols."""
         bad = BAD if self.security.bad_certificates else ()
         mutual = {MUTUAL: "SSL"} if self.security.by_certificate else {}
         return {INTERNAL: "SASL_PLAINTEXT", **mutual, **dict.fromkeys(bad, self.security.protocol)}
 
     def settings(self, names: Collection[str]) -> dict[str, str]:
-        """Settings of a node whose listeners for clients have these names."""
+        """Settings of a node with these listeners for clients."""
         found = {
             "inter.broker.listener.name": INTERNAL,
             "sasl.mechanism.inter.broker.protocol": PLAIN,
@@ -157,14 +157,14 @@ class Access:
         return found
 
     def set_up(self) -> None:
-        """The cluster serves: make the users it keeps itself."""
+        """Make the users that the running cluster stores itself."""
         for user in self._passwords:
             self._set_password(user)
 
     # --- for tests and users -----------------------------------------------------------------------------------------
 
     def client(self, user: str, mechanism: str = "") -> dict[str, str]:
-        """What a client needs: the arguments of ``keylanes.Security``. ``mechanism``: else the first one."""
+        """A client's settings: the arguments of ``keylanes.Security``. ``mechanism``: by default the first."""
         found = {"security_protocol": self.security.protocol}
         if self.security.tls:
             found["ssl_cafile"] = str(self.ca)
@@ -176,7 +176,7 @@ class Access:
         return found
 
     def librdkafka(self, user: str, mechanism: str = "") -> dict[str, str]:
-        """The same as settings of librdkafka."""
+        """A client's settings for librdkafka."""
         names = {
             "security_protocol": "security.protocol", "ssl_cafile": "ssl.ca.location",
             "ssl_certfile": "ssl.certificate.location", "sasl_mechanism": "sasl.mechanism",
@@ -194,9 +194,9 @@ class Access:
         return self._passwords[user]
 
     def set_password(self, user: str, password: str = "") -> str:
-        """Make a user, or give it another password; the password, made up when none is given.
+        """Make a user, or change the password of a user; returns the password, made up when none is given.
 
-        PLAIN learns of it at the next start, SCRAM at once.
+        PLAIN learns of a change at the next start, SCRAM at once.
         """
         _named_soundly(user)
         self._passwords[user] = password or secrets.token_urlsafe(18)
@@ -217,19 +217,19 @@ class Access:
         return path
 
     def allow(self, *acls: Acl) -> None:
-        """Put on the access list; every node knows of it then."""
+        """Add entries to the access list; every node knows of the entries then."""
         create_acls(self._ports()[0], acls, self.admin)
         self._wait(lambda port: all(has_acl(port, acl, self.admin) for acl in acls), "the access list")
 
     def remove(self, *acls: Acl) -> None:
-        """Take off the access list; every node knows of it then."""
+        """Remove entries from the access list; every node knows of the removal then."""
         delete_acls(self._ports()[0], acls, self.admin)
         self._wait(lambda port: not any(has_acl(port, acl, self.admin) for acl in acls), "the access list")
 
     # --- how ---------------------------------------------------------------------------------------------------------
 
     def _sasl(self, name: str, modules: Mapping[str, str]) -> dict[str, str]:
-        """A listener's mechanisms with the options of each."""
+        """The mechanisms of a listener, with options."""
         prefix = f"listener.name.{name.lower()}"
         found = {f"{prefix}.sasl.enabled.mechanisms": ",".join(modules)}
         for mechanism, options in modules.items():

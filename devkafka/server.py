@@ -1,4 +1,4 @@
-"""A real Apache Kafka of one node: a cluster of one, and how a program serves a cluster until it is told to stop."""
+"""A real Apache Kafka of one node: a cluster of one, and how a program serves a cluster until told to stop."""
 
 import os
 import signal
@@ -17,8 +17,8 @@ _Served = TypeVar("_Served", bound=KafkaCluster)
 class KafkaServer(KafkaCluster):
     """One broker in one folder.
 
-    ``port`` 0 means the port of the last time, else a free one. With ``proxied_port`` there is a second listener, at
-    ``proxied_listener_port``, which tells clients to come back to ``proxied_port``: a proxy can stand there.
+    ``port`` 0 means the port of the last time, else a free port. With ``proxied_port`` the broker has a second
+    listener, at ``proxied_listener_port``, for a proxy: the listener tells clients to come back to ``proxied_port``.
     """
 
     def __init__(
@@ -39,29 +39,29 @@ class KafkaServer(KafkaCluster):
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 before the first start when it was not chosen."""
+        """The port of the listener; 0 before the first start without a chosen port."""
         return self.nodes[0].port
 
     @property
     def proxied_port(self) -> int:
-        """Where a proxy may stand."""
+        """The port of a proxy."""
         return self.nodes[0].proxied_port
 
     @property
     def proxied_listener_port(self) -> int:
-        """Where the proxy connects to."""
+        """The port for the proxy to connect to."""
         return self.nodes[0].proxied_listener_port
 
     @property
     def pid(self) -> int:
-        """The broker's process id; 0 when it does not run."""
+        """The broker's process id; 0 when the broker does not run."""
         return self.nodes[0].pid
 
 
 def serve(cluster: _Served, on_ready: Callable[[_Served], None] | None = None) -> None:
-    """Run a cluster until SIGTERM or SIGINT, then stop it. For the main thread of a program of its own.
+    """Run a cluster until SIGTERM or SIGINT, then stop the cluster. For the main thread of a program of its own.
 
-    Raises what ``KafkaCluster.start`` raises, and ``KafkaServerError`` when a broker ends by itself.
+    Raises the errors of ``KafkaCluster.start``, and ``KafkaServerError`` when a broker ends by itself.
     """
     asked = threading.Event()
     before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGTERM, signal.SIGINT)}

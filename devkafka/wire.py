@@ -1,7 +1,7 @@
-"""Requests to a Kafka server without a client library (https://kafka.apache.org/protocol): one, one answer, good-bye.
+"""Requests to a Kafka server without a client library (https://kafka.apache.org/protocol): a connection per request.
 
-A listener that wants to know who asks is told by SASL PLAIN. Numbers are big-endian; in *flexible* versions lengths are
-varints that are one too large (0: null), and tagged fields, of which there are none here, follow each structure.
+The login of a listener with authentication is SASL PLAIN. Numbers are big-endian; in *flexible* versions lengths are
+varints that are too large by 1 (0: null), and tagged fields follow each structure; here none are used.
 """
 
 import socket
@@ -25,7 +25,7 @@ class Login(NamedTuple):
 
 
 class Answer:
-    """An answer's bytes, read from front to back; raises ``struct.error`` or ``IndexError`` when they end too early."""
+    """The bytes of an answer, read from front to back; raises ``struct.error`` or ``IndexError`` behind the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -40,7 +40,7 @@ class Answer:
         return self._number(">b")
 
     def int16(self) -> int:
-        """Two bytes, as error codes are."""
+        """Two bytes, as in error codes."""
         return self._number(">h")
 
     def int32(self) -> int:
@@ -48,7 +48,7 @@ class Answer:
         return self._number(">i")
 
     def count(self) -> int:
-        """How many entries follow in a flexible version; also the length of a text."""
+        """The number of following entries in a flexible version; also the length of a text."""
         value = shift = 0
         while True:
             byte = self._data[self._at]
@@ -67,7 +67,7 @@ class Answer:
         return self._taken(max(self.int16(), 0))
 
     def tags(self) -> None:
-        """Tagged fields, of which none are expected."""
+        """Tagged fields; raises ValueError unless there are none."""
         if self.count() or self._data[self._at - 1]:
             raise ValueError("tagged fields in an answer")
 
