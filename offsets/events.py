@@ -55,7 +55,7 @@ class WorkerSplit(LogEvent, frozen=True, tag="worker_split/1"):
 
 
 class WorkersMerged(LogEvent, frozen=True, tag="workers_merged/1"):
-    """The neighbours ``left`` and ``right``, with the same edge, became ``worker``. Its edge is the same."""
+    """The neighbours ``left`` and ``right`` became ``worker``. All three have the same edge."""
 
     incarnation: int
     transaction: int
