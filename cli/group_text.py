@@ -272,8 +272,8 @@ def _move_line(move: MoveEntry, width: int) -> str:
 
 
 def _times(move: MoveEntry) -> list[str]:
-    """The times of a move, each with the duration since the last known time before: always the four main times; the
-    request for a copy where one was made; the plan where nothing more happened.
+    """The times of a move in columns, "" for an unknown time; each with the duration since the last known time before.
+    The plan, the request for a copy, the four times of the transfer, and the withdrawal.
     """
     told: list[str] = []
     before: int | None = None

@@ -49,8 +49,8 @@ class Owners(NamedTuple):
         return None if owners is None else owners.at(point)
 
     def elsewhere(self, partition: int | None, point: int, births: set[str | None]) -> list[str]:
-        """Owners of a point without a whole folder here, in words. A line for each partition, or for ``partition``
-        alone.
+        """The reasons why no folder here answers for a point, in words: the point has no owner, its owner has not taken
+        the point up, or the owner's folder is elsewhere. For each partition, or for ``partition`` alone.
         """
         found = []
         for number in sorted(number for topic, number in self.control.started if topic == self.topic):

@@ -1,4 +1,4 @@
-"""The private folder of a development broker: one user at a time, by a lock that the broker holds on.
+"""The private folder of a development broker: one user at a time, by a lock that the broker holds to its end.
 
 A start that finds a broker of a dead program waits for the broker's end, then kills the broker. The lock needs a system
 with ``flock``.
@@ -31,7 +31,7 @@ def make_private(folder: Path) -> None:
 
 @contextlib.contextmanager
 def hold_lock(folder: Path, deadline: float) -> Iterator[int]:
-    """Hold the folder's lock during the start of the broker; broker and guard inherit the lock and hold on."""
+    """Hold the folder's lock during the start of the broker; broker and guard inherit the lock and keep it."""
     import fcntl
 
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
