@@ -37,7 +37,7 @@ class Access:
         raise AuditError(f"broker: expected kafka://host:port or embedded:folder; seen {self.url!r}")
 
     def options(self) -> dict[str, str]:
-        """The same for Spark's readers, which may run in another folder."""
+        """The access as options for Spark's readers. A folder is absolute: readers may run in another folder."""
         scheme, _, rest = self.url.partition(":")
         url = f"{scheme}:{Path(rest).resolve()}" if scheme == "embedded" and rest else self.url
         return {
@@ -48,7 +48,7 @@ class Access:
 
 
 def address_without_login(url: str) -> str:
-    """An address without what stands before an ``@``: a user and a password."""
+    """An address without the part before an ``@``: a user and a password."""
     user, at, place = url.rpartition("@")
     return f"***@{place}" if at and user else url
 

@@ -62,22 +62,23 @@ CHECKS = (
 """The names of all statements, in the order of the report."""
 
 MISSING = frozenset(("commit-outputs", "commit-digest", "output-complete"))
-"""What fails when outputs lie in topics that were not read."""
+"""The statements that fail when outputs lie in topics that were not read."""
 TOPICS_SHOWN = 5
 SEARCHED = " (every topic of the broker is searched for outputs unless they are named: --outputs)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSpec:
-    """What to audit. ``outputs`` None: every topic is searched for outputs of this application. Else these and the
-    dead-letter topics are read; ``or_elsewhere``: and every topic if they hold less than the commits say.
+    """The settings of an audit.
 
+    ``outputs``: topics to read, beside the dead-letter topics; None: every topic is searched for outputs of the
+    application. ``or_elsewhere``: search every topic, too, if the named topics hold less than the commits say.
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
-    ``state``: computes the state that the sources give; it is compared key by key, while the application rests, but for
-    ``without_stores``, by their names.
-    ``accept_moved_keys``: sources whose keys of state may lie in several partitions.
-    ``copies``: folders of copies of state on this machine, which are compared with the changelogs; also at work.
-    ``plane``: put the counted tiles into the report, as the picture shows them; ``group``: and what the group did.
+    ``state``: computes the state that the sources give. The audit compares the state key by key, while the application
+    rests, but for the stores named in ``without_stores``.
+    ``accept_moved_keys``: sources with keys of state that may lie in several partitions.
+    ``copies``: folders of copies of state on this machine, compared with the changelogs; also at work.
+    ``plane``: put the counted tiles into the report; ``group``: put the figures of the group into the report.
     ``security``: client settings for Kafka. ``default_api_timeout_ms``: how long a question to Kafka is asked again,
     and how long a read may bring nothing.
     """
@@ -129,8 +130,9 @@ def _audit_pinned(spark: SparkSession, spec: AuditSpec, pins: Pins) -> Report:
 
 
 def pin_now(spec: AuditSpec) -> Pins:
-    """What there is to be audited; needs no Spark. Raises AuditError when there is nothing, or it can't be read: also
-    when that is so of a folder of copies, or a store is not there.
+    """Pin the logs, outputs and sources of the audit as of now; needs no Spark.
+
+    Raises AuditError when logs, topics or folders of copies are missing or can't be read, or a named store is missing.
     """
     outputs = spec.outputs
     if outputs is not None:
@@ -168,7 +170,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         with run.phase("ownership"):
             return judge_group(run, history, tiles, has_figures=spec.group)
 
-    # These and the records need the tiles only, so their jobs may overlap: planning a job keeps one core busy.
+    # Plane, owners and records need the tiles only. Their jobs may overlap: planning a job keeps one core busy.
     with ThreadPoolExecutor(1, "plane") as beside:
         planned, owned = beside.submit(tiling), beside.submit(owning)
         with run.phase("records"):
@@ -215,7 +217,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
 
 
 def _check_heads(run: Run, spec: AuditSpec, destinations: Iterable[str]) -> None:
-    """Outputs deleted meanwhile would look as if they had never been there; those that were gone before are noted."""
+    """Refuse outputs deleted during the audit: deleted outputs look missing. Note outputs deleted before the audit."""
     ours = {*destinations, *(spec.outputs or ()), *(spec.dead_letters or ())}
     pinned = {place: span for place, span in run.pins.outputs.items() if place[0] in ours}
     broker = spec.access.open()
@@ -233,7 +235,7 @@ def _check_heads(run: Run, spec: AuditSpec, destinations: Iterable[str]) -> None
 
 
 def _count_not_judged(run: Run, outputs: Outputs) -> dict[str, int]:
-    """Figures of records with a header that are no outputs of the application; the notes say where they lie."""
+    """Figures of records with a header that are no outputs of the application; the notes name their topics."""
     figures = {}
     if outputs.of_others:
         figures["outputs_of_others"] = sum(outputs.of_others.values())

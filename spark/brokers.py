@@ -1,10 +1,10 @@
-"""How the witness reads a broker: with clients of its own, committed records only, between offsets pinned before.
+"""How the witness reads a broker: with its own clients, committed records only, between pinned offsets.
 
-The embedded broker's folder is read here, a Kafka cluster in kafka.py; access.py opens either.
+EmbeddedWitness reads the folder of the embedded broker, KafkaWitness in kafka.py a Kafka cluster; access.py opens both.
 
-The runtime's client is not used: a fault in it would be seen by both sides alike. A pin is a high watermark, of a
-leader that is confirmed. Reading up to it is right only when every transaction below it is decided, so whoever pins
-waits for that first.
+The witness does not use the runtime's client: both sides would see a fault of the client alike. A pin is the high
+watermark of a confirmed leader. Reading up to a pin is right only when every transaction below the pin is decided.
+Therefore ``wait_decided`` comes before the first read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,11 +21,11 @@ Place: TypeAlias = tuple[str, int]
 
 CHUNK_RECORDS = 8_192
 DECIDED_S_MAX = 180.0
-"""Longer than any transaction may stay open (brokers allow 15 minutes, keylanes itself far less)."""
+"""Far longer than an application leaves a transaction open by default (5 s); brokers allow up to 15 minutes."""
 
 
 class AuditError(Exception):
-    """The audit can't be made: wrong settings, a broker that does not answer, or a log it does not understand."""
+    """The audit can't be made: wrong settings, a broker without an answer, or a log that can't be understood."""
 
 
 class Topic(NamedTuple):
@@ -52,14 +52,15 @@ class Columns(NamedTuple):
 
 
 class WitnessBroker(Protocol):
-    """What the audit asks of a broker."""
+    """The questions of the audit to a broker."""
 
     def topics(self) -> dict[str, Topic]:
         """All topics by name."""
 
     def refuse_unread(self, topics: Mapping[str, str]) -> None:
-        """Raises AuditError that names the rights to all topics, there or not, that this user may not read: each by the
-        beginning of names that stands with it, "" by its own name.
+        """Raise AuditError with the missing rights of this user to read ``topics``, whether or not a topic exists.
+
+        ``topics``: by topic, the beginning of names for which the error asks the right; "": for the topic's own name.
         """
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
@@ -71,17 +72,17 @@ class WitnessBroker(Protocol):
     def read(self, place: Place, start: int, end: int, *, head_may_go: bool = False) -> Iterator[Columns]:
         """The committed records of ``[start, end)``.
 
-        Raises AuditError when some were deleted meanwhile, unless ``head_may_go``: then it reads what is left.
+        Raises AuditError when records were deleted meanwhile. With ``head_may_go`` the remaining records are read.
         """
 
     def table(self, place: Place) -> Iterator[Columns] | None:
-        """The newest record of each key, where the broker itself keeps a topic by key; None: it is a log, or missing.
+        """The newest record of each key, where the broker itself keeps a topic by key; None: a log, or no topic.
 
-        All of it is as it was at one moment. Offsets and timestamps mean nothing.
+        All records are of one moment. Offsets and timestamps mean nothing.
         """
 
     def doubts(self) -> list[str]:
-        """What the spans rest on without proof, in sentences."""
+        """The assumptions without proof behind the spans, in sentences."""
 
     def close(self) -> None:
         """Let go of files and connections."""
@@ -97,15 +98,15 @@ class EmbeddedWitness:
             raise AuditError(f"broker: no such folder: {folder}")
         try:
             self._store = TopicStore.open_read_only(folder)
-        except Exception as error:  # whatever RocksDB says, the folder can't be read
+        except Exception as error:  # any error of RocksDB means an unreadable folder
             raise AuditError(f"broker: {folder} can't be read: {error}") from error
 
     def topics(self) -> dict[str, Topic]:
-        """The logs: what the broker keeps by key has no records to be read."""
+        """The logs by name. Topics kept by key have no records to read."""
         return {name: Topic(topic.partitions) for name, topic in self._store.topics().items() if not topic.by_key}
 
     def refuse_unread(self, topics: Mapping[str, str]) -> None:
-        """Who has the folder may read all of it."""
+        """Refuse nothing: a user of the folder may read all topics."""
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         self._store.refresh()
@@ -149,7 +150,7 @@ class EmbeddedWitness:
         return None if found is None else _pages(found)
 
     def doubts(self) -> list[str]:
-        """None: the folder has one writer."""
+        """No assumption: the folder has one writer."""
         return []
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
-"""The audit's statements as DataFrame -> DataFrame: each returns the rows that contradict one, or what leads to them.
+"""The audit's statements as DataFrame -> DataFrame: functions for the contradictions, and for the frames in between.
 
 Frames, besides those of rows.py:
 
-- ``tiles``: the rows of commit events that hold a tile, with ``judged`` (false: written after the first pin, so its
-  outputs need not all be in view), ``in_part`` and ``worker_right``.
+- ``tiles``: the rows of commit events with a tile, with ``judged`` (false: written after the first pin, and some
+  outputs may be out of view), ``in_part`` and ``worker_right``.
 - ``parts``: source, epoch, incarnation, first, end, offset_from, offset_until: where an epoch holds.
-- ``places``: one row per source record: source, offset, key, point, ``tiles`` (how many hold it), log_partition and
-  position of the commit, ``judged``, ``worker_right``.
+- ``places``: one row per source record: source, offset, key, point, ``tiles`` (number of tiles over the record),
+  log_partition and position of the commit, ``judged``, ``worker_right``.
 - ``outputs``: one row per visible output or dead letter of the application.
 
 A range join is an equi-join over cells of the plane (a column of offsets, a row of points), then the exact condition.
@@ -26,7 +26,7 @@ EVENT_KEY = ["log_partition", "position"]
 
 
 def point(key: Column, partition: Column, offset: Column) -> Column:
-    """The point of a record, by Spark's own hash: of its key, or of its place if it has none."""
+    """The point of a record, by Spark's own hash: of the record's key, or without a key of the record's place."""
     keyed = F.shiftrightunsigned(F.xxhash64(key), 32)
     placed = F.shiftrightunsigned(F.xxhash64(partition.cast("int"), offset.cast("bigint")), 32)
     return F.when(key.isNotNull(), keyed).otherwise(placed)
@@ -41,7 +41,7 @@ def digest(topic: Column, partition: Column, offset: Column, i: Column, destinat
 
 
 def well_formed() -> Column:
-    """Whether a tile is a rectangle inside the plane; an inverted one would be negative cover."""
+    """Whether a tile is a rectangle inside the plane; an inverted rectangle would be negative cover."""
     return (
         (F.col("offset_from") >= 0)
         & (F.col("offset_from") < F.col("offset_to"))
@@ -53,9 +53,9 @@ def well_formed() -> Column:
 
 
 def with_part(tiles: DataFrame, parts: DataFrame) -> DataFrame:
-    """Tiles with ``in_part``: whether one piece of the part of their own epoch and incarnation holds them.
+    """Tiles with ``in_part``: whether one piece of the part of the tile's epoch and incarnation holds the tile.
 
-    The parts of one epoch do not overlap, so a tile finds one at most.
+    The parts of one epoch do not overlap: a tile finds at most one piece.
     """
     p = F.broadcast(parts.select([F.col(name).alias(f"p_{name}") for name in parts.columns]))
     held = tiles.join(
@@ -67,9 +67,9 @@ def with_part(tiles: DataFrame, parts: DataFrame) -> DataFrame:
 
 
 def outside(suspects: DataFrame, parts: DataFrame) -> DataFrame:
-    """Of tiles that no single piece holds, those that their part does not hold.
+    """Suspects (tiles that no single piece holds) that the pieces of their part together do not hold either.
 
-    Neighbours that moved alike may have come with different offsets in one grant: such a tile lies over several pieces.
+    Neighbours that moved alike may have come with different offsets in one grant. Their tile lies over several pieces.
     """
     p = F.broadcast(parts.select([F.col(name).alias(f"p_{name}") for name in parts.columns]))
     overlap = F.least("end", "p_end") - F.greatest("first", "p_first")
@@ -118,7 +118,7 @@ def cover(tiles: DataFrame, target: DataFrame) -> DataFrame:
 
 
 def tiles_out_of_order(tiles: DataFrame) -> DataFrame:
-    """The tiles written before the tile that they start at: not at the band's edge when they were committed."""
+    """Tiles written before their left neighbour: at the commit, the band's edge was not the start of the tile."""
     last = tiles.groupBy("source", F.col("offset_to").alias("x")).agg(F.max("position").alias("position_last"))
     suspects = tiles.join(
         last, (tiles.source == last.source) & (tiles.offset_from == last.x) & (tiles.position < last.position_last)
@@ -139,10 +139,10 @@ def tiles_out_of_order(tiles: DataFrame) -> DataFrame:
 
 
 def with_workers(tiles: DataFrame, workers: DataFrame, odd: DataFrame | None) -> DataFrame:
-    """Tiles with ``worker_right``: whether the tile's workers exist, were alive then and own exactly its points.
+    """Tiles with ``worker_right``: whether the tile's workers exist, were alive and own exactly the tile's points.
 
-    ``workers``: source, incarnation, worker, first, end, run, run_born, odd_before, odd_to; see history.py. ``odd``, if
-    there are any: source, incarnation, odd_worker, born, died of those that did not live as long as their run.
+    ``workers``: source, incarnation, worker, first, end, run, run_born, odd_before, odd_to; see history.py. ``odd``:
+    source, incarnation, odd_worker, born, died of the odd workers; None without odd workers.
     """
     low = F.broadcast(workers.select([F.col(name).alias(f"low_{name}") for name in workers.columns]))
     high = F.broadcast(workers.select([F.col(name).alias(f"high_{name}") for name in workers.columns]))
@@ -189,7 +189,7 @@ def _rows(tiles: DataFrame) -> DataFrame:
 
 
 def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) -> DataFrame:
-    """The frame ``places``. ``width`` is that of a column of cells; no record lies at or above ``offset_max``."""
+    """The frame ``places``. ``width``: offsets in a column of cells; no record lies at or above ``offset_max``."""
     clipped = tiles.where(F.col("offset_from") < offset_max).withColumn(
         "offset_to", F.least("offset_to", F.lit(offset_max))
     )
@@ -220,7 +220,7 @@ def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) 
         & (F.col("r.point") < F.col("t.end")),
         "left",
     )
-    # Grouped by the join's own keys too, so that the rows stay where they are.
+    # Grouped by the join's own keys, too: Spark need not move the rows.
     return (
         held.groupBy("r.source", "r.column", "r.row", "r.offset", "r.point", "r.key")
         .agg(
@@ -238,10 +238,10 @@ def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) 
 
 
 def locate_outputs(outputs: DataFrame, places: DataFrame, gone: DataFrame | None) -> DataFrame:
-    """Outputs with the place they came from: source_key, ``tiles``, log_partition, position, ``judged``, ``astray``.
+    """Outputs with their source place: source_key, ``tiles``, log_partition, position, ``judged``, ``astray``.
 
-    ``astray``: no counted tile holds the place. ``gone``, if any: kl_source, gone_from, gone_to of the places whose
-    records the source has lost to its retention; there nothing can be said. A damaged header is never astray.
+    ``astray``: no counted tile holds the place. ``gone``: kl_source, gone_from, gone_to of places lost to the source's
+    retention, None without a loss. An output of a lost place is never astray, nor is an output with a damaged header.
     """
     known = places.select(
         F.col("source").alias("at_source"),
@@ -265,7 +265,7 @@ def locate_outputs(outputs: DataFrame, places: DataFrame, gone: DataFrame | None
 
 
 def incomplete(outputs: DataFrame) -> DataFrame:
-    """Source places whose outputs are not 0 … n - 1 each once: ``seen``, ``distinct``, ``n_min``, ``n_max``."""
+    """Source places without outputs 0 … n - 1, each exactly once: ``seen``, ``distinct``, ``n_min``, ``n_max``."""
     return (
         outputs.groupBy("kl_source", "kl_topic", "kl_partition", "kl_offset", "kl_i")
         .agg(F.count("*").alias("copies"), F.min("kl_n").alias("n_min"), F.max("kl_n").alias("n_max"))
@@ -282,7 +282,7 @@ def incomplete(outputs: DataFrame) -> DataFrame:
 
 
 def recount_outputs(located_outputs: DataFrame, dead_letters: list[str]) -> DataFrame:
-    """Per commit: outputs and dead letters that are visible, and their digest as two halves of 32 bits."""
+    """Per commit: the numbers of visible outputs and dead letters, and their digest as two halves of 32 bits."""
     h = digest(F.col("kl_topic"), F.col("kl_partition"), F.col("kl_offset"), F.col("kl_i"), F.col("topic"))
     low, high = h.bitwiseAND(F.lit(0xFFFFFFFF)), F.shiftrightunsigned(h, 32)  # halves, because sums of longs overflow
     dead = F.col("topic").isin(dead_letters) if dead_letters else F.lit(False)
@@ -306,9 +306,9 @@ def recount_outputs(located_outputs: DataFrame, dead_letters: list[str]) -> Data
 
 
 def commits_against(commits: DataFrame, seen: DataFrame, *, apart: bool) -> DataFrame:
-    """Commit events whose counts or digest are not those of the visible outputs.
+    """Commit events with counts or a digest that differ from the visible outputs.
 
-    ``apart``: whether it is known which outputs are dead letters; else the two are counted together.
+    ``apart``: count outputs and dead letters apart; else together, because the topics of dead letters are unknown.
     """
     found = seen.select(*EVENT_KEY, *(F.col(name).alias(f"seen_{name}") for name in _SUMS))
     both = commits.join(found, EVENT_KEY, "left")
@@ -326,7 +326,7 @@ _SUMS = ("outputs", "dead_letters", "digest_high", "digest_low")
 
 
 def torn(commits: DataFrame) -> DataFrame:
-    """Transactions whose commit events are not parts 0 … parts - 1 each once."""
+    """Transactions without commit events of parts 0 … parts - 1, each exactly once."""
     return (
         commits.groupBy("incarnation", "transaction")
         .agg(
@@ -345,10 +345,10 @@ def torn(commits: DataFrame) -> DataFrame:
 
 
 def out_of_key_order(located_outputs: DataFrame, *, exact: bool = True) -> DataFrame:
-    """Outputs of one source key that stand behind an output of a later record of that key in one output partition.
+    """Outputs behind an output of a later record of the same source key, in the same output partition.
 
-    Not ``exact``: keys are told apart by a hash, which is faster and finds at least one row if there is any: where
-    several keys fall together, a step back of one of them is a step back of all.
+    Not ``exact``: a hash tells keys apart. The hash is faster, and finds at least one row if an exact search would find
+    any: where several keys have one hash, a step back of one key is a step back of all.
     """
     names = ("topic", "partition", "kl_source", "source_key")
     lane = names if exact else (F.xxhash64(*names),)
@@ -361,6 +361,6 @@ def out_of_key_order(located_outputs: DataFrame, *, exact: bool = True) -> DataF
 
 
 def rows_differing(expected: DataFrame, visible: DataFrame, columns: list[str]) -> DataFrame:
-    """Rows that the two hold a different number of times: ``surplus`` > 0 is visible too often, < 0 is missing."""
+    """Rows with different counts in both frames: ``surplus`` > 0 is visible too often, < 0 is missing."""
     weighed = visible.select(*columns, F.lit(1).alias("w")).unionAll(expected.select(*columns, F.lit(-1).alias("w")))
     return weighed.groupBy(*columns).agg(F.sum("w").alias("surplus")).where("surplus <> 0")

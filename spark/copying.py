@@ -1,8 +1,9 @@
-"""PURE. The copies of state that members were asked for, and the statements on them: derived anew from the control log.
+"""PURE. Copies of state and the statements on copies, derived anew from the control log.
 
-A copy is asked of a member, for bands of a source partition: it is a *learner* that shall own them, or a *standby*. It
-is over when its member owns all of its bands, was expelled, or it was ended. Whether a copy was ready when a release
-was asked for, only signals tell, which are no facts. So what is judged here is the order of the decisions.
+The coordinator asks a member for a copy of bands of a source partition. The member is a *learner*, with the task to own
+the bands, or a *standby*. A copy is over when its member owns all bands of the copy, when the member was expelled, or
+when the coordinator ended the copy. Only signals tell whether a copy was ready when a release was asked for, and
+signals are no facts. Therefore the statements judge the order of the decisions.
 """
 
 from collections import Counter, defaultdict
@@ -34,7 +35,7 @@ STANDBY: Final = "standby"
 OWNED: Final = "owned"
 EXPELLED: Final = "expelled"
 ENDED: Final = "ended"
-"""How a copy was over."""
+"""The three causes of the end of a copy."""
 
 STATEMENTS: Final = {
     "copy-asked": "a copy is asked of a member that takes part, of what it does not own, under a number of its own",
@@ -46,8 +47,10 @@ STATEMENTS: Final = {
 
 @dataclass(slots=True)
 class CopyLife:
-    """A copy. ``position``: where it was asked for; ``over_at``: where it was over, None: it is there at the end;
-    ``how``: of OWNED, EXPELLED, ENDED; ``reason``: why it was ended.
+    """A copy of state, from the request to the end of the copy.
+
+    ``position``: of the request; ``over_at``: the position at which the copy was over, None: not over at the end of the
+    log; ``how``: OWNED, EXPELLED or ENDED; ``reason``: why the coordinator ended the copy.
     """
 
     asked: CopyAsked
@@ -58,24 +61,26 @@ class CopyLife:
 
     @property
     def source(self) -> Source:
-        """The source partition whose state it is of."""
+        """The source partition of the copied state."""
         return self.asked.topic, self.asked.partition
 
     def pieces(self, first: int = 0, end: int = SPACE_END) -> Iterator[tuple[int, int]]:
-        """Its bands inside ``[first, end)``."""
+        """The copy's bands inside ``[first, end)``."""
         for band in self.asked.bands:
             if (low := max(first, band.first)) < (high := min(end, band.end)):
                 yield low, high
 
     def is_there(self, position: int) -> bool:
-        """Whether it was asked for in front of a position, and not over."""
+        """Whether the copy was asked for in front of a position, and not over in front of the position."""
         return self.position < position and (self.over_at is None or position <= self.over_at)
 
 
 @dataclass(slots=True)
 class Copying:
-    """All copies, in the order in which they were asked for. ``planned``: the moves of whole plans, by number;
-    ``released``: where the first release for each move was asked for; ``stateful``: the topics with stores.
+    """All copies, in the order of the requests.
+
+    ``planned``: the moves of complete plans, by number; ``released``: the position of the first request of a release,
+    by move; ``stateful``: the topics with stores.
     """
 
     copies: list[CopyLife] = field(default_factory=list)
@@ -84,10 +89,10 @@ class Copying:
     stateful: set[str] = field(default_factory=set)
     checked: Counter[str] = field(default_factory=Counter)
     problems: dict[str, list[Example]] = field(default_factory=lambda: defaultdict(list))
-    """By statement."""
+    """The contradictions, by name of the statement."""
 
     def covers(self, claim: Claim) -> bool:
-        """Whether the new owner had copies of all that a grant gave it."""
+        """Whether the new owner had copies of all points of a claim."""
         copied: Steps[bool] = Steps()
         for copy in self.copies:
             is_its = (copy.source, copy.asked.incarnation) == (claim.source, claim.incarnation)
@@ -97,7 +102,7 @@ class Copying:
 
 
 def judge_copying(copying: Copying) -> list[Verdict]:
-    """All statements on copies; none where no topic has stores and no copy was asked for."""
+    """The verdicts on all statements on copies; empty where no topic has stores and no copy was asked for."""
     if not copying.stateful and not copying.copies:
         return []
     return [
@@ -107,7 +112,7 @@ def judge_copying(copying: Copying) -> list[Verdict]:
 
 
 def fold_copying(counted: Iterable[tuple[int, Event]], ownership: Ownership) -> Copying:
-    """From the ``(position, event)`` of the control log that count, in order, and who owned what by it."""
+    """Fold the copies from the ``(position, event)`` of the control log that count, in order, and from the owners."""
     fold = _Fold(ownership)
     for position, event in counted:
         match event:
@@ -131,8 +136,10 @@ def fold_copying(counted: Iterable[tuple[int, Event]], ownership: Ownership) -> 
 
 
 class _Fold:
-    """``planned``: the moves that hold; ``begun``: those of them that a later plan leaves; ``there``: the copies that
-    are, by number.
+    """The fold of the copies.
+
+    ``planned``: the moves in force; ``_begun``: the numbers of moves that a later plan leaves in force; ``_there``: the
+    copies that are not over, by number.
     """
 
     def __init__(self, ownership: Ownership) -> None:
@@ -142,7 +149,7 @@ class _Fold:
         self._there: dict[int, CopyLife] = {}
         self._parts: list[PlanMade] = []
         self._numbers: set[int] = set()
-        """Of moves and copies."""
+        """The used numbers of moves and copies."""
         self._of_copies: dict[int, CopyLife] = {}
         self._members = ownership.members
         self._claims: dict[int, list[Claim]] = defaultdict(list)
@@ -150,10 +157,10 @@ class _Fold:
             self._claims[claim.position].append(claim)
         self._owners: dict[Source, Steps[Claim]] = defaultdict(Steps)
 
-    # --- what holds --------------------------------------------------------------------------------------------------
+    # --- moves and owners --------------------------------------------------------------------------------------------
 
     def plan(self, position: int, event: PlanMade) -> None:
-        """A plan counts when all its parts are there, in turn."""
+        """Take a part of a plan. A plan counts when all parts of the plan are in the log, in turn."""
         for move in event.moves:
             if (copy := self._of_copies.get(move.move)) is not None:
                 problem = f"a move is planned under the number of the copy at position {copy.position}"
@@ -169,7 +176,7 @@ class _Fold:
         self.found.planned |= moves
 
     def grant(self, position: int, event: RangesGranted) -> None:
-        """The copies of who owns all of their bands now are over."""
+        """Take a grant. A copy is over when its member now owns all bands of the copy."""
         for claim in self._claims.get(position, ()):
             self._owners[claim.source].put(claim.first, claim.end, claim)
         source = (event.topic, event.partition)
@@ -179,14 +186,14 @@ class _Fold:
                 self._over(copy, position, OWNED)
 
     def expel(self, position: int, event: MemberExpelled) -> None:
-        """The member's copies are over."""
+        """Take an expulsion: the member's copies are over."""
         for copy in [c for c in self._there.values() if c.asked.incarnation == event.incarnation]:
             self._over(copy, position, EXPELLED)
 
-    # --- what is judged ----------------------------------------------------------------------------------------------
+    # --- statements --------------------------------------------------------------------------------------------------
 
     def ask(self, position: int, event: CopyAsked) -> None:
-        """A copy is asked for."""
+        """Judge the request of a copy."""
         copy = CopyLife(event, position)
         self.found.checked["copy-asked"] += 1
         shown = _copy_example(copy)
@@ -207,7 +214,7 @@ class _Fold:
         self.found.copies.append(copy)
 
     def end(self, position: int, event: CopyEnded) -> None:
-        """A copy is ended."""
+        """Judge the end of a copy by the coordinator."""
         self.found.checked["copy-ended"] += 1
         copy = self._there.get(event.move)
         if copy is not None:
@@ -218,7 +225,7 @@ class _Fold:
         self._object("copy-ended", {"position": position, "move": event.move}, problem)
 
     def release(self, position: int, event: ReleaseAsked) -> None:
-        """A release is asked for; what its owner does not hold at that epoch is no part of it."""
+        """Judge the request of a release. Points that the owner does not own at the named epoch do not matter."""
         self.found.released.setdefault(event.move, position)
         self._begun.add(event.move)
         move, source = self.planned.get(event.move), (event.topic, event.partition)
@@ -257,7 +264,7 @@ class _Fold:
             yield "its topic has no stores"
         if not asked.bands or any(not 0 <= band.first < band.end <= SPACE_END for band in asked.bands):
             yield "no range of points"
-        # Who coordinates next may not know yet that a learner was of no use any more: it asks for it again.
+        # The next coordinator may not know yet that a learner is of no use any more, and asks for the learner again.
         if asked.move in (self._there if asked.role == LEARNER else self._of_copies.keys() | self._numbers):
             yield "its number was used before"
         move = self.planned.get(asked.move)
@@ -273,8 +280,9 @@ class _Fold:
                 yield "its move is of other points"
 
     def _once(self, source: Source, first: int, end: int, target: int, shown: Example, what: str) -> None:
-        """Whether another member learns points: none whose move was withdrawn, and no more those that are not any more
-        with whom its move takes them from.
+        """Object where another member learns the points.
+
+        A learner of a withdrawn move does not matter. Points that the origin of the move no longer owns do not matter.
         """
         for copy in self._there.values():
             move = self.planned.get(copy.asked.move) if copy.asked.role == LEARNER else None
@@ -287,7 +295,7 @@ class _Fold:
                         self._object("copy-once", {**shown, "first": a, "end": b}, problem)
 
     def _is_own(self, copy: CopyLife, first: int, end: int) -> bool:
-        """Whether its member owns all of these points."""
+        """Whether the copy's member owns all points of ``[first, end)``."""
         owners = self._owners[copy.source].all_pieces(first, end)
         return all(claim is not None and claim.incarnation == copy.asked.incarnation for _, _, claim in owners)
 

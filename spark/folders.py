@@ -1,11 +1,12 @@
-"""Copies of state in folders of this machine, as a witness reads them: ``read_copies`` makes a frame of them.
+"""Copies of state in folders of this machine: ``read_copies`` makes a frame of the folders.
 
-Only the format of the folder is shared with the runtime (state/copies.py); it is opened beside its writer. One task
-opens a folder once and reads all of it, so markers and entries are of one moment. Points without a marker are not held,
-and what lies there is passed over.
+The witness shares only the format of folders with the runtime (state/copies.py). A folder is opened beside its writer.
+One task opens a folder once and reads the whole folder: markers and entries are of one moment. A copy does not hold
+points without a marker: entries at these points are passed over.
 
 Columns: ``copy`` (the place of the folder in the list), ``topic``, ``partition``, ``first``, ``end``, ``position`` and
-``time_ms`` of a marker, and ``key`` and ``value`` of an entry in its points. A marker has its own row, without key.
+``time_ms`` of a marker, and ``key`` and ``value`` of an entry at the marker's points. A marker has its own row, without
+key.
 """
 
 import json
@@ -35,8 +36,10 @@ PAGE_ENTRIES = 8_192
 
 
 def copies_in(folders: Sequence[str], app: str, grants: Grants) -> list[Path]:
-    """The folders of copies that are meant: each of these, or those of the application in it. All of them can be read,
-    and are of these logs; raises AuditError. Needs no Spark.
+    """The folders of copies: each of ``folders``, or the subfolders of the application inside.
+
+    Raises AuditError when a folder can't be read, holds no state, or belongs to another application or to other logs.
+    Needs no Spark.
     """
     from ..state.copies import NoStateYet, open_copies
     from ..state.rocks import RocksError
@@ -64,7 +67,7 @@ def copies_in(folders: Sequence[str], app: str, grants: Grants) -> list[Path]:
 
 
 def _inside(folder: Path, app: str) -> list[Path] | None:
-    """The subfolders with copies, of a state folder those of the application; None: it has no subfolders."""
+    """The subfolders with copies; in a state folder, the subfolders of the application. None: no subfolders."""
     from ..state.subfolders import folder_of, subfolders_in
 
     try:
@@ -77,14 +80,14 @@ def _inside(folder: Path, app: str) -> list[Path] | None:
 
 
 def read_copies(spark: SparkSession, folders: Sequence[Path]) -> DataFrame:
-    """All that folders of copies hold, as a frame. Each time that it is computed it is of another moment."""
+    """All markers and entries of folders of copies, as a frame. Each computation of the frame reads anew."""
     spark.dataSource.register(KeylanesCopies)
     return spark.read.format("keylanes_copies").option("folders", json.dumps([str(path) for path in folders])).load()
 
 
 @dataclass
 class Folder(InputPartition):
-    """What one task reads."""
+    """The folder of one task."""
 
     number: int
     path: str
@@ -97,7 +100,7 @@ class CopiesReader(DataSourceReader):
         self._folders: list[str] = json.loads(options["folders"])
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each folder."""
+        """One task for each folder."""
         return [Folder(number, path) for number, path in enumerate(self._folders)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -130,7 +133,7 @@ def _pages(copies: "RocksCopies") -> Iterator[tuple[str, int, list[tuple[Any, ..
 
 
 def _batch(number: int, topic: str, partition: int, rows: list[tuple[Any, ...]]) -> "pa.RecordBatch":
-    import pyarrow as pa  # here, because Spark starts a process for each source that it plans, which needs no Arrow
+    import pyarrow as pa  # here: Spark starts a process to plan each source, without need of Arrow
 
     kinds = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "binary": pa.binary()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in (item.split() for item in COPY_SCHEMA.split(", "))])

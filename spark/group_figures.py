@@ -1,8 +1,9 @@
-"""PURE. What a group did, in figures: who took part, what moved and why, how long that took, who owned how much.
+"""PURE. Figures of a group: members, moves with causes and durations, and how much each member owned.
 
-Times are those of the records of both logs, so of the clocks that wrote them: they prove nothing, and may be off by
-what these differ. A *reign* is the time for which a member owned points: from the grant on until it released them, was
-expelled, or they were granted anew. A range is *taken up* when its owner has cut it into workers.
+Times are the timestamps of the records of both logs, written by several clocks. Times prove nothing, and may be wrong
+by the difference between two clocks. A *reign* is the time for which a member owned points: from the grant until the
+member released the points or was expelled, or until the points were granted anew. A range is *taken up* when its owner
+has cut the range into workers.
 """
 
 import math
@@ -22,7 +23,7 @@ from .ownership import NOBODY, Claim, Edges, Epoch, OffsetLog, Ownership, cuts_o
 LEFT = "left"
 """The cause of an expulsion: the member stopped in order."""
 UNPLANNED = "unplanned"
-"""The cause of a move that no plan names, as no coordinator writes it."""
+"""The cause of a move without a plan. No coordinator writes a move of this kind."""
 
 
 class Times(NamedTuple):
@@ -31,13 +32,13 @@ class Times(NamedTuple):
     control: Mapping[int, int]
     offsets: Mapping[tuple[int, int], int]
     until_ms: int
-    """When the last commit was written that is known."""
+    """The latest timestamp among the last events of the offset log."""
 
 
 def group_figures(
     grants: Grants, ownership: Ownership, copying: Copying, log: OffsetLog, edges: Edges, times: Times
 ) -> GroupFigures:
-    """From what is derived of both logs."""
+    """Compute the figures of the group from the folds of both logs."""
     until_ms = max([times.until_ms, *times.control.values(), *times.offsets.values()], default=0)
     ended = _Ended(ownership, log, edges, times)
     reigns = _reigns(ownership, ended, until_ms)
@@ -65,7 +66,7 @@ def group_figures(
 
 
 class _Ended:
-    """When owners of points ended, why, and when the next ones began."""
+    """When and why the reigns of owners ended, and when the next owners took the points up."""
 
     def __init__(self, ownership: Ownership, log: OffsetLog, edges: Edges, times: Times) -> None:
         self.ownership, self.edges, self.times = ownership, edges, times
@@ -82,14 +83,17 @@ class _Ended:
                     self._logs[topic, getattr(event, "partition", 0)] = number
 
     def expelled_ms(self, incarnation: int) -> int | None:
-        """When it was expelled."""
+        """When a member was expelled; None: never, or at an unknown time."""
         position = self.ownership.members.expelled.get(incarnation)
         return None if position is None else self.times.control.get(position)
 
     def pieces(
         self, source: Source, epoch: int, incarnation: int, first: int, end: int
     ) -> Iterable[tuple[int, int, int | None, bool]]:
-        """(first, end, ms, was it expelled) of how the owner of an epoch ended there; None: it did not."""
+        """``(first, end, ms, was_expelled)``: when and how the reign of an epoch's owner ended, by piece.
+
+        ``ms`` None: the reign has not ended, or the time is unknown.
+        """
         released = self.edges.released(source, epoch, incarnation)
         for a, b, release in released.all_pieces(first, end):
             if release is None:
@@ -99,16 +103,16 @@ class _Ended:
                 yield a, b, self.times.offsets.get((self._logs.get(source, 0), release.position)), False
 
     def taken_up_ms(self, claim: Claim) -> int | None:
-        """When all of it was."""
+        """When the owner had taken up all points of a claim; None: no cut is known."""
         cuts = [cut for cut in self._cut.get((claim.source, claim.epoch), ()) if _meet(cut, claim)]
         return max((at_ms for _, _, at_ms in cuts), default=None)
 
     def cause(self, incarnation: int, *, was_expelled: bool) -> str:
-        """Why an owner's time ended."""
+        """Why an owner's reign ended."""
         return (self.ownership.members.causes.get(incarnation) or "superseded") if was_expelled else "released"
 
     def waits(self, until_ms: int) -> Iterable[Unowned]:
-        """Between an owner and the next one."""
+        """Points between two owners: from the end of a reign until the next owner took the points up."""
         for claim in self.ownership.claims:
             if claim.epoch_before == NOBODY:
                 continue
@@ -121,7 +125,7 @@ class _Ended:
                     yield Unowned(*claim.source, first, end, at_ms, ms, cause, taken_ms is not None)
 
     def left_alone(self, until_ms: int) -> Iterable[Unowned]:
-        """What has no owner at the end."""
+        """Points without an owner at the end of the logs."""
         for source, owners in self.ownership.owners.items():
             for first, end, claim in owners.pieces():
                 for a, b, at_ms, was_expelled in self.pieces(source, claim.epoch, claim.incarnation, first, end):
@@ -135,8 +139,10 @@ def _meet(cut: tuple[int, int, int], claim: Claim) -> bool:
 
 
 class _Presence:
-    """When there was somebody who could own: a member is there from its joining until it is expelled. One that left is
-    there until it began to give up, unasked, what it was granted last.
+    """The times at which at least one member could own points.
+
+    A member is present from its joining until its expulsion. A member that left in order is present until the first
+    release without a request behind its last grant.
     """
 
     def __init__(self, ownership: Ownership, log: OffsetLog, times: Times, until_ms: int) -> None:
@@ -164,14 +170,14 @@ class _Presence:
             self._spans.append((from_ms, to_ms))
 
     def clipped(self, unowned: Unowned) -> Unowned:
-        """Without the time in which nobody could have owned it."""
+        """``unowned`` without the time in which no member was present."""
         first, end = unowned.from_ms, unowned.from_ms + unowned.ms
         ms = sum(max(0, min(end, to_ms) - max(first, from_ms)) for from_ms, to_ms in self._spans)
         return unowned._replace(ms=ms)
 
 
 class _Move(NamedTuple):
-    """``has_copy``: its target had a copy of all of it when it was granted."""
+    """A move of points between members. ``has_copy``: at the grant the target had a copy of all points."""
 
     cause: str
     was_expelled: bool
@@ -180,7 +186,7 @@ class _Move(NamedTuple):
 
 
 def _moves(grants: Grants, ownership: Ownership, copying: Copying, ended: _Ended) -> list[_Move]:
-    """What went from one member to another: the points of one grant that were of one member, as one."""
+    """The moves between members. Points of one grant with the same owner before are one move."""
     planned = {
         move.move: event.cause for _, event in grants.counted if isinstance(event, PlanMade) for move in event.moves
     }

@@ -1,4 +1,4 @@
-"""PURE. What a report says of a group: who took part, what moved and why, how long that took, who owned how much."""
+"""PURE. The report on a group: members, moves with causes and durations, and how much each member owned."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Reign(NamedTuple):
 
 
 class Durations(NamedTuple):
-    """Of ``moves``, in ms: the middle one, the 99th of 100, the longest. None: there was none."""
+    """The durations of ``moves`` in ms: the median, the 99th percentile, the longest. None: no moves."""
 
     moves: int
     p50: int | None
@@ -29,7 +29,7 @@ class Durations(NamedTuple):
 
 
 class Unowned(NamedTuple):
-    """Points that nobody worked on for ``ms``. ``cause``: why their last owner ended; ``is_over``: or not yet."""
+    """Points without an owner at work for ``ms``. ``cause``: why the last reign ended; ``is_over``: taken up by now."""
 
     topic: str
     partition: int
@@ -42,11 +42,11 @@ class Unowned(NamedTuple):
 
 
 class CopyFigures(NamedTuple):
-    """Copies of state: ``asked`` by role, ``ended`` by reason, ``promoted`` (their members own all of it) by role, and
-    ``standbys`` that are there at the end.
+    """Figures of copies: ``asked`` by role, ``ended`` by reason, ``promoted`` by role, and ``standbys`` at the end.
 
-    ``state_bytes``: what the plans said of the moves that were granted, each once. ``learned``: from when a learner was
-    asked for to when the release was. From the release to when it was taken up: ``with_copy`` and ``without_copy``.
+    The member of a promoted copy owns all bands of the copy. ``state_bytes``: the planned bytes of all granted moves,
+    each move once. ``learned``: from the request of a learner to the request of the release. ``with_copy`` and
+    ``without_copy``: from the release until the range was taken up.
     """
 
     asked: dict[str, int]
@@ -59,7 +59,7 @@ class CopyFigures(NamedTuple):
     without_copy: Durations
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """The figures as a dict for JSON."""
         return {
             "asked": self.asked,
             "ended": self.ended,
@@ -72,7 +72,7 @@ class CopyFigures(NamedTuple):
         }
 
     def to_lines(self) -> list[str]:
-        """For people; none where no copy was asked for."""
+        """The lines for people; empty where no copy was asked for."""
         if not self.asked:
             return []
         counts = f"copies {_by_cause(self.asked)}, ended {_by_cause(self.ended)}, promoted {_by_cause(self.promoted)}"
@@ -85,7 +85,7 @@ class CopyFigures(NamedTuple):
 
 
 class MemberFigures(NamedTuple):
-    """A member. ``share``: of all points over the time; ``ended``: why it was expelled, or "" if it was not."""
+    """A member. ``share``: of all points over the time; ``ended``: the cause of the expulsion, or "" without one."""
 
     incarnation: int
     instance: str
@@ -106,10 +106,11 @@ class TermFigures(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """All of it. ``expulsions`` and ``moves`` by cause; ``from_ms``, ``until_ms``: the first grant and the last event.
+    """The figures of a group. ``expulsions`` and ``moves``: by cause.
 
-    ``released``: from when a range was released to when it was taken up; ``expelled``: from when its owner was.
-    ``unowned_longest``: without the time in which no member was there.
+    ``from_ms``: the first grant; ``until_ms``: the last event. ``released``: from the release of a range until the
+    range was taken up; ``expelled``: from the expulsion of the owner until the range was taken up. ``unowned_longest``:
+    time without any member does not count.
     """
 
     members: tuple[MemberFigures, ...]
@@ -125,7 +126,7 @@ class GroupFigures:
     reigns: tuple[Reign, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it; without the reigns."""
+        """The figures as a dict for JSON, without the reigns."""
         longest = self.unowned_longest
         return {
             "members": [member._asdict() for member in self.members],
@@ -141,7 +142,7 @@ class GroupFigures:
         }
 
     def to_lines(self) -> list[str]:
-        """For people."""
+        """The lines for people."""
         lines = [
             f"group: members {len(self.members):,}, terms {len(self.terms):,}",
             f"  expulsions {_by_cause(self.expulsions)}, moves {_by_cause(self.moves)}",

@@ -1,10 +1,14 @@
-"""PURE. What the control log and the rare events of the offset log say, derived anew for the audit.
+"""PURE. The control log and the rare events of the offset log, folded anew for the audit.
 
-Nothing here is shared with the ledger that it checks. Rules: an election counts if its term is above all before it and
-it names the application as the first one did; a decision counts while its term is the highest, if its number is the
-next one of that term. A member joins once. Epoch e holds at each point from the offset of its own grant to that of the
-next higher epoch over the point. A worker's number names one range for ever. Who owns what, and whether it may:
-ownership.py.
+The fold shares nothing with the ledger. Rules:
+
+- An election counts if its term is above all earlier terms, and if the first election names the same application.
+- A decision counts while its term is the highest, if its number is the next number of the term.
+- A member joins once.
+- Epoch e holds at each point from the offset of its own grant to the offset of the next higher epoch over the point.
+- A worker's number names one range for ever.
+
+ownership.py folds the owners of points.
 """
 
 from collections import defaultdict
@@ -33,7 +37,7 @@ Source: TypeAlias = tuple[str, int]
 """A partition of a source topic."""
 
 UNTIL_NEVER = (1 << 63) - 1
-"""The end of a part that no later grant ended; fits Spark's ``bigint``."""
+"""The end of a part without a later grant; fits Spark's ``bigint``."""
 
 
 class Part(NamedTuple):
@@ -49,11 +53,12 @@ class Part(NamedTuple):
 
 
 class WorkerSpan(NamedTuple):
-    """The range of one worker, and in which transactions of its incarnation it came and went.
+    """The range of one worker, and the transactions of its incarnation in which the worker came and went.
 
-    Workers with one ``run`` lie side by side in order of their numbers, so the numbers ``worker`` to ``worker + count -
-    1`` of a tile are neighbours if the first and the last of them share a run. Most came with the first of their run
-    (in transaction ``run_born``) and never went; ``odd`` ones did not, and ``odd_before`` counts these in front.
+    Workers with one ``run`` lie side by side in order of their numbers. Therefore the numbers ``worker`` to ``worker +
+    count - 1`` of a tile are neighbours if the first and the last number share a run. Most workers came with the first
+    worker of their run (in transaction ``run_born``) and never went. All others are ``odd``; ``odd_before`` counts the
+    odd workers in front.
     """
 
     source: Source
@@ -77,41 +82,41 @@ class Grants:
     log_partitions: int = 0
     starts: dict[Source, int] = field(default_factory=dict)
     started_from: dict[Source, str] = field(default_factory=dict)
-    """What each source partition was told to start from."""
+    """The declared start of each source partition."""
     parts: list[Part] = field(default_factory=list)
     granted: set[Source] = field(default_factory=set)
     stores: dict[str, StoreDeclared] = field(default_factory=dict)
     births: dict[int, str] = field(default_factory=dict)
-    """Of the process of each incarnation."""
+    """The birth of the process of each incarnation."""
     fenced: set[int] = field(default_factory=set)
     """Incarnations that can commit no more."""
     app_birth: str = ""
-    """The first election says it."""
+    """The birth of the application, from the first election."""
     problems: list[Example] = field(default_factory=list)
     counted: list[tuple[int, Event]] = field(default_factory=list)
     """The events that count, with their positions."""
     passed_over: int = 0
-    """How many others there are."""
+    """The number of events that do not count."""
     out_of_turn: list[Example] = field(default_factory=list)
-    """Those of them that no coordinator writes."""
+    """The events that do not count and that no coordinator writes."""
 
     @property
     def app_id(self) -> bytes | None:
-        """What the application calls itself in the headers of its outputs."""
+        """The id of the application in the headers of its outputs; None without an election."""
         return app_id_of(self.app_birth) if self.app_birth else None
 
 
 class Snapshot(NamedTuple):
-    """A complete snapshot of one log partition: what was known when the log was read up to ``position``."""
+    """A complete snapshot of one log partition: the state of the fold at ``position``."""
 
     position: int
     taken: tuple[SnapshotTaken, ...]
 
 
 class _Turns:
-    """Which events of the control log count, in log order, and what no coordinator ever writes.
+    """Tells, in log order, which events of the control log count. ``problems``: events that no coordinator writes.
 
-    A copy that arrives late, a decision of a term that is over, a second candidate for a term: these are passed over.
+    Passed over: a copy of a decision that arrives late, a decision of an ended term, a second candidate for a term.
     """
 
     def __init__(self) -> None:
@@ -120,7 +125,7 @@ class _Turns:
         self.problems: list[Example] = []
         self._term = -1
         self._taken: list[Event] = []
-        """The decisions of the term that count."""
+        """The counted decisions of the present term."""
 
     def counts(self, position: int, event: Event) -> bool:
         """Whether the next event of the log counts."""
@@ -207,12 +212,12 @@ def _take(grants: Grants, bands: dict[Source, dict[int, list[tuple[Band, int]]]]
 
 
 def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple[list[Part], list[Example]]:
-    """The parts of a source partition; those of one epoch do not overlap, whatever was granted."""
+    """The parts of a source partition. Parts of one epoch do not overlap, even where grants overlap."""
     parts: list[Part] = []
     problems: list[Example] = []
     following: Steps[int] = Steps()  # where the next higher epoch over a point begins
     for epoch in sorted(by_epoch, reverse=True):
-        # A grant that stands there twice, word for word, was sent again for want of an answer: it is one grant.
+        # A coordinator without an answer sends a grant again: two equal grants in the log are one grant.
         held = list(dict.fromkeys(by_epoch[epoch]))
         ordered = sorted(band.first for band, _ in held), sorted(band.end for band, _ in held)
         if any(first < end for first, end in zip(ordered[0][1:], ordered[1], strict=False)):
@@ -227,12 +232,12 @@ def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple
 
 
 def _joins(grants: Grants, event: MemberJoined) -> bool:
-    """Once for each incarnation, and once for each process."""
+    """Whether the joining counts: once for each incarnation, and once for each process."""
     return event.incarnation > max(grants.births, default=0) and event.birth not in grants.births.values()
 
 
 def oldest_snapshot(events: Iterable[tuple[int, Event]], log_start: int) -> Snapshot | None:
-    """The snapshot of one log partition that keeps most history, if a complete one reaches to the start of the log."""
+    """The oldest complete snapshot of one log partition at or above ``log_start``: the most history. Else None."""
     sets: dict[tuple[int, int], dict[int, SnapshotTaken]] = defaultdict(dict)
     for _, event in events:
         if isinstance(event, SnapshotTaken) and event.position >= log_start:
@@ -247,7 +252,7 @@ def oldest_snapshot(events: Iterable[tuple[int, Event]], log_start: int) -> Snap
 
 
 def left_edges(start: int, taken: SnapshotTaken | None) -> Steps[int]:
-    """The offset from which on each point of a source partition is audited."""
+    """The first audited offset of each point of a source partition."""
     edges: Steps[int] = Steps([(0, 1 << 32, start)])
     if taken is None:
         return edges
@@ -255,15 +260,15 @@ def left_edges(start: int, taken: SnapshotTaken | None) -> Steps[int]:
         ((piece.first, piece.end, piece.offset_edge) for fold in taken.epochs for piece in fold.pieces),
         key=lambda piece: piece[2],
     )
-    return edges.replace(highest)  # the greatest edge over a point is put last and stays
+    return edges.replace(highest)  # the last piece over a point wins: the greatest edge
 
 
 def fold_workers(
     events: Iterable[tuple[int, Event]], snapshots: Sequence[SnapshotTaken] = ()
 ) -> tuple[list[WorkerSpan], list[Example]]:
-    """The ranges of all workers from ``(position, event)`` in log order, and what contradicts itself.
+    """The ranges of all workers from ``(position, event)`` in log order, and the contradictions.
 
-    The fold starts from the workers that the snapshots name; the events are those from the snapshots' positions on.
+    The fold starts from the workers in the snapshots. ``events`` begin at the positions of the snapshots.
     """
     fold = _WorkerFold(_workers_of(snapshots))
     for position, event in events:

@@ -1,7 +1,7 @@
 """The audit as a program: ``python -m keylanes.spark.job --broker embedded:./data --app flights``.
 
 Exit codes: 0 proven, 1 some statement does not hold, 2 wrong usage, or the logs can't be read or understood. The Java
-is that of ``JAVA_HOME``, else of the path.
+comes from ``JAVA_HOME``, else from the path.
 """
 
 import argparse
@@ -33,8 +33,8 @@ FAST_START = (
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmn600m", "-XX:MetaspaceSize=256m"),
     *("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"),
 )
-"""A job of seconds gains nothing from the optimising compiler and a parallel collector; room for what is young, and for
-classes, spares it a tenth of its time in collections.
+"""A job of seconds gains nothing from the optimising compiler and a parallel collector. Room for young objects and for
+classes saves a tenth of the time: fewer collections.
 """
 
 LOGGING = """\
@@ -48,17 +48,17 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = spark: %p %c{1}: %m%n
 """
-"""Spark's own logging: what is not an error would hide the report."""
+"""Spark's own logging: lines below the level error would hide the report."""
 ARCHIVE_S_MAX = 120.0
 
 
 def session(
     master: str = "local[*]", *, shuffle_partitions: int | None = None, class_archive: Path | None = None
 ) -> "SparkSession":
-    """A quiet session on this machine, or the one that is running.
+    """A quiet session on this machine, or the running session.
 
-    ``class_archive`` (an AppCDS file of this JVM and Spark) makes the start some seconds faster. When it does not exist
-    it is written by the JVM as it ends; ``stop`` waits for that.
+    ``class_archive`` (an AppCDS file of this JVM and Spark) makes the start some seconds faster. The JVM writes a
+    missing archive at its end; ``stop`` waits for the archive.
     """
     from pyspark.sql import SparkSession
 
@@ -83,7 +83,7 @@ def session(
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": " ".join(java),
         "spark.sql.shuffle.partitions": str(partitions),
-        "spark.sql.adaptive.enabled": "false",  # its extra stages cost more than they save at this size
+        "spark.sql.adaptive.enabled": "false",  # extra stages cost more than they save at this size
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",  # an overflow must be an error, never a wrong sum
@@ -94,7 +94,7 @@ def session(
 
 
 def stop(spark: "SparkSession", class_archive: Path | None = None) -> None:
-    """Stop the session; with a class archive that is not there yet also the JVM, which writes it."""
+    """Stop the session. If the class archive is missing, also end the JVM and wait for the JVM to write the archive."""
     from pyspark import SparkContext
 
     spark.stop()
@@ -105,8 +105,8 @@ def stop(spark: "SparkSession", class_archive: Path | None = None) -> None:
         return
     java = gateway.proc
     gateway.shutdown()
-    java.stdin.close()  # the JVM ends when this does
-    SparkContext._gateway = SparkContext._jvm = None  # a later session starts another
+    java.stdin.close()  # the JVM ends with its stdin
+    SparkContext._gateway = SparkContext._jvm = None  # a later session starts another JVM
     try:
         java.wait(ARCHIVE_S_MAX)
         os.replace(_temporary_path(class_archive), class_archive)
@@ -119,7 +119,7 @@ def _temporary_path(class_archive: Path) -> Path:
 
 
 def anywhere(_access: Access) -> None:
-    """Whatever the brokers advertise is connected to."""
+    """Allow connections to every address that the brokers advertise."""
 
 
 def main(
@@ -129,9 +129,9 @@ def main(
 ) -> int:
     """Run the audit and print its report; returns the exit code.
 
-    ``security``: client settings for Kafka where ``--client-settings`` gives none. They are no arguments, because
-    everybody on the machine may read these. ``look``: is called before anything is connected, and raises AuditError
-    where that must not be.
+    ``security``: client settings for Kafka where ``--client-settings`` gives none. The settings do not come on the
+    command line, because everybody on the machine may read a command line. ``look`` is called before the first
+    connection, and raises AuditError to forbid connections.
     """
     args = _parser().parse_args(argv)
     try:
@@ -149,11 +149,11 @@ def _run(spec: "AuditSpec", args: argparse.Namespace) -> int:
     from .audit import audit, pin_now
 
     if args.group_plot:
-        from .group_picture import draw_group  # here: it needs the extra `plot`, and says so before Spark is started
+        from .group_picture import draw_group  # here: a missing extra `plot` fails before Spark is started
     if args.plane_plot:
         from .plane_picture import draw_report
 
-    pins = pin_now(spec)  # before Spark is started, which takes seconds
+    pins = pin_now(spec)  # first: the start of Spark takes seconds
     archive = Path(args.class_archive) if args.class_archive else None
     spark = session(args.master, class_archive=archive)
     try:
@@ -255,21 +255,22 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
 
 
 def _hook(option: str, name: str) -> "Expected | ExpectedState":
-    """The function of an option, which takes the session and the records; modules of the working directory are found.
-    Raises AuditError.
+    """The function of an option, with the arguments session and records; raises AuditError.
+
+    Modules of the working directory are found.
     """
     module, _, function = name.partition(":")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     try:
         found: Expected = getattr(importlib.import_module(module), function)
-    except Exception as error:  # whatever the module does while it is imported
+    except Exception as error:  # an imported module may raise anything
         raise AuditError(f"{option}: module:function; seen {name!r}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise AuditError(f"{option}: module:function; seen {name!r}, which is no function but {type(found).__name__}")
     try:
         signature = inspect.signature(found)
-    except ValueError:  # of something built in: nothing is told
+    except ValueError:  # a built-in function tells no signature
         return found
     try:
         signature.bind(None, None)

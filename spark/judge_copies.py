@@ -1,18 +1,19 @@
 """Stage beside the state: copies in folders, against their changelogs.
 
-A copy says by its markers how far it has followed. It holds all changes below the marker of a point, and maybe some
-above. So the value of a key is that of its newest record below the marker, or that of any record above.
+The markers of a copy tell how far the copy has followed its changelog. A copy holds all changes below the marker of a
+point, and maybe some changes above. Therefore the value of a key is the value of the key's newest record below the
+marker, or of any record above.
 
-Compaction takes records of which there is a newer one with the same key, and in time what says that a key is deleted.
-What that leaves undecided is passed over, counted, and noted:
+Compaction removes a record when a newer record has the same key, and after some time removes tombstones. Keys left
+undecided by compaction are passed over, counted, and noted:
 
-- A key has records above the marker alone. What stood below may have been taken; but only if compaction has come as far
-  as the first record that is left. As far as it has come no key is there twice. So it has not, where a record in front
-  has the key of an earlier one.
-- A key has no record at all, or none below the marker, and the marker is old. What says that it is deleted may be gone.
+- A key has records above the marker only. Compaction may have removed the records below, but only if compaction has
+  come as far as the first remaining record of the key. The compacted part of a log holds each key once. Therefore
+  compaction has not come so far if a record in front of the remaining record has the key of an earlier record.
+- A key has no record at all, or none below the marker, and the marker is old. The tombstone of the key may be gone.
 
-A folder is read first and its changelogs then, up to an end that is pinned then: so whatever a copy has seen is there,
-also beside a process at work.
+The stage reads the folders first, and then pins and reads the changelogs. Therefore the changelogs hold all changes of
+the copies, also beside a process at work.
 """
 
 import json
@@ -33,14 +34,14 @@ from .run import Run
 
 STATEMENT: Final = "each copy of state in these folders is what its changelog says at its markers"
 OLD_MS: Final = int(CHANGELOG_CONFIG["delete.retention.ms"]) // 2
-"""A marker of before that is old: a deletion above it may be gone. Half of it, for clocks differ."""
+"""The age at which a marker is old: a tombstone above the marker may be gone. Half of the limit, for clocks differ."""
 SHOWN: Final = ("topic", "partition", "marker", "raw", "held", "newest_below", "problem")
 _PIECES: Final = "copy int, partition int, first bigint, end bigint, position bigint, time_ms bigint"
 _NEVER: Final = (1 << 63) - 1
 
 
 def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
-    """Judge the copies in folders; returns how many keys were compared. Raises AuditError."""
+    """Judge the copies in folders; returns the number of compared keys. Raises AuditError."""
     paths = copies_in(folders, app, run.pins.grants)
     held = run.keep(read_copies(run.spark, paths))
     pieces = [tuple(row) for row in held.where("key is null").drop("key", "value").collect()]
@@ -69,7 +70,7 @@ def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
 
 
 def _pin(run: Run, app: str, topic: str, wanted: set[int], folder: str) -> dict[Place, Span]:
-    """Where the partitions of its changelog end by now."""
+    """The present spans of the wanted partitions of a topic's changelog."""
     partitions = sum(name == topic for name, _ in run.pins.sources)
     if strange := sorted(p for p in wanted if (topic, p) not in run.pins.grants.starts):
         raise AuditError(f"copies: {folder} has a copy for {topic}[{strange[0]}], which {app!r} does not read")
@@ -102,7 +103,7 @@ def _ahead(
 
 
 def _judge_keys(topic: str, records: DataFrame, pieces: DataFrame, held: DataFrame) -> DataFrame:
-    """Each key of each copy, and of its changelog where the copy has a marker, with its ``verdict``."""
+    """Each key of each copy, and each key of the changelog at points with a marker, with its ``verdict``."""
     keyed = records.where(F.length("key") >= state.HEAD_BYTES).withColumn("point", state.point_in("key"))
     is_held = (keyed["partition"] == pieces["partition"]) & keyed["point"].between(pieces["first"], pieces["end"] - 1)
     written = keyed.join(F.broadcast(pieces), is_held).select(
@@ -140,7 +141,7 @@ def _judge_keys(topic: str, records: DataFrame, pieces: DataFrame, held: DataFra
 
 
 def _verdict() -> Column:
-    is_of_below = F.col("held").eqNullSafe(F.col("newest_below"))  # also where there is none, and none is held
+    is_of_below = F.col("held").eqNullSafe(F.col("newest_below"))  # also null on both sides: no record, no value
     is_old = F.col("time_ms") < int(time.time() * 1000) - OLD_MS
     is_compacted = (F.col("above") > 0) & (F.col("offset_first") < F.coalesce("repeats_at", F.lit(_NEVER)))
     return (
@@ -159,7 +160,7 @@ def _problem() -> Column:
 
 
 def _first_repeated(records: DataFrame) -> DataFrame:
-    """Where the first record of each partition stands whose key an earlier one has."""
+    """By partition, the offset of the first record with the key of an earlier record."""
     firsts = records.groupBy("partition", "key").agg(F.min("offset").alias("offset_first"))
     again = records.join(firsts, ["partition", "key"]).where("offset > offset_first")
     return again.groupBy("partition").agg(F.min("offset").alias("repeats_at"))

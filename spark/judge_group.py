@@ -1,5 +1,6 @@
-"""Stage beside the records: who owned what and had copies of what, and whether it might. The statements are in
-ownership_checks.py and copying.py.
+"""Stage beside the records: the owners of points and of copies of state.
+
+The statements on owners are in ownership_checks.py, the statements on copies in copying.py.
 """
 
 from pyspark.sql import functions as F
@@ -15,11 +16,11 @@ from .ownership_checks import judge_ownership
 from .run import Run
 
 TAIL = 200
-"""So far back from the end of a log partition the last event is looked for."""
+"""Offsets at the end of a log partition in which the stage looks for the last event."""
 
 
 def judge_group(run: Run, history: History, tiles: Tiles, *, has_figures: bool) -> GroupFigures | None:
-    """Judge all statements about who owns what and on copies; returns what the group did, if it is wanted."""
+    """Judge all statements on owners and copies; returns the group's figures with ``has_figures``, else None."""
     ownership = fold_ownership(run.pins.grants.counted)
     copying = fold_copying(run.pins.grants.counted, ownership)
     log = _offset_log(run, history, tiles)
@@ -33,7 +34,7 @@ def judge_group(run: Run, history: History, tiles: Tiles, *, has_figures: bool) 
 
 
 def _offset_log(run: Run, history: History, tiles: Tiles) -> OffsetLog:
-    """The tiles of each writer, epoch and range as one: the tiles that do not count, too."""
+    """The offset log. Tiles of one writer, epoch and range are one run; tiles that do not count are included."""
     shape = ("first", "end")
     has_tile = F.col("item").isNotNull() & checks.well_formed()
     table = (
@@ -72,7 +73,7 @@ def _changes_of_state(history: History) -> list[Span]:
 
 
 def _last_ms(run: Run) -> int:
-    """When the last events of the offset log were written."""
+    """The latest timestamp among the last events of the offset log; 0 without events."""
     spans = {
         place: brokers.Span(max(span.start, span.end - TAIL), span.end)
         for place, span in run.pins.logs.items()

@@ -1,4 +1,4 @@
-"""First stage: the logs as such. What the rare events say is folded here, the commits stay in Spark."""
+"""First stage: the logs themselves. The stage folds the rare events in this process; the commits stay in Spark."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -17,28 +17,28 @@ from .run import Run
 
 @dataclass(slots=True)
 class History:
-    """What the rare events say. ``left``: from which offset on each point of a source is audited."""
+    """The fold of the rare events. ``left``: the first audited offset of each point of a source partition."""
 
     snapshots: dict[int, Snapshot]
     workers: list[WorkerSpan]
     left: dict[Source, Steps[int]]
     changed: dict[Source, dict[int, int]]
-    """Of each incarnation that changed the state of a source partition and was not succeeded: its last transaction."""
+    """By source partition, each incarnation that changed state and was not succeeded, with its last transaction."""
     others: DataFrame
-    """The rows of all events that are no commits."""
+    """The rows of all events except commits."""
     rare: dict[int, list[tuple[int, Event]]]
-    """By log partition, those of them that are no changes of state: the ones that count."""
+    """By log partition, the counted events with their positions, except commits and changes of state."""
     rare_ms: dict[tuple[int, int], int]
-    """When they were written, by log partition and position."""
+    """When the rare events were written, by log partition and position."""
 
     @property
     def taken(self) -> dict[Source, SnapshotTaken]:
-        """What the snapshots say of each source partition."""
+        """The snapshot of each source partition."""
         events = (event for snapshot in self.snapshots.values() for event in snapshot.taken)
         return {(event.topic, event.partition): event for event in events if event.topic}
 
     def position_from(self, log_partition: int) -> int:
-        """Events of a log partition count from this position on."""
+        """The position from which on the events of a log partition count."""
         snapshot = self.snapshots.get(log_partition)
         return snapshot.position if snapshot else 0
 
@@ -88,7 +88,7 @@ def judge_logs(run: Run, app: str) -> History:
 
 
 def _changed_last(history: History, others: DataFrame) -> dict[Source, dict[int, int]]:
-    """Who changed the state of each source partition. A succession ends what stands in front of it in the log."""
+    """By source partition, the writers of state with their last transaction. A succession ends earlier changes."""
     last: dict[Source, dict[int, tuple[int, int]]] = defaultdict(dict)
     """(position, transaction) by incarnation."""
     for snapshot in history.snapshots.values():
@@ -141,7 +141,7 @@ def _problem(app: str, span: Span, rare: list[tuple[int, Event]]) -> str | None:
     if span.start > 0:
         found = oldest_snapshot(rare, span.start)
         return None if found else "truncated: begins above 0 without a complete snapshot"
-    first = rare[0][1] if rare else None  # a first opening that was aborted leaves a hole before it
+    first = rare[0][1] if rare else None  # an aborted first opening leaves a hole in front
     if not isinstance(first, LogOpened):
         return "truncated: does not begin with log_opened"
     if first.app != app:
@@ -150,7 +150,7 @@ def _problem(app: str, span: Span, rare: list[tuple[int, Event]]) -> str | None:
 
 
 def _before_opening(run: Run, place: Place, span: Span, rare: list[tuple[int, Event]]) -> str | None:
-    """What the rare events don't show: commits in front of the opening, as somebody else would have written them."""
+    """The problem of commits in front of ``log_opened``, from a foreign writer. Rare events do not show commits."""
     opened_at = rare[0][0]
     if span.start > 0 or opened_at == 0:
         return None

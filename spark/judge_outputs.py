@@ -1,9 +1,10 @@
-"""Last stage: the visible outputs and dead letters, against the records, the commits and what the sources give.
+"""Last stage: the visible outputs and dead letters, against the records, the commits and the expected outputs.
 
-An output is the application's if its header names it. Those of others are counted, not judged.
+An output belongs to the application named in its header. Outputs of other applications are counted, not judged.
 
-A replay is no output: a dead letter that somebody wrote back, with its headers, to the topic that its record came from.
-A letter of a topic never lies in that topic, and no handler writes headers of letters, so nothing else looks like one.
+A replay is no output: somebody wrote a dead letter back, with its headers, to the source topic of the failed record.
+The application writes no dead letter of a topic to the same topic, and no handler writes headers of dead letters.
+Therefore no other record looks like a replay.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +21,8 @@ from .judge_records import Records, done_records
 from .run import Run
 
 Expected: TypeAlias = Callable[[SparkSession, DataFrame], DataFrame]
-"""From the source records that are done (topic, partition, offset, timestamp, key, value) to the outputs they should
-have: ``destination`` and any of ``source_topic``, ``source_partition``, ``source_offset``, ``key``, ``value``."""
+"""Computes from the done source records (topic, partition, offset, timestamp, key, value) the outputs of the records:
+``destination`` and any of ``source_topic``, ``source_partition``, ``source_offset``, ``key``, ``value``."""
 
 EXPECTED_COLUMNS = ("destination", "source_topic", "source_partition", "source_offset", "key", "value")
 _PLACE = ("kl_topic", "kl_partition", "kl_offset")
@@ -30,10 +31,10 @@ _OUTPUT = ("topic", "partition", "offset", *_PLACE, "kl_i", "kl_n")
 
 @dataclass(slots=True)
 class Outputs:
-    """The visible outputs per destination, dead letters included, and how many of them are known to be dead letters.
+    """The numbers of visible outputs by destination, dead letters included, and the number of known dead letters.
 
-    ``of_others``: how many records of other applications were seen, by topic; ``replays``: how many, and where the
-    first one lies.
+    ``of_others``: the number of records of other applications, by topic; ``replays``: the number of replays, and
+    partition and offset of the first replay, by topic.
     """
 
     destinations: dict[str, int]
@@ -45,7 +46,7 @@ class Outputs:
 def judge_outputs(
     run: Run, tiles: Tiles, records: Records, dead_letters: Sequence[str] | None, expected: Expected | None
 ) -> Outputs:
-    """Judge all statements about outputs. ``dead_letters`` None: it is not known which outputs are dead letters."""
+    """Judge all statements on outputs. ``dead_letters`` None: the topics of dead letters are unknown."""
     gone = _places_gone(run)
     located = run.keep(checks.locate_outputs(_outputs(run, values=expected is not None), records.places, gone))
     counts = (
@@ -60,7 +61,7 @@ def judge_outputs(
         )
         .collect()
     )
-    # Somebody else's header of the same name may be anything: it counts only where outputs of ours are.
+    # A foreign header of the same name may hold any bytes: damaged headers count only in topics with own outputs.
     destinations = {row["topic"]: row["whole"] for row in sorted(counts) if row["whole"]}
     total = sum(destinations.values())
     run.judge_counted(
@@ -84,7 +85,7 @@ def judge_outputs(
 
 
 def _places_gone(run: Run) -> DataFrame | None:
-    """The places whose records the sources have lost since the application started, if any."""
+    """The places of records that the sources have lost since the application started; None without a loss."""
     starts = run.pins.grants.starts
     rows = [
         (run.numbers[source], start, run.pins.sources[source].start)
@@ -95,8 +96,10 @@ def _places_gone(run: Run) -> DataFrame | None:
 
 
 def _outputs(run: Run, *, values: bool) -> DataFrame:
-    """Every visible record with a header; ``own``: it is an output of this application, or says that it is one;
-    ``replay``: it is a dead letter of this application that was written back.
+    """Every visible record with a provenance header.
+
+    ``own``: the header names this application, and the record is no replay; ``replay``: a dead letter of this
+    application, written back to its source topic.
     """
     columns = "topic,partition,offset,kl_app,kl_topic,kl_source,kl_partition,kl_offset,kl_i,kl_n,kl_damaged,kl_letter"
     spans: dict[Place, Span] = dict(run.pins.outputs)

@@ -1,4 +1,4 @@
-"""Second stage: the tiles. Which commits count, and whether their tiles cover the plane exactly once."""
+"""Second stage: the tiles. Finds the commits that count, and whether their tiles cover the plane exactly once."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ COMMIT_COLUMNS = (
     "item,worker,count,first,end,offset_from,offset_to"
 )
 CORNERS_SHOWN = 4_000
-"""Corners that did not cancel and are fetched to be turned into rectangles: the lowest ones."""
+"""Corners to be fetched and turned into rectangles: the lowest of all corners that did not cancel."""
 
 TILE_SHOWN = (
     "source",
@@ -42,7 +42,7 @@ TILE_SHOWN = (
 
 @dataclass(slots=True)
 class Tiles:
-    """``committed``: the rows of the commit events that are audited. ``tiles``: the tiles that count."""
+    """The tiles of the audit. ``committed``: the rows of the audited commit events; ``tiles``: the counted tiles."""
 
     committed: DataFrame
     commits: int
@@ -52,7 +52,7 @@ class Tiles:
 
 @dataclass(slots=True)
 class Plane:
-    """``bands``: the bands of each source partition, from its left to its right edges."""
+    """The judged plane. ``bands``: the bands of each source partition, from left to right edge."""
 
     bands: dict[Source, list[Band]]
     tiles_counted: int
@@ -111,7 +111,7 @@ _STALE = "every commit lies inside its own epoch's part"
 
 
 def _known_examples(history: History) -> list[Example]:
-    """What the application itself found before a snapshot."""
+    """The violations that the application itself found before a snapshot."""
     return [
         {"log_partition": log, "position": position, "problem": "found by the application before its snapshot"}
         for log, snapshot in history.snapshots.items()
@@ -121,7 +121,7 @@ def _known_examples(history: History) -> list[Example]:
 
 
 def _judge_stale(run: Run, history: History, tiles: DataFrame, commits: int) -> DataFrame | None:
-    """Judge the tiles that no single piece of a part holds; returns the keys of commits not to be counted, if any."""
+    """Judge the tiles outside of all single pieces of parts; returns the keys of stale commits, None without any."""
     outside = run.keep(checks.outside(tiles.where("not in_part"), _parts(run)))
     shown = outside.select(*TILE_SHOWN).limit(100).collect()
     if not shown:
@@ -133,7 +133,7 @@ def _judge_stale(run: Run, history: History, tiles: DataFrame, commits: int) -> 
 
 
 def judge_plane(run: Run, history: History, tiles: Tiles) -> Plane:
-    """Judge that the tiles cover each band once, in order, by the right workers, and are all there."""
+    """Judge that the tiles cover each band once, in order, by the right workers, and that no tile is missing."""
     run.judge_rows(
         "transaction-parts",
         "every transaction is there with all its commit events",
@@ -145,7 +145,7 @@ def judge_plane(run: Run, history: History, tiles: Tiles) -> Plane:
 
 
 def _without_trimmed(run: Run, history: History, committed: DataFrame, torn: DataFrame) -> DataFrame:
-    """Leaves out transactions of which a part may lie in front of a snapshot."""
+    """The torn transactions, except transactions with a part that may lie in front of a snapshot."""
     if not history.snapshots:
         return torn
     trimmed = run.frame([(log,) for log in history.snapshots], "log_partition int")
@@ -162,7 +162,7 @@ def _without_trimmed(run: Run, history: History, committed: DataFrame, torn: Dat
 
 
 def _workers(run: Run, history: History) -> tuple[DataFrame, DataFrame | None]:
-    """All workers, and apart those that did not live as long as their run, if any."""
+    """All workers, and the odd workers apart (see history.py); None without odd workers."""
     known = [(run.numbers[w.source], w) for w in history.workers if w.source in run.numbers]
     workers = run.frame(
         [

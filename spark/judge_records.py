@@ -1,4 +1,4 @@
-"""Third stage: the records of the sources, each in one tile and of the worker whose range holds its key."""
+"""Third stage: the records of the sources, each in one tile, of the worker with the record's key in its range."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ from .run import Run
 
 @dataclass(slots=True)
 class Records:
-    """``places``: see checks.py. ``counts``: per number of a source partition, the row of what was counted.
+    """The records of the sources. ``places``: see checks.py. ``counts``: a row of counts, by number of the source.
 
-    ``all_done``: every record is in one tile whose outputs are all in view.
+    ``all_done``: every record lies in one tile with all outputs in view.
     """
 
     places: DataFrame
     counts: dict[int, Any]
     all_done: bool
     source: DataFrame | None
-    """The records themselves, where hooks want them."""
+    """The records with their values, where hooks need the values."""
     done: DataFrame | None = None
     """See ``done_records``."""
 
 
 def read_places(run: Run, history: History, tiles: Tiles, *, for_hooks: bool) -> Records:
-    """Every record from the start of the audit on, with the tiles that hold it. ``for_hooks``: its value is wanted."""
+    """Every record from the start of the audit on, with the record's tiles. ``for_hooks``: read the values, too."""
     pins = run.pins
     _note_trimmed(run)
     spans = {
@@ -45,14 +45,14 @@ def read_places(run: Run, history: History, tiles: Tiles, *, for_hooks: bool) ->
     }
     point = checks.point(F.col("key"), F.col("partition"), F.col("offset")).alias("point")
     whole = None
-    if for_hooks:  # kept: it is read once for all
+    if for_hooks:  # persisted: one read for all stages and hooks
         whole = run.keep(run.read("keylanes_records", spans, "source,topic,partition,offset,timestamp,key,value"))
     read = whole or run.read("keylanes_records", spans, "source,partition,offset,key")
     records = read.select("source", "offset", "key", point)
     held = _with_before(run, history, tiles.tiles)
     offset_max = max((span.end for span in spans.values()), default=0)
     widest = max((span.end - span.start for span in spans.values()), default=0)
-    # Columns of some tiles' length: narrower ones repeat the tiles, wider ones compare records with more of them.
+    # Columns of some tiles' length: narrow columns repeat the tiles, wide columns compare records with more tiles.
     width = max(64, 3 * tiles.length_mean, widest // checks.COLUMNS_MAX + 1)
     places = run.keep(checks.in_tiles(records, held, width, offset_max))
     counts = (
@@ -72,18 +72,18 @@ def read_places(run: Run, history: History, tiles: Tiles, *, for_hooks: bool) ->
 
 
 def done_records(run: Run, records: Records) -> DataFrame:
-    """For hooks: topic, partition, offset, timestamp, key and value of every record whose outputs are all in view."""
+    """For hooks: topic, partition, offset, timestamp, key and value of every record with all outputs in view."""
     assert records.source is not None, "they were read for hooks"
     if records.done is None:
         records.done = records.source
-        if not records.all_done:  # kept: a hook of several branches would look for them as often
+        if not records.all_done:  # persisted: else each branch of a hook would join again
             done = records.places.where("tiles = 1 and judged").select("source", "offset")
             records.done = run.keep(records.source.join(done, ["source", "offset"], "left_semi"))
     return records.done.drop("source")
 
 
 def judge_records(run: Run, records: Records, plane: Plane, *, level: bool) -> tuple[SourceFigures, ...]:
-    """Judge that every record is in one tile, of its worker; ``level`` demands that none waits."""
+    """Judge that every record lies in one tile, of the right worker; ``level``: no record may wait."""
     _judge_places(run, records, plane)
     _list_not_begun(run)
     figures = _figures(run, plane, records.counts)
@@ -109,7 +109,7 @@ def _note_trimmed(run: Run) -> None:
 
 
 def _list_not_begun(run: Run) -> None:
-    """Partitions that nobody worked on: a line for each topic."""
+    """Report the partitions without any work of the application, a line for each topic."""
     stateful = {store.topic for store in run.pins.grants.stores.values()}
     for topic, group in groupby(run.pins.not_begun, key=lambda source: source[0]):
         spans = {partition: run.pins.sources[topic, partition] for _, partition in group}
@@ -121,7 +121,7 @@ def _list_not_begun(run: Run) -> None:
 
 
 def _with_before(run: Run, history: History, tiles: DataFrame) -> DataFrame:
-    """The counted tiles, and for each band that a snapshot moved one for all that lies in front of it."""
+    """The counted tiles, and for each band with a snapshot's edge as start a tile over the offsets in front."""
     columns = ["source", "offset_from", "offset_to", "first", "end", *checks.EVENT_KEY, "judged", "worker_right"]
     starts = run.pins.grants.starts
     rows = [

@@ -1,8 +1,8 @@
-"""Stage beside the others: the state, against the logs and against what the sources give.
+"""Stage beside the others: the state, against the logs and against the state that the sources give.
 
-State is as it is now, the rest as it was pinned. So it is compared only if no tile and no change of state was committed
-in between: while an application works the keys alone are judged, and a hook is refused. What else its log says
-meanwhile, of ranges and workers, changes no state.
+The stage reads the present state, and compares the state with pinned logs and sources. Therefore the comparison needs
+an application at rest: no tile and no change of state was committed since the pins. While an application works, the
+keys alone are judged, and a hook is refused. Other events since the pins, of ranges and workers, change no state.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ from .report import SPLIT_KEYS, Example
 from .run import Run
 
 ExpectedState: TypeAlias = Callable[[SparkSession, DataFrame], DataFrame]
-"""From the source records that are done (topic, partition, offset, timestamp, key, value) to the state that they give:
-``store`` (its name), ``partition``, ``key``, ``value`` (bytes, or text), and where it matters ``map_key`` and
+"""Computes from the done source records (topic, partition, offset, timestamp, key, value) the state of the records:
+``store`` (the name), ``partition``, ``key``, ``value`` (bytes, or text), and where needed ``map_key`` and
 ``deadline_ms``."""
 
 KEY_COLUMNS = ("store", "partition", "key", "map_key")
@@ -40,7 +40,7 @@ class _Changelog:
 
 
 class _Found(NamedTuple):
-    """What one partition of a changelog holds. ``beacons``: transactions by incarnation, None if not whole."""
+    """The contents of a partition of a changelog. ``beacons``: transactions by incarnation; None: a damaged beacon."""
 
     keys: int
     beacons: Mapping[int | None, int | None]
@@ -56,10 +56,10 @@ def judge_state(
     without: Sequence[str],
     moved: Collection[str],
 ) -> int:
-    """Judge all statements about state; returns how many keys there are. Without stores there is nothing to judge.
+    """Judge all statements on state; returns the number of keys. Does nothing for an application without stores.
 
-    ``without``: names of stores that are not compared with what is ``expected``; ``moved``: sources whose keys may lie
-    in several partitions.
+    ``without``: names of stores to leave out of the comparison with ``expected``; ``moved``: sources with keys that may
+    lie in several partitions.
     """
     stores = run.pins.grants.stores
     if not stores:
@@ -68,7 +68,7 @@ def judge_state(
     try:
         changelogs = _pin(run, broker, app, stores)
         read = {log.source: run.keep(state.newest(run.spark, run.access, log.places)) for log in changelogs}
-        there = _looked_at(read)  # reading is through: the frames are kept
+        there = _looked_at(read)  # computes and persists all frames
         has_gone_on = _has_gone_on(run, broker)
     finally:
         broker.close()
@@ -207,7 +207,7 @@ def _judge_expected(
 
 
 def _silent(unlike: DataFrame, plain: DataFrame, declared: set[str]) -> list[Example]:
-    """The stores with keys, of which the function gives no row."""
+    """The stores with keys for which the function gives no row."""
     given = {row["store"] for row in plain.select("store").distinct().collect()}
     counts = unlike.where(_is_of(declared - given)).groupBy("store").count().orderBy("store")
     problem = "the function gives no row of this store, which --without-store {} leaves out"

@@ -1,6 +1,6 @@
-"""A Kafka cluster as the witness reads it, with librdkafka, while leaders move and brokers hang.
+"""A Kafka cluster, read by the witness with librdkafka, while leaders move and brokers hang.
 
-The clients are those of kafka_clients.py. Offsets are asked for in kafka_spans.py, records are read here.
+kafka_clients.py makes the clients, kafka_spans.py asks for offsets, KafkaWitness reads records.
 """
 
 import time
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
 CONSUME_S: Final = 0.05
-"""The client fills a chunk for so long: at the end of a partition it would wait for records that don't come."""
+"""The time to fill a chunk: at the end of a partition the client would wait for records that don't come."""
 BELIEVED: Final = (
     "WARNING: {topics}: min.insync.replicas is 1, or is not told, and not all brokers that keep these topics answer: "
     "whoever says that it leads them is believed"
@@ -26,7 +26,7 @@ BELIEVED: Final = (
 class KafkaWitness:
     """A Kafka cluster, read with librdkafka. ``security`` holds client settings such as ``security.protocol``.
 
-    ``api_timeout_s``: how long a question is asked again before it is an error, and how long a read may bring nothing.
+    ``api_timeout_s``: how long a question is asked again before an error, and how long a read may bring nothing.
     """
 
     def __init__(self, servers: str, security: Mapping[str, str], api_timeout_s: float) -> None:
@@ -39,7 +39,7 @@ class KafkaWitness:
         return {name: Topic(len(topic.partitions)) for name, topic in listed.items() if topic.error is None}
 
     def refuse_unread(self, topics: Mapping[str, str]) -> None:
-        """As the brokers tell it."""
+        """Raise AuditError with the missing rights, as told by the brokers."""
         unread = self._clients.ask("rights", lambda admin, limit_s: unread_of(admin, sorted(topics), limit_s))
         if unread:
             rights = dict.fromkeys((topics[name] or name, bool(topics[name])) for name in unread)
@@ -85,7 +85,7 @@ class KafkaWitness:
                 consumer.close()
 
     def table(self, place: Place) -> Iterator[Columns] | None:
-        """Kafka keeps logs."""
+        """None: every topic of Kafka is a log."""
 
     def close(self) -> None:
         """Let go of connections."""
@@ -110,7 +110,7 @@ class KafkaWitness:
         return self._clients.consumer(settings)
 
     def _consumed(self, consumer: "Consumer", place: Place, start: int, end: int) -> Iterator[Columns]:
-        """Chunks, none of them empty; raises _Lost when there is an error, or nothing comes."""
+        """Chunks of at least one record; raises _Lost after an error, or when nothing comes."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
@@ -120,7 +120,7 @@ class KafkaWitness:
                 columns = Columns([], [], [], [], [])
                 messages = consumer.consume(CHUNK_RECORDS, CONSUME_S)
                 is_done, error = _fill(columns, messages, start, end)
-                if columns.offsets:  # also what came before an error
+                if columns.offsets:  # also the records in front of an error
                     yield columns
                 if is_done:
                     return
@@ -129,13 +129,13 @@ class KafkaWitness:
                 if messages:
                     silent_from = time.monotonic()
                 elif time.monotonic() - silent_from > self._clients.api_timeout_s / 2:
-                    raise _Lost(None)  # the client finds leaders that moved; one that does not is replaced
+                    raise _Lost(None)  # a client that does not find moved leaders is replaced
         except KafkaException as error:
             raise _Lost(error.args[0]) from None
 
 
 def _right_missing(who: str | None, name: str, *, is_prefix: bool) -> str:
-    """A right to read that is missing, with the command that gives it."""
+    """The message for a missing right to read, with the command that gives the right."""
     what = f"each topic whose name begins with {name!r} (prefixed" if is_prefix else f"topic {name!r} (literal"
     pattern = " --resource-pattern-type prefixed" if is_prefix else ""
     return (
@@ -145,7 +145,7 @@ def _right_missing(who: str | None, name: str, *, is_prefix: bool) -> str:
 
 
 class _Lost(Exception):
-    """A reader that has to be replaced, with what was said of it."""
+    """A consumer has to be replaced. ``error``: the error of the client; None: nothing came."""
 
     def __init__(self, error: "KafkaError | None") -> None:
         super().__init__(error)
@@ -153,19 +153,19 @@ class _Lost(Exception):
 
 
 def _fill(columns: Columns, messages: Iterable[Any], start: int, end: int) -> "tuple[bool, KafkaError | None]":
-    """Lay down the records of ``[start, end)`` up to an error; whether the end was reached, and the error."""
+    """Append the records of ``[start, end)`` up to an error; returns whether the end was reached, and the error."""
     from confluent_kafka import KafkaError
 
     for message in messages:
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            if message.topic() is None:  # of the group, which the client looks for and nobody uses
+            if message.topic() is None:  # an error of the consumer group, unused
                 continue
             return False, error
         offset = message.offset()
-        if offset >= end:  # also the end of the partition, which passes aborted records and markers
+        if offset >= end:  # also the end of the partition, behind aborted records and markers
             return True, None
-        if error is not None or offset < start:  # below: of a topic that was made anew meanwhile
+        if error is not None or offset < start:  # below start: the topic was made anew meanwhile
             continue
         columns.offsets.append(offset)
         columns.timestamps.append(message.timestamp()[1])

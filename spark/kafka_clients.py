@@ -1,8 +1,8 @@
 """Clients of librdkafka for one Kafka cluster, and the attempts of one question.
 
-librdkafka keeps leaders and leader epochs for ever, and answers FENCED_LEADER_EPOCH after a leader has moved. So after
-an error a new client asks again. One attempt is short, because a broker that hangs says nothing. All attempts together
-have a limit.
+librdkafka keeps leaders and leader epochs for ever, and answers FENCED_LEADER_EPOCH after a leader has moved. Therefore
+a new client asks again after an error. One attempt is short, because a hanging broker says nothing. All attempts
+together have a limit.
 """
 
 import time
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 API_TIMEOUT_MS: Final = 30_000
-"""A question with all its attempts; as ``default_api_timeout_ms`` of an application."""
+"""The limit of a question with all attempts, like ``default_api_timeout_ms`` of an application."""
 ATTEMPT_S: Final = 4.0
-"""One attempt; what ``request_timeout_ms`` is in an application. Longer, because nobody waits behind the audit."""
+"""The limit of an attempt, like ``request_timeout_ms`` of an application. Longer: nobody waits behind the audit."""
 PAUSE_S_MAX: Final = 1.0
 
 _PATIENT: Final = {
@@ -49,7 +49,7 @@ _PERMANENT: Final = frozenset(
 """Errors that another attempt does not cure."""
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location")
 _PROBE: Final = "probe"
-"""In place of a file: what this machine trusts."""
+"""In place of a file: the certificates that the machine trusts."""
 _UNREACHED: Final = frozenset(("_ALL_BROKERS_DOWN", "_SSL", "_TIMED_OUT", "_TRANSPORT"))
 _UNFIT: Final = ". Do the client settings (security.protocol, …) fit these brokers?"
 _UNSECURED: Final = (
@@ -61,7 +61,7 @@ _UNSECURED: Final = (
 class KafkaClients:
     """Makes the clients of one cluster. ``security`` holds client settings such as ``security.protocol``.
 
-    ``api_timeout_s``: how long a question is asked again before it is an error, and how long a read may bring nothing.
+    ``api_timeout_s``: how long a question is asked again before an error, and how long a read may bring nothing.
     """
 
     def __init__(self, servers: str, security: Mapping[str, str], api_timeout_s: float) -> None:
@@ -80,7 +80,7 @@ class KafkaClients:
         }
         user = security.get("sasl.username")
         self.principal = f"User:{user}" if user and security["security.protocol"].startswith("SASL_") else None
-        """Who the brokers take this client for, unless they have rules of their own; None: only they know."""
+        """The client's name at the brokers, unless the brokers have rules of their own; None: only the brokers know."""
         self._admin: AdminClient | None = None
         self._heard: KafkaError | None = None
         """The last error of a connection: the error of a question says less."""
@@ -123,7 +123,7 @@ class KafkaClients:
         from confluent_kafka import KafkaException
 
         self.forget_problems()
-        asked_from, pause_s, limit_s = time.monotonic(), 0.1, 1.0  # soon heard, why it can't be answered at all
+        asked_from, pause_s, limit_s = time.monotonic(), 0.1, 1.0  # short at first: a lasting error is heard soon
         while True:
             admin = self._admin = self._new_admin({}) if self._admin is None else self._admin
             try:
@@ -142,7 +142,7 @@ class KafkaClients:
         self._heard = None
 
     def _hear(self, error: "KafkaError") -> None:
-        if self._heard is None or error.name() != "_ALL_BROKERS_DOWN":  # that comes behind the cause
+        if self._heard is None or error.name() != "_ALL_BROKERS_DOWN":  # comes behind the cause
             self._heard = error
 
     def may_go_on(self, error: "KafkaError | None", silent_from: float, what: str) -> None:
@@ -161,7 +161,7 @@ class KafkaClients:
 
 
 def unread_of(admin: "AdminClient", topics: Sequence[str], limit_s: float) -> list[str]:
-    """Those of the topics that a client may not read, as far as the brokers tell; raises KafkaException."""
+    """The topics that a client may not read, as far as the brokers tell; raises KafkaException."""
     from confluent_kafka import KafkaError, KafkaException, TopicCollection
     from confluent_kafka.admin import AclOperation
 
@@ -187,5 +187,5 @@ def unread_of(admin: "AdminClient", topics: Sequence[str], limit_s: float) -> li
 
 
 def _is_permanent(error: "KafkaError") -> bool:
-    # A broker that stops ends TLS handshakes, too; a certificate that is not accepted stays so.
+    # A stopping broker ends TLS handshakes, too: only a refused certificate is a lasting TLS error.
     return error.name() in _PERMANENT or (error.name() == "_SSL" and "verify failed" in error.str())

@@ -4,7 +4,7 @@ Several replicas of a partition name its leader, see replicas.py. Each replica h
 leader that this replica named, at the leader epoch of this replica, and a leader refuses any other epoch. A used client
 would mix the answers of several replicas. A partition with one replica needs no confirmation.
 
-librdkafka gives the offset -1001 and no error when one broker of several does not answer. Taken for an end, that would
+librdkafka gives the offset -1001 and no error when one broker of several does not answer. Taken for an end, -1001 would
 leave a partition out of the audit unseen.
 """
 
@@ -117,7 +117,7 @@ class KafkaSpans:
             teller = node if listed.orig_broker_id == _BOOTSTRAP else listed.orig_broker_id
             return teller, _ask_leaders(admin, listed, places, limit_s, committed=committed)
         finally:
-            admin.poll(0)  # hear why not
+            admin.poll(0)  # hear the cause of a failure
 
     def _learn_in_sync_min(self, admin: "AdminClient", topics: Collection[str], limit_s: float) -> None:
         from confluent_kafka import KafkaException

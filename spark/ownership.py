@@ -1,7 +1,7 @@
-"""PURE. Who owned which points: derived anew from both logs, for the statements in ownership_checks.py.
+"""PURE. The owners of points, derived anew from both logs for the statements in ownership_checks.py.
 
-The control log says who was granted what, who owned it before, and whether that one was fenced by then. The offset log
-says how far each owner came, and what it gave up.
+The control log tells each grant, the owner before the grant, and whether the owner before was fenced by then. The
+offset log tells the edges of each owner, and the points that an owner released.
 """
 
 from collections import defaultdict
@@ -31,13 +31,14 @@ Epoch: TypeAlias = tuple[Source, int]
 """An epoch of a source partition."""
 
 NOBODY = 0
-"""In place of an epoch and an incarnation: a point that was never granted."""
+"""The epoch and the incarnation before the first grant of a point."""
 
 
 class TileRun(NamedTuple):
-    """All tiles that one incarnation committed at one epoch over the same points, as one. ``position_first`` and
-    ``position_last``: where the first and the last of them stand in their log partition; ``transaction_last``: of the
-    last; ``offset_to``: the greatest.
+    """All tiles that one incarnation committed at one epoch over the same points, as one value.
+
+    ``position_first`` and ``position_last``: positions of the first and the last tile in the log partition;
+    ``transaction_last``: the greatest transaction; ``offset_to``: the greatest right edge.
     """
 
     log_partition: int
@@ -53,7 +54,7 @@ class TileRun(NamedTuple):
 
 
 class Span(NamedTuple):
-    """From where to where events of one incarnation stand in a log partition, and at which epoch, if at one."""
+    """The first and the last position of events of one incarnation at one epoch (None: no epoch) in a log partition."""
 
     log_partition: int
     incarnation: int
@@ -63,7 +64,7 @@ class Span(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Points that a grant gave to ``incarnation``, all of them of one owner before. ``position``: of the grant."""
+    """Points that a grant gave to ``incarnation``. All points had the same owner before. ``position``: of the grant."""
 
     source: Source
     first: int
@@ -79,7 +80,7 @@ class Claim(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Points that were given up. ``position``: -1 where only a snapshot knows of it; ``edge``: None if not said."""
+    """A release of points. ``position``: -1 where only a snapshot tells the release; ``edge``: None if not told."""
 
     position: int
     transaction: int
@@ -88,7 +89,7 @@ class Release(NamedTuple):
 
 @dataclass(slots=True)
 class Members:
-    """What the control log says of each incarnation: the positions of its events, and why it was expelled."""
+    """By incarnation, from the control log: positions of joining, expulsion and fence, and the expulsion's cause."""
 
     joined: dict[int, int] = field(default_factory=dict)
     expelled: dict[int, int] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class Members:
 
 @dataclass(slots=True)
 class Ownership:
-    """The fold of the control log: who was granted what, in its order. ``problems``: grants that may not be."""
+    """The fold of the control log: the claims in log order. ``problems``: grants against the rules."""
 
     members: Members = field(default_factory=Members)
     claims: list[Claim] = field(default_factory=list)
@@ -107,7 +108,7 @@ class Ownership:
     unexpelled: list[Example] = field(default_factory=list)
     """Members that were fenced and not expelled before."""
     asked: dict[int, ReleaseAsked] = field(default_factory=dict)
-    """What each move asked its owner to release."""
+    """The first request of a release, by move."""
 
     def by_epoch(self) -> dict[Epoch, list[Claim]]:
         """The claims of each epoch."""
@@ -119,8 +120,10 @@ class Ownership:
 
 @dataclass(slots=True)
 class OffsetLog:
-    """What the offset log says. ``rare``: by log partition, all events that are no commits; ``snapshots``: of a source
-    partition, where its log partition begins with one; ``spans``: of the commits, and of what is too much for ``rare``.
+    """The fold of the offset log.
+
+    ``rare``: by log partition, all events except commits and changes of state; ``snapshots``: by source partition,
+    where the log partition begins with a snapshot; ``spans``: of the commits, and of the changes of state.
     """
 
     runs: Sequence[TileRun]
@@ -133,7 +136,7 @@ class OffsetLog:
 
 
 def fold_ownership(counted: Iterable[tuple[int, Event]]) -> Ownership:
-    """From the ``(position, event)`` of the control log that count, in order."""
+    """Fold the owners from the ``(position, event)`` of the control log that count, in order."""
     found, members = Ownership(), Members()
     found.members = members
     holders: dict[Epoch, int] = {}
@@ -174,7 +177,7 @@ def _grant(found: Ownership, holders: dict[Epoch, int], position: int, event: Ra
         for first, end, before in owners.all_pieces(band.first, band.end):
             if before is not None and before.epoch >= event.epoch:
                 again = (before.epoch, before.incarnation, before.offset_from)
-                if again != (event.epoch, event.incarnation, band.offset_from):  # else it was sent twice
+                if again != (event.epoch, event.incarnation, band.offset_from):  # else sent twice
                     problem = f"owned at epoch {before.epoch} by incarnation {before.incarnation}"
                     found.problems.append({**shown, "first": first, "end": end, "problem": problem})
                 continue
@@ -196,7 +199,7 @@ def _unfit(members: Members, incarnation: int) -> str:
 
 
 class Edges:
-    """Where the points of each epoch stand at its end, and who gave them up."""
+    """The edges of the points of each epoch at the end of the epoch, and the released points."""
 
     def __init__(self, ownership: Ownership, log: OffsetLog) -> None:
         self._claims, self._snapshots = ownership.by_epoch(), log.snapshots
@@ -222,12 +225,12 @@ class Edges:
                     pieces.put(band.first, band.end, Release(position, event.transaction, band.edge))
 
     def in_view(self, source: Source, epoch: int) -> bool:
-        """Whether all that was committed at the epoch is known."""
+        """Whether all commits of the epoch are known, from the log or from its snapshot."""
         kept = self._kept.get(source)
         return kept is None or epoch in kept or epoch > max(kept, default=NOBODY)
 
     def of(self, source: Source, epoch: int) -> Steps[int]:
-        """The edge of each point at an epoch that is in view: where its tiles end, else where the epoch began."""
+        """The edge of each point at an epoch in view: the end of the point's tiles, else the start of the epoch."""
         if (known := self._known.get((source, epoch))) is not None:
             return known
         left = Steps((claim.first, claim.end, claim.offset_from) for claim in self._claims.get((source, epoch), ()))
@@ -241,7 +244,7 @@ class Edges:
         return known
 
     def released(self, source: Source, epoch: int, incarnation: int) -> Steps[Release]:
-        """What the owner of an epoch has given up of it."""
+        """The points that the owner of an epoch has released."""
         return self._released.get((source, epoch, incarnation), Steps())
 
     def owned(self, source: Source, epoch: int, incarnation: int) -> Steps[bool]:
@@ -257,7 +260,7 @@ class Edges:
         return self._runs.get((source, epoch), ())
 
     def runs_behind(self, source: Source, epoch: int, position: int) -> Iterator[TileRun]:
-        """Those of them of which some stand behind a position."""
+        """The tiles of an epoch, by run, where the last tile of the run stands behind a position."""
         return takewhile(lambda run: run.position_last > position, self.runs(source, epoch))
 
 
@@ -272,7 +275,7 @@ def releases_of(log: OffsetLog) -> list[tuple[int, int, RangesReleased]]:
 
 
 def cuts_of(log: OffsetLog) -> dict[Epoch, list[tuple[int, int, WorkersCut]]]:
-    """By epoch, (log partition, position, event) of each time that its owner took it up."""
+    """By epoch, (log partition, position, event) of each cut. With a cut the owner takes a range up."""
     found: dict[Epoch, list[tuple[int, int, WorkersCut]]] = defaultdict(list)
     for number, events in sorted(log.rare.items()):
         for position, event in events:

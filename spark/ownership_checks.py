@@ -1,16 +1,16 @@
-"""PURE. The statements on who owns what, each judged from what ownership.py derives.
+"""PURE. The statements on owners of points, each judged from the folds of ownership.py.
 
-The two logs have no common order, and clocks prove nothing. What is decided here hangs on positions alone:
+The two logs have no common order, and clocks prove nothing. The verdicts depend on positions alone:
 
-- In the control log, on what stands before a grant.
-- In a partition of the offset log, on the order of all that is said of a source partition.
-- From the one to the other: an event at an epoch was written by somebody who had read the grant of that epoch, and any
-  event of a member by somebody who had read its joining. The last such decision is the event's *floor*. Whatever stands
-  behind the event in that partition of the offset log was appended later, so behind that decision, too. FENCED is
-  written when no transaction of the member is undecided any more. So of a member that was fenced nothing may stand
-  behind an event whose floor is above its FENCED.
+- In the control log, on the events in front of a grant.
+- In a partition of the offset log, on the order of all events of a source partition.
+- From the offset log to the control log: the writer of an event at an epoch had read the grant of that epoch, and the
+  writer of any event of a member had read the joining of the member. The last of these decisions is the event's
+  *floor*. All events behind the event in the same partition of the offset log were appended later, therefore also later
+  than the floor. The coordinator writes FENCED when no transaction of the member is undecided any more. Therefore no
+  event of a fenced member may stand behind an event with a floor above the member's FENCED.
 
-Of epochs that were over before the snapshot from which the offset log begins nothing can be said: they are passed over.
+Epochs that were over before the snapshot at the start of the offset log are passed over: their events are gone.
 """
 
 from bisect import bisect_right
@@ -41,7 +41,7 @@ from .report import Example
 
 
 class Verdict(NamedTuple):
-    """What became of one statement. ``checked``: what was looked at."""
+    """The verdict on one statement. ``checked``: the number of things looked at."""
 
     name: str
     statement: str
@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
 
 
 def judge_ownership(grants: Grants, ownership: Ownership, log: OffsetLog, edges: Edges) -> list[Verdict]:
-    """All statements about who owns what."""
+    """The verdicts on all statements on owners of points."""
     return [
         Verdict(
             "decision-turn",
@@ -155,7 +155,7 @@ def _judge_releases(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdi
 
 
 def _was_asked(asked: ReleaseAsked | None, event: RangesReleased, band: Edge) -> bool:
-    """Whether a move asked this member for a band at this epoch; also for a part of what it then released."""
+    """Whether the request asks the writer of the release for all of the band, at the epoch of the release."""
     if asked is None:
         return False
     same = (asked.topic, asked.partition, asked.epoch, asked.incarnation)
@@ -204,7 +204,10 @@ _EARLY = "the next owner began in front of the release"
 def _begun_before(
     claim: Claim, position: int, edges: Edges, cuts: Mapping[Epoch, Sequence[tuple[int, int, WorkersCut]]]
 ) -> list[int]:
-    """Where the owner of a claim began on its points, if that is in front of a position."""
+    """The position at which the owner of a claim began on its points, in a list; empty if not in front of ``position``.
+
+    The owner begins with a tile or a cut.
+    """
     at = [
         run.position_first
         for run in edges.runs(claim.source, claim.epoch)
@@ -238,7 +241,7 @@ def _judge_fenced(ownership: Ownership, log: OffsetLog) -> Verdict:
 
 
 class _Floors:
-    """From where on a partition of the offset log has seen a decision, by what stands in it."""
+    """The floors of events in a partition of the offset log, each with the first position of this or a later floor."""
 
     def __init__(self, ownership: Ownership, spans: Sequence[Span]) -> None:
         joined = ownership.members.joined
@@ -255,13 +258,13 @@ class _Floors:
         self._from = list(accumulate(reversed(positions), min))[::-1]
 
     def above(self, control_position: int) -> int | None:
-        """The first position that has seen a later decision than that; None: none is known to have."""
+        """The first position of an event with a floor above ``control_position``; None: no event has a later floor."""
         i = bisect_right(self._floors, control_position)
         return self._from[i] if i < len(self._from) else None
 
 
 def _spans_by_log(log: OffsetLog) -> dict[int, list[Span]]:
-    """All that members wrote in their transactions. The first event of a log has a transaction of its own."""
+    """By log partition, spans of all events from members' transactions. ``log_opened`` has a transaction of its own."""
     found: dict[tuple[int, int, Epoch | None], Span] = {}
     rare = (
         Span(number, event.incarnation, epoch_of(event), position, position)

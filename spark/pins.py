@@ -1,8 +1,13 @@
-"""What is audited, pinned once: which offsets of which topics every pass reads.
+"""Pins: the offsets of each topic, taken once, up to which every stage of the audit reads.
 
-The order makes an audit of a running application right. The logs are pinned first and waited for, then the outputs,
-so every output that the first pin promises is in view; then the logs again, so every output in view has its event; then
-the control log, so every epoch is known; then the sources, so every record of a tile exists.
+``pin`` waits at each pin until every transaction below is decided. The order makes an audit of a running application
+right:
+
+1. The logs for the first time.
+2. The outputs: every output of a commit below the first pin is in view.
+3. The logs again: every output in view has its commit event.
+4. The control log: every epoch is known.
+5. The sources: every record of a tile exists.
 """
 
 from collections.abc import Mapping
@@ -21,7 +26,7 @@ LOG_SUFFIXES = (".control", ".offsets", ".signals")
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """``judged`` ends the events whose outputs must be in view, ``logs`` those that are read."""
+    """The pins of an audit. ``judged`` ends the events with all outputs in view, ``logs`` all events to be read."""
 
     grants: Grants
     offset_log: str
@@ -34,20 +39,20 @@ class Pins:
     control_ms: dict[int, int]
     """When each event of the control log was written, by position."""
     doubts: list[str]
-    """What the offsets rest on without proof, in sentences."""
+    """The assumptions without proof behind the offsets, in sentences."""
 
     @property
     def not_begun(self) -> list[Source]:
-        """The partitions of source topics that the application has never worked on, such as those that were added."""
+        """The partitions of source topics that the application has never worked on, for example added partitions."""
         return sorted(self.sources.keys() - self.grants.starts.keys() - self.grants.granted)
 
     def log_partition(self, partition: int) -> int:
-        """The partition of the offset log that holds the events of a source partition."""
+        """The partition of the offset log with the events of a source partition."""
         return partition % (self.grants.log_partitions or len(self.logs))
 
 
 def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pins:
-    """Pin everything; raises AuditError when there is nothing to audit or it can't be understood."""
+    """Pin all logs, outputs and sources; raises AuditError when logs or topics are missing or can't be understood."""
     topics = broker.topics()
     control_log, offset_log = f"{app}.control", f"{app}.offsets"
     broker.refuse_unread(dict.fromkeys(outputs or (), "") | dict.fromkeys((control_log, offset_log), f"{app}."))

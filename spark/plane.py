@@ -1,10 +1,10 @@
 """PURE. Rectangles on the plane of one partition: signed corners, the defects they leave, the edges of the bands.
 
-Every rectangle adds +1 at (from, first), -1 at (from, end), -1 at (to, first) and +1 at (to, end). The sum of these at
-all corners is the mixed difference of the cover count, so rectangles cover a target exactly once if and only if the
-sum with the target's rectangles taken at weight -1 is zero everywhere. What is left over gives every gap and overlap
-as an exact rectangle. Precondition, checked elsewhere: every rectangle has from < to and first < end; an inverted one
-would be negative cover and could hide an overlap.
+Every rectangle adds +1 at (from, first), -1 at (from, end), -1 at (to, first) and +1 at (to, end). The sum of the
+weights at all corners is the mixed difference of the cover count. Therefore rectangles cover a target exactly once if
+and only if the sum with the target's rectangles taken at weight -1 is zero everywhere. The corners left over give every
+gap and overlap as an exact rectangle. Precondition, checked elsewhere: every rectangle has from < to and first < end;
+an inverted rectangle would be negative cover and could hide an overlap.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class Corner(NamedTuple):
 
 
 class Defect(NamedTuple):
-    """A rectangle that is covered ``cover`` times more often than it should be: -1 is a gap, +1 an overlap."""
+    """A rectangle covered ``cover`` times more often than the target: -1 is a gap, +1 an overlap."""
 
     offset_from: int
     offset_to: int
@@ -41,7 +41,7 @@ class Defect(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Points ``[first, end)`` that are accounted for from offset ``left`` to offset ``edge``."""
+    """Points ``[first, end)``, accounted for from offset ``left`` to offset ``edge``."""
 
     first: int
     end: int
@@ -68,7 +68,7 @@ def residual(tiles: Iterable[Rectangle], target: Iterable[Rectangle]) -> list[Co
 def defects(left_over: Sequence[Corner]) -> list[Defect]:
     """Gaps and overlaps as exact rectangles, from corners that did not cancel; in order of (end of offsets, points).
 
-    When only the corners up to some x are known, the rectangles that end at or below it are exact all the same.
+    When only the corners up to some x are known, the rectangles with an end at or below x are exact all the same.
     """
     found: list[Defect] = []
     running: dict[tuple[int, int], tuple[int, int]] = {}  # (first, end) -> (offset_from, cover)
@@ -104,15 +104,15 @@ def _intervals(sums: dict[int, int]) -> dict[tuple[int, int], int]:
 def bands_of(runs: Iterable[tuple[int, int, int]], left: Steps[int]) -> list[Band]:
     """The bands of a partition, each from its left edge to its right edge, in order of points.
 
-    ``runs`` are ``(first, end, offset_to)`` of tiles; the edge of a point is the greatest ``offset_to`` over it, and
-    its left edge where there is no tile. Points without a left edge are no part of the audit. Runs are painted from the
-    greatest offset down and each elementary band is painted once, so the work is near linear.
+    ``runs`` are ``(first, end, offset_to)`` of tiles. The edge of a point is the greatest ``offset_to`` over the point,
+    and without a tile the left edge. Points without a left edge are no part of the audit. Runs are painted from the
+    greatest offset down, and each elementary band is painted once: the work is near linear.
     """
     painting = sorted(runs, key=lambda run: -run[2])
     bounds = sorted({b for run in painting for b in run[:2]} | {b for p in left.pieces() for b in p[:2]})
     place = {bound: i for i, bound in enumerate(bounds)}
     edges: list[int | None] = [None] * len(bounds)
-    unpainted = list(range(len(bounds) + 1))  # the next elementary band at or after i that has no edge yet
+    unpainted = list(range(len(bounds) + 1))  # the next elementary band at or after i without an edge
     missing = len(bounds)
     for first, end, offset_to in painting:
         i, stop = _find(unpainted, place[first]), place[end]

@@ -1,12 +1,12 @@
-"""PURE. The end of a partition that counts, of several ends that brokers tell.
+"""PURE. The end of a partition that counts, of several ends told by brokers.
 
-A leader that was deposed and is cut off from the other brokers goes on telling its old end. So several replicas name
-the leader and the leader epoch as each replica knows them, and the named leaders tell their ends. The end at the newest
-leader epoch counts as soon as R - min.insync.replicas + 1 of the R replicas have answered.
+A deposed leader, cut off from the other brokers, goes on telling its old end. Therefore several replicas name the
+leader and the leader epoch known to each replica, and the named leaders tell their ends. The end at the newest leader
+epoch counts as soon as R - min.insync.replicas + 1 of the R replicas have answered.
 
-Proof: a record that was acknowledged before the question lies at min.insync.replicas replicas, and all of these knew
-the record's leader epoch by then. At least one of these replicas has answered. The leader that this replica named has
-the same epoch or a newer one, so the record lies below that leader's end. Assumed: unclean election is off.
+Proof: a record acknowledged before the question lies at min.insync.replicas replicas, and all of these replicas knew
+the record's leader epoch by then. At least one of these replicas has answered. The leader named in the answer has the
+same epoch or a newer epoch. Therefore the record lies below the end of the leader. Assumed: unclean election is off.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -50,7 +50,7 @@ class Poll:
         return max(told, key=lambda one: (one.leader_epoch, one.span.end), default=None)
 
     def is_confirmed(self, place: Place) -> bool:
-        """Whether enough of the replicas have answered that the newest answer names."""
+        """Whether enough replicas have answered, among the replicas named in the newest answer."""
         newest, told = self.newest_answer(place), self._told[place]
         if newest is None:
             return False
@@ -58,7 +58,7 @@ class Poll:
         return sum(node in told for node in newest.replicas) >= max(1, needed)
 
     def open_places(self) -> list[Place]:
-        """The partitions that are neither confirmed nor accepted."""
+        """The partitions neither confirmed nor accepted."""
         return [place for place in self._told if place not in self._accepted and not self.is_confirmed(place)]
 
     def missing_replicas(self, place: Place) -> set[int]:
@@ -89,7 +89,7 @@ class Poll:
         }
 
     def accept(self, places: Iterable[Place]) -> None:
-        """Close these partitions with their newest answer."""
+        """Close partitions with their newest answer."""
         self._accepted.update(places)
 
     def spans(self) -> dict[Place, Span]:

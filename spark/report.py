@@ -1,4 +1,4 @@
-"""What the audit found: named verdicts with exact examples, figures, a table for people and JSON for programs."""
+"""The report of an audit: named verdicts with exact examples, figures, a table for people and JSON for programs."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -11,7 +11,7 @@ from .plane_tiles import NO_PLANE, PlaneLog
 Example: TypeAlias = dict[str, Any]
 
 SPLIT_KEYS = "state-partition"
-"""The one statement that is about who writes the sources: where it alone fails, each record was processed once."""
+"""The statement on the writers of the sources. Where only this statement fails, each record was processed once."""
 
 
 OWNERSHIP = {
@@ -23,22 +23,23 @@ OWNERSHIP = {
     "release-last": "releases",
     "fence-last": "expulsions",
 }
-"""The statements on who owned what, and what each has looked at."""
+"""The statements on owners of points, each with the name of the counted things."""
 COPYING = {
     "copy-asked": "copies",
     "copy-first": "releases behind a copy",
     "copy-once": "learners",
     "copy-ended": "copies that were ended",
 }
-"""The same of copies of state. Where these alone fail, each record was processed once: copies only make moves short."""
+"""The statements on copies of state, each with the name of the counted things. Where only statements on copies fail,
+each record was processed once: copies only make moves short."""
 _LOOKED_AT = OWNERSHIP | COPYING
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One statement about the run. ``checked`` counts what was looked at, ``violations`` what contradicts it.
+    """One statement, with its verdict. ``checked`` counts the things looked at, ``violations`` the contradictions.
 
-    ``examples`` are the first of these: exact rectangles, places and positions.
+    ``examples`` are the first contradictions: exact rectangles, places and positions.
     """
 
     name: str
@@ -58,9 +59,9 @@ class SourceFigures:
     """One source partition: offsets, and numbers of records.
 
     ``start`` is the least left edge of the audit, ``frontier`` the least right edge of a band, ``edge_max`` the
-    greatest. ``started_from``: what the partition was told to start from, and ``started_at`` the offset that this was;
-    what lies below was never the application's. ``records`` counts what exists from ``start`` on, ``done`` what a
-    counted tile holds, ``waiting`` the rest: records beyond the edge of their band.
+    greatest. ``started_from``: the declared start of the partition; ``started_at``: the offset of the declared start.
+    Records below ``started_at`` were never the application's. ``records`` counts the existing records from ``start``
+    on, ``done`` the records in a counted tile, ``waiting`` the rest: records beyond the edge of their band.
     """
 
     topic: str
@@ -92,7 +93,7 @@ class Report:
     plane: PlaneLog = NO_PLANE
     group: GroupFigures | None = None
     not_looked_at: tuple[str, ...] = ()
-    """What no statement is about, in sentences."""
+    """The parts of the application that no statement judges, in sentences."""
 
     @property
     def proven(self) -> bool:
@@ -105,7 +106,7 @@ class Report:
         return 0 if self.proven else 1
 
     def check(self, name: str) -> Check:
-        """The check of that name; raises KeyError."""
+        """The check called ``name``; raises KeyError."""
         for check in self.checks:
             if check.name == name:
                 return check
@@ -116,7 +117,7 @@ class Report:
         return [check.name for check in self.checks if not check.holds]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the plane, as JSON knows it."""
+        """Everything but the plane, as a dict for JSON."""
         group = {} if self.group is None else {"group": {**self.group.to_dict(), "proved": self._proved()}}
         return {
             "app": self.app,
@@ -133,7 +134,7 @@ class Report:
         }
 
     def _proved(self) -> dict[str, int]:
-        """What was looked at for each statement on the group that holds."""
+        """The number of things looked at, for each statement on the group that holds."""
         return {c.name: c.checked for c in self.checks if c.name in _LOOKED_AT and c.holds}
 
     def to_json(self) -> str:

@@ -1,9 +1,9 @@
-"""PURE. Events and records as flat columns, the shape in which Spark sees them.
+"""PURE. Events and records as flat columns for Spark.
 
 An event of several items (the tiles of a commit, the bands of a grant, the workers of a cut, the pieces of a snapshot,
-the incarnations that a change of state succeeds, as ``worker``) is several rows, numbered by ``item`` of ``items``; one
-without items is one row with ``item`` null. The rare kinds carry their bytes in ``event`` on the first row, so that a
-reader need not put them together again.
+the incarnations that a change of state succeeds, as ``worker``) is several rows, numbered by ``item`` of ``items``. An
+event without items is one row with ``item`` null. Rare kinds carry the bytes of the event in ``event`` on the first
+row: a reader need not put the items together again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ RECORD_SCHEMA = (
     "kl_damaged boolean, kl_letter boolean"
 )
 """``source`` and ``kl_source`` number the audited source partitions; ``kl_*`` come from the provenance header.
-``kl_letter``: it has the headers of a dead letter, too."""
+``kl_letter``: the record has the headers of a dead letter, too."""
 
 Sources: TypeAlias = Mapping[tuple[str, int], int]
 """The number of each audited source partition."""
@@ -48,7 +48,7 @@ _Row: TypeAlias = tuple[Any, ...]
 
 
 def schema_of(schema: str, columns: str | None) -> str:
-    """The part of a schema that a caller asks for by names with commas between; raises ValueError for another."""
+    """The named columns of a schema, names with commas between; raises ValueError for an unknown name."""
     if not columns:
         return schema
     kinds = dict(column.split() for column in schema.split(", "))
@@ -60,7 +60,7 @@ def schema_of(schema: str, columns: str | None) -> str:
 
 
 def is_commit(data: bytes) -> bool:
-    """Whether the bytes are those of a commit event, by its kind alone: one short string behind the array's head."""
+    """Whether the bytes are a commit event, by the event's kind alone: a short string behind the array's head."""
     return _COMMIT_KIND in data[:24]
 
 
@@ -129,8 +129,9 @@ def _items(event: Event) -> list[_Row]:
 
 
 class OriginHeaders(NamedTuple):
-    """What the headers of a record say of where it came from: the raw provenance header, and whether those are there
-    that a dead letter has.
+    """The origin of a record, from its headers. ``header``: the raw provenance header.
+
+    ``is_letter``: the record has the headers of a dead letter.
     """
 
     header: bytes
@@ -138,7 +139,7 @@ class OriginHeaders(NamedTuple):
 
 
 def origin_of(headers: Sequence[tuple[str, Any]] | None) -> OriginHeaders | None:
-    """What they say, if there is a provenance header; the last counts."""
+    """The origin in these headers; None without a provenance header. The last provenance header counts."""
     found = None
     for name, value in headers or ():
         if name == HEADER:

@@ -1,4 +1,4 @@
-"""One audit while it runs: the session, what is pinned, and what was judged so far. The stages are in judge_*.py."""
+"""One audit at work: the session, the pins, and the verdicts until now. The stages are in judge_*.py."""
 
 import json
 import time
@@ -18,7 +18,7 @@ _KINDS = {"int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_()}
 
 
 class Run:
-    """Frames are made, kept and judged through it; verdicts come in the order in which they are asked for."""
+    """Makes, persists and judges frames for the stages. Verdicts stand in the order of the calls."""
 
     def __init__(self, spark: SparkSession, access: Access, pins: Pins, examples_max: int) -> None:
         self.spark, self.access = spark, access
@@ -34,18 +34,18 @@ class Run:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Takes the time."""
+        """Measure the seconds of a stage."""
         began = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - began, 2)
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """The frame, computed once."""
+        """Persist a frame, computed once, until ``release``."""
         self._kept.append(frame.persist())
         return frame
 
     def release(self) -> None:
-        """Let go of the kept frames."""
+        """Let go of the persisted frames."""
         for frame in self._kept:
             frame.unpersist()
 
@@ -82,7 +82,7 @@ class Run:
         columns: Sequence[str],
         known: Sequence[Example] = (),
     ) -> None:
-        """Judge by the rows of a frame, which contradict the statement, and by what is ``known`` to."""
+        """Judge by contradictions of the statement: the rows of ``bad`` and the ``known`` examples."""
         rows = bad.select(*columns).limit(self.examples_max + 1).collect()
         count = len(rows) if len(rows) <= self.examples_max else bad.count()
         self.judge(name, statement, checked, len(known) + count, [*known, *(row.asDict() for row in rows)])
@@ -90,12 +90,12 @@ class Run:
     def judge_counted(
         self, name: str, statement: str, checked: int, count: int, bad: DataFrame, columns: Sequence[str]
     ) -> None:
-        """Judge by a count that is known; the rows are fetched as examples only if there are any."""
+        """Judge by a known count of contradictions. Rows of ``bad`` are fetched as examples if ``count`` is not 0."""
         rows = bad.select(*columns).limit(self.examples_max).collect() if count else []
         self.judge(name, statement, checked, count, [row.asDict() for row in rows])
 
     def _named(self, example: Example) -> Example:
-        """With the names of the source partition in place of its number."""
+        """The example with topic and partition in place of the number of the source partition."""
         if "source" not in example:
             return example
         number = example["source"]

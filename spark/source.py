@@ -4,13 +4,13 @@ Options of both:
 
 - ``broker``: ``kafka://host:port`` or ``embedded:folder``.
 - ``topics``: names with commas between, or ``spans``: JSON ``[[topic, partition, start, end], …]``, pinned by the
-  caller, so that several passes see the same.
+  caller: several reads see the same records.
 - ``sources``: JSON ``[[topic, partition], …]``; a source partition's place in this list is its number in the rows.
-- ``client_secrets``: JSON of client settings. Spark keeps options of such a name out of its plans and logs.
+- ``client_secrets``: JSON of client settings. Spark keeps options with ``secret`` in the name out of plans and logs.
 - ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring nothing.
 - ``split_records``: how many offsets a task reads.
-- ``columns``: the names of the wanted columns with commas between; all are listed in rows.py. Spark does not tell a
-  Python source which it needs, and each costs.
+- ``columns``: the names of the wanted columns with commas between; rows.py lists all columns. Spark does not tell a
+  Python source the columns that Spark needs, and each column costs.
 
 ``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header, and allows for retention
 that deletes from a topic's head meanwhile (most topics are not the application's), and ``by_key``: "true" reads topics
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 SPLIT_RECORDS = 50_000
 ROWS_MAX = 20_000
-"""Rows of an Arrow batch, about: one event more may bring some thousands."""
+"""Rows of an Arrow batch, about: the last event may bring some thousands more."""
 
 
 @dataclass
 class Split(InputPartition):
-    """What one task reads: pieces ``(topic, partition, start, end)``, in order."""
+    """The pieces ``(topic, partition, start, end)`` that a task reads, in order."""
 
     pieces: tuple[tuple[str, int, int, int], ...]
 
@@ -116,7 +116,7 @@ class _Reader(DataSourceReader):
         return table
 
     def _batch(self, columns: Mapping[str, Sequence[Any]]) -> "pa.RecordBatch":
-        import pyarrow as pa  # here, because Spark starts a process for each source that it plans, which needs no Arrow
+        import pyarrow as pa  # here: Spark starts a process to plan each source, without need of Arrow
 
         kinds = {
             "string": pa.string(),

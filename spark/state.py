@@ -1,15 +1,15 @@
-"""The state of an application as a witness sees it: the changelog of a source topic folded, newest record of each key.
+"""The state of an application, read by the witness: the changelog of a source topic, newest record of each key.
 
-Nothing here is shared with the runtime. Where the broker itself keeps the changelog by key (the embedded one), its
-table is read, also beside a running application; on Kafka the newest offset of each key wins, a tombstone takes it out.
-The bytes of keys and values (state/keys.py, state/changelog.py say what they mean) are taken apart by Spark's own
-functions, so a layout that the runtime writes and reads wrong alike does not pass.
+The fold shares only the name of the changelog with the runtime. The embedded broker itself keeps a changelog by key:
+the fold reads the broker's table, also beside a running application. On Kafka the newest offset of each key wins, and a
+tombstone removes the key. Spark's own functions take apart the bytes of keys and values (their meaning: state/keys.py
+and state/changelog.py). Therefore a layout that the runtime writes and reads wrong alike does not pass.
 
 Frames:
 
-- ``newest``: partition, key, value: one row for each key that is there, those of beacons too.
-- ``entries``: partition, point, store, key, map_key, value, deadline_ms (null: it stays), and ``is_whole``: whether the
-  bytes are a state key and a stored value. Other columns are null where they are not.
+- ``newest``: partition, key, value: one row for each present key, keys of beacons included.
+- ``entries``: partition, point, store, key, map_key, value, deadline_ms (null: no deadline), and ``is_whole``: whether
+  the bytes are a state key and a stored value. Other columns except partition are null where ``is_whole`` is false.
 """
 
 import json
@@ -34,10 +34,10 @@ STATE_COLUMNS = ("partition", "point", "store", "key", "map_key", "value", "dead
 def state_frame(
     spark: SparkSession, broker: str, app: str, source: str, *, security: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """The state of an application for the keys of a source topic, as it is now.
+    """The present state of an application for the keys of a source topic.
 
     Columns: partition int, point bigint, store int, key, map_key, value binary, deadline_ms bigint. ``map_key`` is
-    empty in a value store. Raises AuditError; when the rows are taken there is an error if some of them are no state.
+    empty in a value store. Raises AuditError. Taking the rows raises an error if some rows are no state.
     """
     register(spark)
     access = Access(broker, security or {})
@@ -56,10 +56,10 @@ def state_frame(
 
 
 def pin_changelog(broker: WitnessBroker, app: str, source: str, partitions: int) -> dict[Place, Span | None]:
-    """What there is to be read: of each partition the offsets, decided; None where the broker keeps it by key.
+    """The decided spans of the partitions of a changelog; None for a partition that the broker keeps by key.
 
-    The changelog has as many partitions as its source had when its state was begun. Raises AuditError when it is
-    missing, or has more than the ``partitions`` of its source by now.
+    The changelog has as many partitions as its source had when the state was begun. Raises AuditError when the
+    changelog is missing, or has more partitions than the source has now (``partitions``).
     """
     name = changelog_topic(app, source)
     places = [(name, partition) for partition in range(partitions)]
@@ -121,9 +121,9 @@ def point_in(key: str) -> Column:
 
 
 def overview(read: DataFrame) -> DataFrame:
-    """partition, keys, beacons: how many keys there are beside these, and incarnation and transaction of each beacon.
+    """partition, keys, beacons: the number of keys without beacons; incarnation and transaction of each beacon.
 
-    A transaction is null where its beacon is not whole.
+    The transaction of a damaged beacon is null.
     """
     key, value = F.col("key"), F.col("value")
     parts = F.struct(
@@ -137,14 +137,14 @@ def overview(read: DataFrame) -> DataFrame:
 
 
 def entries_misplaced(found: DataFrame, stores: Sequence[int]) -> DataFrame:
-    """Entries that are no state of these stores at the point of their key."""
+    """Entries that are no state of ``stores`` at the point of the entry's key."""
     own_point = point(F.col("key"), F.lit(0), F.lit(0))
     right = F.col("is_whole") & (F.col("point") == own_point) & F.col("store").isin(list(stores))
     return found.where(~F.coalesce(right, F.lit(False)))
 
 
 def in_several(found: DataFrame) -> DataFrame:
-    """Record keys whose state lies in several partitions: key, partitions."""
+    """Record keys with state in several partitions: key, partitions."""
     return (
         found.where("is_whole")
         .groupBy("key")
@@ -154,9 +154,9 @@ def in_several(found: DataFrame) -> DataFrame:
 
 
 def unlike(expected: DataFrame, seen: DataFrame, columns: Sequence[str], values: Sequence[str]) -> DataFrame:
-    """Keys that are not in both once with the same values: how often they are in each, ``expected_*`` and ``seen_*``.
+    """Keys without exactly one row of the same values in each frame: both counts, ``expected_*`` and ``seen_*``.
 
-    A full outer join that also meets a key that is there twice.
+    A full outer join that also meets duplicate keys.
     """
     nothing = [F.lit(None).cast(expected.schema[name].dataType).alias(f"seen_{name}") for name in values]
     wanted = expected.select(
@@ -185,7 +185,7 @@ def _named_columns(side: str, values: Sequence[str]) -> list[Column]:
 
 
 def _number(data: Column, start: int, length: int) -> Column:
-    """A big-endian number in bytes, from the byte ``start`` on, counted from 1; 0 where there are none."""
+    """The big-endian number in ``length`` bytes from byte ``start`` on, counted from 1; 0 where no bytes are left."""
     return F.coalesce(F.conv(F.hex(F.substring(data, start, length)), 16, 10).cast("bigint"), F.lit(0))
 
 
