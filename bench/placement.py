@@ -16,8 +16,8 @@ from typing import Final
 
 from keylanes import IS_COMPILED
 from keylanes.group.coordinator import decide, needs
-from keylanes.group.heard import Heard
 from keylanes.group.shares import NOBODY, Share, Taker
+from keylanes.group.signals_fold import Heard
 from keylanes.group.target import GAIN_US, solve
 from keylanes.group.view import CoordinatorMemory, Rules, SourceFound, View
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END

@@ -15,7 +15,7 @@ from ..devkafka.security import PLAIN, ClusterSecurity
 from ..devkafka.server import serve
 from ..errors import SettingsError
 from ..runtime.watch.progress import ProgressShown
-from .said import set_up_logging
+from .messages import set_up_logging
 
 USER = "app"
 _MECHANISMS = f"{PLAIN}, {', '.join(MECHANISMS)}"

@@ -29,7 +29,7 @@ from .audit import audit_arguments, client_settings, look_at_brokers
 from .broker import broker
 from .codes import CODES, epilog
 from .group import group as group_commands
-from .said import checked_level, set_up_logging
+from .messages import checked_level, set_up_logging
 from .state import state as state_commands
 from .topics import create_topics
 

@@ -13,9 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import SettingsError
-from ..group.asked import ANYBODY, Expulsion, MoveRequest, Request, asked_expulsion, asked_move
-from ..group.happened import select_entries
 from ..group.history import History
+from ..group.history_entries import select_entries
+from ..group.requests import ANYBODY, Expulsion, MoveRequest, Request, asked_expulsion, asked_move
 from ..offsets.control import Control
 from ..runtime.asking import ask, asker
 from .application import Named, application_of

@@ -11,11 +11,11 @@ from ..brokers.rights import Right
 from ..brokers.waiting import fatal_of, within_limit
 from ..errors import SettingsError
 from ..group.beats import Beats
-from ..group.heard import COORDINATORS, PARTITIONS, partition_of
 from ..group.history import History
 from ..group.loads import Loads, PointsCost
+from ..group.overview import GroupShown, show_group
 from ..group.reports import ALL_EVERY
-from ..group.shown import GroupShown, show_group
+from ..group.signals_fold import COORDINATORS, PARTITIONS, partition_of
 from ..offsets.codec import SignalError, decode_signal, prefix_of
 from ..offsets.control import Control
 from ..offsets.control_events import ControlEvent

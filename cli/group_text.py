@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
-from ..group.happened import Change, Entry, MoveEntry, MoveState, Party
 from ..group.history import History
-from ..group.shown import GroupShown, MemberShown, OwnedRange, as_few
+from ..group.history_entries import Change, Entry, MoveEntry, MoveState, Party
+from ..group.overview import GroupShown, MemberShown, OwnedRange, as_few
 from ..group.view import JOIN
 from ..keyrange.hashing import SPACE_END
 from ..offsets.event_values import NO_MOVE

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from ..brokers.protocol import OffsetOutOfRange, Reader, TopicPartition
 from ..brokers.waiting import within_limit
 from ..group.beats import Beats
-from ..group.heard import COORDINATORS, PARTITIONS
 from ..group.loads import Loads
-from ..group.shown import GroupShown, show_group
+from ..group.overview import GroupShown, show_group
+from ..group.signals_fold import COORDINATORS, PARTITIONS
 from ..offsets.codec import SignalError, decode_signal
 from ..offsets.control import Control
 from ..offsets.ledger import Ledger

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ..offsets.control import Control
 from ..offsets.signals import Beat, CoordinatorBeat, LeaveAsked, Signal
-from .heard import COORDINATORS, partition_of
+from .signals_fold import COORDINATORS, partition_of
 
 
 @dataclass(slots=True)

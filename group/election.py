@@ -28,7 +28,7 @@ from typing import Final
 
 from ..offsets.control import Control
 from ..offsets.signals import DIED
-from .heard import COORDINATORS, Heard
+from .signals_fold import COORDINATORS, Heard
 from .silence import Silence
 
 RANK_MS: Final = 20

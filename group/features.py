@@ -17,7 +17,7 @@ from ..offsets.event_values import Sourced
 from ..offsets.signals import JoinAsked
 from ..offsets.starts import check_starts
 from .election import SHORT_INTERVALS
-from .heard import Heard
+from .signals_fold import Heard
 
 NAME_IN_USE: Final = "name in use"
 LEVEL_TOO_LOW: Final = "level too low"

@@ -42,10 +42,10 @@ from ..offsets.control_events import (
 from ..offsets.event_values import NO_MOVE
 from ..offsets.events import Event, RangesReleased, WorkersCut
 from ..offsets.ledger import Place, is_span
-from .happened import Change, Entry, EventTime, MoveEntry, MoveState, Party
+from .history_entries import Change, Entry, EventTime, MoveEntry, MoveState, Party
 from .members import LEFT
+from .overview import NOTHING_TOLD, copies_shown, name_of_hold, waits_for_copy
 from .plans import CHANGE
-from .shown import NOTHING_TOLD, copies_shown, name_of_hold, waits_for_copy
 
 JOIN: Final = "join"
 START: Final = "start"

@@ -10,7 +10,7 @@ from ..offsets.control_events import Decision, MemberExpelled, PlanMade, RangesG
 from ..offsets.event_values import PinnedEnd, PlannedMove
 from ..offsets.ledger import Ledger, Place
 from .cells import Cell, cells
-from .heard import Heard
+from .signals_fold import Heard
 from .standings import Standings
 
 JOIN: Final = "join bands"

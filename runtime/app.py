@@ -19,7 +19,7 @@ from .connect import SCHEMES, connect
 from .declared_partitioners import partitioners_of
 from .declared_start import StartFrom, start_of
 from .handler_watch import HandlerWatch
-from .handlers.accepted import check_accepted
+from .handlers.acceptances import check_accepted
 from .handlers.context import Record
 from .handlers.functions import codes_of
 from .handlers.handler import (

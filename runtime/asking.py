@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeVar
 from ..brokers.protocol import Appender, Broker, Outgoing
 from ..brokers.waiting import closed_within, within_limit
 from ..errors import KeylanesError, SettingsError
-from ..group.asked import Request
-from ..group.heard import partition_of
+from ..group.requests import Request
+from ..group.signals_fold import partition_of
 from ..offsets.codec import encode
 from ..offsets.control import Control
 from ..offsets.ledger import Ledger

@@ -6,7 +6,7 @@ from typing import Final
 
 from ..brokers.protocol import Broker, BrokerError, TopicPartition
 from ..brokers.waiting import rest, within_limit
-from ..group.unowned import Unowned
+from ..group.unowned_points import Unowned
 from ..keyrange.hashing import SPACE_END
 from .holding import Holding
 from .settings import Settings

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from ..state.keys import MapKey
-from .engine.awaited import async_function
+from .engine.async_functions import async_function
 from .handlers.handler import Handler
 from .handlers.stores import MapState, State, StoreDeclaration
 from .watch.watchdog import NOT_TURNED, blocked_by

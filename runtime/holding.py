@@ -38,7 +38,7 @@ from .engine.partition_run import PartitionRun
 from .engine.reshaping import share_buffer
 from .handlers.handler import Handler
 from .handlers.outputs import place_of
-from .logs.office import OwnLedger
+from .logs.own_ledger import OwnLedger
 from .membership.sources import Sources
 from .membership.taking_part import MemberSignals
 from .partition.cut import Released

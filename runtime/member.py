@@ -37,11 +37,11 @@ from .engine.readers import CatchUp, MainReader
 from .engine.slots import Slots
 from .engine.transaction import Transactions
 from .engine.windows import Windows
-from .handlers.accepted import NOTHING, Accepted, topics_in_loop
+from .handlers.acceptances import NOTHING, Accepted, topics_in_loop
 from .handlers.handler import Handler
 from .holding import Holding
 from .load_report import LoadReport
-from .logs.office import Expelled, Identity, OwnLedger
+from .logs.own_ledger import Expelled, Identity, OwnLedger
 from .logs.reader import LogReader, offsets_topic
 from .logs.rights import prepare_with_rights
 from .logs.snapshots import Snapshots

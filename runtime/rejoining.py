@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from .logs.office import Expelled
+from .logs.own_ledger import Expelled
 from .member import AppRun
 from .settings import Settings
 from .stopping import StopBudget

@@ -15,7 +15,7 @@ from .engine.slots import Slots
 from .engine.windows import Windows
 from .holding import Holding
 from .load_report import LoadReport
-from .logs.office import OwnLedger
+from .logs.own_ledger import OwnLedger
 from .requests import Requests
 from .watch.statistics import Statistics
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from handing_over.sizes import GROUPS, MOVES_PER_SECOND, TIMES, Group, Size
 from handing_over.stage import Stage, Work, begun, cut, names_of, said, staged
-from keylanes.group.happened import MoveEntry, MoveState
+from keylanes.group.history_entries import MoveEntry, MoveState
 from keylanes.group.plans import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine

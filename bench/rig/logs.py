@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from keylanes.brokers.protocol import Appender, Outgoing, Reader, TopicPartition
 from keylanes.group.cells import CellState, cells
-from keylanes.group.happened import Change, MoveEntry
-from keylanes.group.heard import MEMBERS
 from keylanes.group.history import History
+from keylanes.group.history_entries import Change, MoveEntry
+from keylanes.group.signals_fold import MEMBERS
 from keylanes.keyrange.steps import Steps
 from keylanes.offsets.codec import decode, encode
 from keylanes.offsets.control_events import ControlEvent

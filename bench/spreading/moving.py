@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from keylanes.group.happened import MoveEntry
+from keylanes.group.history_entries import MoveEntry
 from keylanes.group.plans import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
 from rig.logs import LOOK_S, opened

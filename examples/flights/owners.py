@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import TypeAlias
 
-from keylanes.group.happened import Change, MoveEntry
 from keylanes.group.history import History
+from keylanes.group.history_entries import Change, MoveEntry
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.steps import Steps
 from keylanes.offsets.control import LEARNER, Control, Owner

@@ -12,7 +12,7 @@ from typing import Final
 from application import APP
 from course import Told
 from keylanes.brokers.protocol import Broker, Outgoing
-from keylanes.group.heard import partition_of
+from keylanes.group.signals_fold import partition_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.codec import encode
 from keylanes.offsets.signals import MoveAsked

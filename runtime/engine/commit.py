@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...brokers.throttling import BYTES_LEAST
 from ...brokers.waiting import rest
-from ..logs.office import OwnLedger
+from ..logs.own_ledger import OwnLedger
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take
 from ..partition.worker import Worker

@@ -16,7 +16,7 @@ from ..handlers.partition_state import PartitionState, Scope
 from ..handlers.stores import Bindings, MapState, State
 from ..handlers.values import JsonCodec, MsgpackCodec
 from ..partition.dispatch import PartitionDispatch
-from .awaited import async_function
+from .async_functions import async_function
 from .calls import LoopCalls
 
 Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]

@@ -44,7 +44,7 @@ from ...offsets.events import (
 )
 from ...offsets.ledger import Place
 from ..handlers.handler import DeadLetter, Stop
-from ..logs.office import OwnLedger, check_violations
+from ..logs.own_ledger import OwnLedger, check_violations
 from ..logs.reader import offsets_topic
 from ..logs.snapshots import Snapshots
 from ..partition.cut import Released

@@ -7,7 +7,7 @@ from ...brokers.protocol import BrokerError
 from ...offsets.events import OffsetEvent
 from ...offsets.snapshots import take_snapshot
 from ..settings import Settings
-from .office import OwnLedger
+from .own_ledger import OwnLedger
 from .reader import places_of
 from .trimming import HistoryTrimming
 

@@ -9,7 +9,7 @@ from typing import Final
 from ...brokers.protocol import Broker, TopicDescription, TopicSpec
 from ...brokers.waiting import within_limit
 from ...errors import SettingsError, SourceError
-from ...group.heard import PARTITIONS as SIGNALS_PARTITIONS
+from ...group.signals_fold import PARTITIONS as SIGNALS_PARTITIONS
 from ...state.changelog import CHANGELOG_CONFIG, changelog_topic
 from ..handlers.handler import DeadLetter, Handler
 from ..settings import Settings

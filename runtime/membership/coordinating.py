@@ -25,14 +25,14 @@ from ...brokers.protocol import (
 from ...brokers.waiting import Patience, closed_within, fatal_of, rest, until_answered, within_limit
 from ...errors import LogError
 from ...group.coordinator import decide, needs
-from ...group.declared import Declared
+from ...group.declarations import Declared
 from ...group.election import Candidate, is_coordinator, probes, stands
-from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...group.learning import parked_moves
 from ...group.members import LEFT, members_dismissed
 from ...group.plans import Question, answer_of
 from ...group.rates import Obeyed, Shares
-from ...group.unowned import Unowned, points_unowned, waits_for_names
+from ...group.signals_fold import COORDINATORS, PARTITIONS, Heard
+from ...group.unowned_points import Unowned, points_unowned, waits_for_names
 from ...group.view import CoordinatorMemory, DecisionBatch, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.control import Member
@@ -40,7 +40,7 @@ from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpe
 from ...offsets.event_values import PinnedEnd
 from ...offsets.ledger import Place
 from ...offsets.signals import WAITS_MAX, CoordinatorBeat, Wait
-from ..logs.office import OwnLedger
+from ..logs.own_ledger import OwnLedger
 from ..logs.reader import offsets_topic
 from .decisions import Decisions
 from .following import Following

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from ...brokers.partitioner import PartitionOfKey, partition_of_key
 from ...brokers.protocol import TopicDescription, TopicPartition, Watermarks
 from ...errors import SettingsError
-from ..handlers.accepted import Accepted, topics_in_loop
+from ..handlers.acceptances import Accepted, topics_in_loop
 from ..handlers.handler import Handler
-from ..logs.office import OwnLedger
+from ..logs.own_ledger import OwnLedger
 from ..logs.topics import NEW_TOPIC
 from ..watch.foreign_outputs import source_of_other
 from .ends_read import Found, both_ends, lowest

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ...brokers.protocol import AuthenticationRefused, Batch, BrokerError, NotAuthorized, Reader
 from ...brokers.waiting import Patience, closed_within, fatal_of, rest
-from ...group.heard import News
-from ..logs.office import OwnLedger
+from ...group.signals_fold import News
+from ..logs.own_ledger import OwnLedger
 from ..settings import Settings
 
 logger = logging.getLogger("keylanes")

@@ -6,14 +6,14 @@ from typing import Any
 
 from ...brokers.protocol import TopicPartition, Watermarks
 from ...brokers.waiting import within_limit
-from ...group.heard import COORDINATORS, Heard
 from ...group.rates import Obeyed, limits_of
-from ...group.unowned import Unowned
+from ...group.signals_fold import COORDINATORS, Heard
+from ...group.unowned_points import Unowned
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.ledger import Place
 from ..handlers.start import Start
-from ..logs.office import Identity, OwnLedger
+from ..logs.own_ledger import Identity, OwnLedger
 from ..stores.answers import GroupView
 from .coordinating import PROBES, CoordinatorLoop
 from .following import Following

@@ -7,11 +7,11 @@ coordinator's reading is complete once every member has read that such a member 
 
 from ...brokers.protocol import TopicPartition
 from ...brokers.waiting import within_limit
-from ...group.heard import Heard
+from ...group.signals_fold import Heard
 from ...offsets.control import Control
 from ...offsets.event_values import PinnedEnd
 from ..engine.ends import Ends
-from ..logs.office import OwnLedger
+from ..logs.own_ledger import OwnLedger
 
 
 class Levelling:

@@ -25,7 +25,7 @@ from ...brokers.protocol import (
 )
 from ...brokers.waiting import closed_within, fatal_of, within_limit
 from ...errors import FatalError
-from ...group.heard import COORDINATORS, PARTITIONS, Heard
+from ...group.signals_fold import COORDINATORS, PARTITIONS, Heard
 from ...offsets.codec import SignalError, decode_signal, encode
 from ...offsets.signals import Beat, CoordinatorBeat, Copies, JoinAsked, LeaveAsked, Signal
 from ..logs.reader import signals_topic

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from ...brokers.waiting import rest
 from ...errors import FencedError, LogError, SettingsError
 from ...group.features import CONTRADICTS, LEVEL_TOO_LOW, kind_of
-from ...group.heard import Heard, partition_of
 from ...group.member import NotJoined, Rejected, Works, state_of
 from ...group.rates import Obeyed
+from ...group.signals_fold import Heard, partition_of
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.event_values import LEVEL
 from ...offsets.signals import Copies, Copy, JoinAsked, LeaveAsked, Load, MoveAsked, ReleaseTold, StoreAsked
-from ..logs.office import Identity, OwnLedger
+from ..logs.own_ledger import Identity, OwnLedger
 from .offer import Offer
 from .signals import Signals
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from ..logs.office import Expelled
+from ..logs.own_ledger import Expelled
 from ..settings import Settings
 
 logger = logging.getLogger("keylanes")

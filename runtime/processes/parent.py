@@ -20,8 +20,8 @@ from typing import Final, Literal, TypeAlias
 
 from ...brokers.protocol import BrokerError
 from ...errors import KeylanesError, SettingsError
-from ...group.asked import Expulsion, asked_for_the_dead
-from ...group.heard import COORDINATORS
+from ...group.requests import Expulsion, asked_for_the_dead
+from ...group.signals_fold import COORDINATORS
 from ...offsets.control import Control
 from ..asking import GroupLogs, ask, asker
 from ..connect import connect

@@ -7,7 +7,7 @@ import pytest
 
 from cores import BENCH, arms
 from handover_app import NOTE
-from keylanes.group.happened import EventTime, MoveEntry, MoveState, Party
+from keylanes.group.history_entries import EventTime, MoveEntry, MoveState, Party
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.control_events import (

@@ -12,8 +12,8 @@ from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.cli.group_logs import LastHeard, Stands, read_group, read_history
 from keylanes.cli.group_text import group_json, group_text, history_text
 from keylanes.cli.moments import moment_ms
-from keylanes.group.happened import Change, MoveEntry, MoveState
-from keylanes.group.shown import GroupState
+from keylanes.group.history_entries import Change, MoveEntry, MoveState
+from keylanes.group.overview import GroupState
 from keylanes.runtime.asking import GroupLogs
 from keylanes.runtime.settings import Settings
 

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from keylanes import SettingsError
-from keylanes.group.asked import Request, asked_expulsion, asked_move
+from keylanes.group.requests import Request, asked_expulsion, asked_move
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control import Control
 from keylanes.runtime.asking import NotDone, ask
-from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.own_ledger import Expelled
 
 from ..stage.cluster import fold_of
 from ..stage.engine import SOURCE

@@ -2,10 +2,10 @@
 
 from keylanes.cli.group_logs import Stands
 from keylanes.cli.group_text import RANGES_SHOWN, group_text, history_text
-from keylanes.group.happened import EventTime, MoveEntry, MoveState, Party
 from keylanes.group.history import History
+from keylanes.group.history_entries import EventTime, MoveEntry, MoveState, Party
 from keylanes.group.loads import PointsCost
-from keylanes.group.shown import CopyShown, GroupShown, GroupState, MemberShown, MoveShown, OwnedRange, WaitShown
+from keylanes.group.overview import CopyShown, GroupShown, GroupState, MemberShown, MoveShown, OwnedRange, WaitShown
 from keylanes.keyrange.hashing import SPACE_END
 
 from ..tiers.marks import tier

@@ -7,7 +7,7 @@ is paused, a broker that is slow. What is here is only which records there were.
 from typing import NamedTuple
 
 from keylanes.group.election import Candidate, stands
-from keylanes.group.heard import COORDINATORS, PARTITIONS, Heard, partition_of
+from keylanes.group.signals_fold import COORDINATORS, PARTITIONS, Heard, partition_of
 from keylanes.offsets.control import Control
 from keylanes.offsets.event_values import LEVEL, Sourced
 from keylanes.offsets.signals import Beat, CoordinatorBeat, JoinAsked, LeaveAsked, MoveAsked

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from keylanes.group import cells, coordinator, features, member, members, plans
 from keylanes.group.election import is_coordinator
-from keylanes.group.heard import Heard
+from keylanes.group.signals_fold import Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.ledger import Place

@@ -46,14 +46,14 @@ from pathlib import Path
 
 from keylanes.group.cells import CellState
 from keylanes.group.coordinator import decide, needs
-from keylanes.group.happened import Change, Entry, Party
-from keylanes.group.heard import PARTITIONS, Heard, partition_of
 from keylanes.group.history import History
+from keylanes.group.history_entries import Change, Entry, Party
 from keylanes.group.learning import parked_moves
 from keylanes.group.members import members_dismissed
+from keylanes.group.overview import show_group
 from keylanes.group.plans import CHANGE, answer_of
-from keylanes.group.shown import show_group
-from keylanes.group.unowned import points_unowned, waits_for_names
+from keylanes.group.signals_fold import PARTITIONS, Heard, partition_of
+from keylanes.group.unowned_points import points_unowned, waits_for_names
 from keylanes.group.view import Begun, CoordinatorMemory, DecisionBatch, Rules, SourceFound, View
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import even_bounds

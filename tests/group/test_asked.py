@@ -3,7 +3,7 @@
 import pytest
 
 from keylanes import SettingsError
-from keylanes.group.asked import asked_expulsion, asked_move, member_of
+from keylanes.group.requests import asked_expulsion, asked_move, member_of
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.keyrange.steps import Steps

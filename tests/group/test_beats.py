@@ -3,7 +3,7 @@
 import pytest
 
 from keylanes.group.beats import Beats
-from keylanes.group.heard import COORDINATORS, partition_of
+from keylanes.group.signals_fold import COORDINATORS, partition_of
 from keylanes.offsets.control import Control, evolve_control
 from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.signals import Beat, CoordinatorBeat, LeaveAsked, MoveAsked, Signal

@@ -1,6 +1,6 @@
 """Members that handle different topics: said once for each pair of declarations, of those that live."""
 
-from keylanes.group.declared import Declared
+from keylanes.group.declarations import Declared
 
 from ..tiers.marks import tier
 from .stage import Group

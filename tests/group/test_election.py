@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keylanes.group import election
 from keylanes.group.election import Candidate, is_coordinator, probes, rank_of, stands, wait_ms
-from keylanes.group.heard import COORDINATORS, Heard
+from keylanes.group.signals_fold import COORDINATORS, Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets.control import Control, evolve_control
 from keylanes.offsets.control_events import AppCreated, ControlEvent, CoordinatorElected

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.group.heard import (
+from keylanes.group.signals_fold import (
     COORDINATORS,
     FORGOTTEN_MAX,
     MEMBERS,

@@ -8,8 +8,8 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.group.happened import EventTime, MoveEntry, MoveState, Party, select_entries
 from keylanes.group.history import JOIN, START, History
+from keylanes.group.history_entries import EventTime, MoveEntry, MoveState, Party, select_entries
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control_events import (
     AppCreated,

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-from keylanes.group.heard import COORDINATORS, Heard, partition_of
 from keylanes.group.rates import LEAST, Obeyed, Shares, _Known, limits_of, parts_of
+from keylanes.group.signals_fold import COORDINATORS, Heard, partition_of
 from keylanes.group.view import CoordinatorMemory, Rules, View
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control_events import (

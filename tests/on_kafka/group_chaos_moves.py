@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import Producer
 
-from keylanes.group.heard import partition_of
-from keylanes.group.shown import GroupShown
+from keylanes.group.overview import GroupShown
+from keylanes.group.signals_fold import partition_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.codec import encode
 from keylanes.offsets.signals import MoveAsked

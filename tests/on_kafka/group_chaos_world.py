@@ -9,7 +9,7 @@ import msgspec
 
 from keylanes.brokers.protocol import BrokerError
 from keylanes.errors import FatalError, SettingsError
-from keylanes.group.shown import GroupShown, GroupState, MemberShown
+from keylanes.group.overview import GroupShown, GroupState, MemberShown
 
 from ..stage.groups import group_of
 from .chaos_process import LIMIT_S, ChaosError, Process

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from keylanes.errors import FencedError
-from keylanes.group.happened import Change
 from keylanes.group.history import History
+from keylanes.group.history_entries import Change
 
 from ..stage import several
 from ..stage.ground import Ground

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from keylanes import Settings
-from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.rejoining import BACK_OFF_S, Rejoining
 

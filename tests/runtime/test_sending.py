@@ -30,7 +30,7 @@ from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
 from keylanes.brokers.protocol import Appender, BrokerError, Outgoing, TopicPartition, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnection
 from keylanes.brokers.simulated.network import Fault, RequestKind
-from keylanes.group.heard import PARTITIONS
+from keylanes.group.signals_fold import PARTITIONS
 from keylanes.offsets.provenance import HEADER
 from keylanes.runtime.sending import Sending
 from keylanes.state.topics import TopicStore

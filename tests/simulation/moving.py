@@ -13,7 +13,7 @@ import msgspec
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS
-from keylanes.group.heard import MEMBERS
+from keylanes.group.signals_fold import MEMBERS
 from keylanes.keyrange.ranges import KeyRange, even_bounds, join_neighbours
 from keylanes.offsets.codec import encode
 from keylanes.offsets.signals import MoveAsked

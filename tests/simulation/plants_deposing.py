@@ -10,7 +10,7 @@ from keylanes.brokers.simulated.network import RequestKind
 from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import SimulatedRequests
 from keylanes.offsets.ledger import Place
-from keylanes.runtime.logs.office import OwnLedger
+from keylanes.runtime.logs.own_ledger import OwnLedger
 from keylanes.runtime.membership.coordinating import CoordinatorLoop
 
 from ..stage.planting import Planting, changed

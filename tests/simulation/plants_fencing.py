@@ -23,7 +23,7 @@ from keylanes.runtime import stopping
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
-from keylanes.runtime.logs.office import OwnLedger
+from keylanes.runtime.logs.own_ledger import OwnLedger
 from keylanes.runtime.logs.reader import LogReader, Own
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership.coordinating import CoordinatorLoop

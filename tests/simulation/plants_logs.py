@@ -6,7 +6,7 @@ from typing import Any
 from keylanes.offsets import codec, ledger, snapshots, starts
 from keylanes.offsets.events import OffsetEvent
 from keylanes.offsets.provenance import app_id_of
-from keylanes.runtime.logs.office import OwnLedger
+from keylanes.runtime.logs.own_ledger import OwnLedger
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import HistoryTrimming
 from keylanes.runtime.partition.reshape import Wishes

@@ -26,7 +26,7 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.codec import decode, decode_signal
 from keylanes.offsets.control_events import MemberExpelled
 from keylanes.offsets.events import Event
-from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership import coordinating, rules
 from keylanes.runtime.settings import Settings

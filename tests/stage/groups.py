@@ -7,7 +7,7 @@ from keylanes import Settings
 from keylanes.cli.application import Named
 from keylanes.cli.group_logs import open_group_logs, read_history, stands_of
 from keylanes.group.history import History
-from keylanes.group.shown import GroupShown
+from keylanes.group.overview import GroupShown
 
 
 def group_of(app: str, address: str, **settings: object) -> GroupShown:

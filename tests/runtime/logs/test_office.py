@@ -25,7 +25,7 @@ from keylanes.offsets.decide import CommitKey, Turn, WorkerAdvance, decide_commi
 from keylanes.offsets.events import Committed
 from keylanes.offsets.ledger import Ledger
 from keylanes.offsets.snapshots import take_snapshot
-from keylanes.runtime.logs.office import Expelled, Identity, OwnLedger
+from keylanes.runtime.logs.own_ledger import Expelled, Identity, OwnLedger
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.settings import Settings
 

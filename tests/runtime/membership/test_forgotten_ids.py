@@ -10,7 +10,7 @@ import pytest
 from keylanes.brokers.protocol import Outgoing
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import MemberExpelled
-from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.own_ledger import Expelled
 
 from ...stage.engine import Engine
 from ...stage.log_events import coordinator_elected

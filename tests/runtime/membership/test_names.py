@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from keylanes import FencedError, State
-from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.processes.child import CAUSE, COMES_BACK, Sibling

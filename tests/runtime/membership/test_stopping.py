@@ -10,7 +10,7 @@ import pytest
 from keylanes import App, State
 from keylanes.brokers.protocol import Outgoing
 from keylanes.errors import BrokerUnavailable
-from keylanes.group.heard import COORDINATORS
+from keylanes.group.signals_fold import COORDINATORS
 from keylanes.offsets.codec import decode_signal, encode
 from keylanes.offsets.signals import Beat, CoordinatorBeat, LeaveAsked
 from keylanes.runtime.logs.reader import signals_topic

@@ -9,7 +9,7 @@ from keylanes.brokers.protocol import Outgoing
 from keylanes.errors import LogError, SourceError, StateError
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import MemberExpelled
-from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.logs.reader import HistoryTrimmed
 
 from ...stage.engine import SOURCE, Engine, application

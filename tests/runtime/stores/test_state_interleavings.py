@@ -17,7 +17,7 @@ from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import ControlEvent, CoordinatorElected, MemberExpelled
 from keylanes.runtime.handlers.partition_state import PartitionState, Scope
-from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy

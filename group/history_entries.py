@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from .shown import OwnedRange
+from .overview import OwnedRange
 
 
 class Party(NamedTuple):

@@ -11,7 +11,7 @@ from ..offsets.control import Control, Member
 from ..offsets.ledger import Place
 from ..offsets.signals import DIED, ExpelAsked, MoveAsked, Signal
 from .members import OPERATOR
-from .shown import OwnedRange
+from .overview import OwnedRange
 
 ANYBODY: Final = "any"
 """The word for a target of the coordinator's choice."""
