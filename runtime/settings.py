@@ -1,7 +1,7 @@
-"""Every limit and choice of an application, in one frozen structure, checked when it is made.
+"""Every limit and choice of an application, in a single frozen structure, checked at its making.
 
-Units are in the names. ``Settings.from_env()`` reads ``KEYLANES_<NAME>`` for each field; what is not set keeps its
-default. There is no default broker: it is given to ``App``.
+Units are in the names. ``Settings.from_env()`` reads ``KEYLANES_<NAME>`` for each field; a field without a variable
+keeps its default. There is no default broker: ``App`` gets the broker.
 """
 
 import logging
@@ -135,7 +135,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
         self._check_endpoint()
 
     def _check_times(self) -> None:
-        """Each limit leaves room for those within it: a broker that hangs is given up before what asks it is."""
+        """Refuse a limit without room for the limits within: a call to a broker that hangs ends before the caller's own limit."""
         attempt, call = self.request_timeout_ms, self.default_api_timeout_ms
         if 2 * attempt > self.transaction_timeout_ms:
             raise SettingsError(
@@ -179,7 +179,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
     def _check_endpoint(self) -> None:
-        """It is told to all who can read the control log, and stands in their logs and requests."""
+        """Refuse an endpoint with a password: every reader of the control log sees the endpoint."""
         endpoint = self.endpoint
         if "@" in endpoint.partition("://")[2 if "://" in endpoint else 0].partition("/")[0]:
             raise SettingsError(
@@ -199,19 +199,19 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def call_limit_ms(self) -> int:
-        """So long a call to the brokers is waited for: longer than it may take, so that it says itself what went wrong
-        and has forgotten who did not answer.
+        """The limit of a wait for a call to the brokers, in ms. The limit is above the call's own limit, so that the
+        call can name its failure and forget the broker without an answer.
         """
         return self.default_api_timeout_ms + self.request_timeout_ms
 
     @property
     def stop_limit_ms(self) -> int:
-        """So long a stop takes at most: see stopping.py."""
+        """The limit of a stop, in ms: see stopping.py."""
         return self.leave_ms + self.drain_timeout_ms + self.close_timeout_ms
 
     @property
     def transaction_limit_ms(self) -> int:
-        """The same of a transaction, which is sent, committed, and asked for when it is not known what became of it."""
+        """The limit of a transaction, in ms: sending, committing, and a look at the log for an unknown outcome."""
         return self.transaction_timeout_ms + 2 * self.call_limit_ms
 
     @classmethod
@@ -250,7 +250,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def _read(
     kind: type[Options], values: Mapping[str, Any], where: str, named: Callable[[str], str] = str
 ) -> dict[str, Any]:
-    """What texts among the values stand for, each checked; ``where`` is filled with a field's name."""
+    """The values, with texts decoded to the types of their fields and checked; ``where`` is filled with a field's name."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     read = {}
     for name, value in values.items():
@@ -263,7 +263,7 @@ def _read(
 
 
 def _warn_of_others(names: Iterable[str], prefix: str) -> None:
-    """One warning for all variables that name no setting, each with the setting that was probably meant."""
+    """Log a single warning for all variables without a setting, each with the setting that was probably meant."""
     known = [name for name in (*Settings.__struct_fields__, *Security.__struct_fields__) if name != "security"]
     told = []
     for name in sorted(names):
