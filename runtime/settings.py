@@ -135,7 +135,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
         self._check_endpoint()
 
     def _check_times(self) -> None:
-        """Refuse a limit without room for the limits within: a call to a broker that hangs ends before the caller's own limit."""
+        """Refuse a limit without room for the limits within: a call to a hanging broker ends before its caller."""
         attempt, call = self.request_timeout_ms, self.default_api_timeout_ms
         if 2 * attempt > self.transaction_timeout_ms:
             raise SettingsError(
@@ -250,7 +250,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def _read(
     kind: type[Options], values: Mapping[str, Any], where: str, named: Callable[[str], str] = str
 ) -> dict[str, Any]:
-    """The values, with texts decoded to the types of their fields and checked; ``where`` is filled with a field's name."""
+    """The values, with texts decoded to their fields' types and checked; ``where`` is filled with a field's name."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     read = {}
     for name, value in values.items():
@@ -263,7 +263,7 @@ def _read(
 
 
 def _warn_of_others(names: Iterable[str], prefix: str) -> None:
-    """Log a single warning for all variables without a setting, each with the setting that was probably meant."""
+    """Log a single warning for all variables without a setting, each with the setting probably meant."""
     known = [name for name in (*Settings.__struct_fields__, *Security.__struct_fields__) if name != "security"]
     told = []
     for name in sorted(names):
