@@ -36,10 +36,10 @@ else:
 WRITE_AND_DIE = """
 import os, sys
 from pathlib import Path
-from keylanes.state.rocks import Writes, open_rocks
+from keylanes.state.rocks import WriteBatch, open_rocks
 rocks = open_rocks(Path(sys.argv[1]), "things", 1)
 for number in range(300):
-    writes = Writes()
+    writes = WriteBatch()
     writes.put(b"%d" % number, os.urandom(1000))
     rocks.write(writes)
 os._exit(9)

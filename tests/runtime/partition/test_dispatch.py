@@ -91,7 +91,7 @@ PLANTS: dict[str, Callable[[], Parts]] = {
         take=mutated(generation.take, "_tally(dispatch, shares, stretches)", "_tally(dispatch, shares[:1], stretches)")
     ),
     "the outputs of a stretch whose worker was split or merged": lambda: Parts(
-        take=tallying("in _kept(dispatch, stretch):", "in ():")
+        take=tallying("in _kept_records(dispatch, stretch):", "in ():")
     ),
     "the outputs of a split worker at the child that keeps its place": lambda: Parts(
         split=mutated(structure.split, "or worker in stretch.tallies", "or False")

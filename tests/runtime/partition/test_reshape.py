@@ -113,7 +113,7 @@ PLANTS: dict[str, Callable[[], WishParts]] = {
     ),
     "what was granted is held under the grant of before": lambda: granted("dispatch.epoch = part.epoch", "pass"),
     "what was granted begins at its first edge": lambda: granted(
-        "defined(part.edges)", "lambda first: defined(part.edges)(span[0])"
+        "edge_at(part.edges)", "lambda first: edge_at(part.edges)(span[0])"
     ),
 }
 
