@@ -367,13 +367,13 @@ def test_a_closed_database_says_so(tmp_path: Path) -> None:
 FILL = """
 import resource, signal, sys
 from pathlib import Path
-from keylanes.state.rocks import RocksError, Writes, open_rocks
+from keylanes.state.rocks import RocksError, WriteBatch, open_rocks
 rocks = open_rocks(Path(sys.argv[1]), "things", 1)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
 refused = []
 for number in range(300):
-    writes = Writes()
+    writes = WriteBatch()
     writes.put(b"%d" % number, bytes(10_000))
     try:
         rocks.write(writes)
