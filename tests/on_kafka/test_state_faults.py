@@ -376,8 +376,8 @@ except SystemExit as ended:
 app = build()
 app.run(until="level")
 print("level", app.health().state)
-from keylanes.cli.state import opened, entries_of
-with opened(disk / "state", None) as kept:
+from keylanes.cli.state import open_folder, entries_of
+with open_folder(disk / "state", None) as kept:
     keys = [b"k%d" % i for i in range(1000)]
     sizes = [len(e["value_base64"]) for key in keys for e, _ in entries_of(kept[0], "kept", key, None, None)]
 print(sizes == [4 * ((40_000 + i + 2) // 3) for i in range(1000)])
