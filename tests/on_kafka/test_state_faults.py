@@ -172,7 +172,7 @@ def test_a_state_folder_that_is_not_ours(kafka: Ground, tmp_path: Path) -> None:
     (foreign / "precious").write_text("not a database")
     for folder, says in (
         (topics, "holds keylanes topics, not subfolders"),
-        (newer, "has format 2; this version of keylanes reads format 1"),
+        (newer, "holds keylanes state, not subfolders"),
         (foreign, "was not made by keylanes"),
     ):
         stops_with(StoreError, counting(kafka, state_folder=str(folder)), says)
