@@ -259,7 +259,7 @@ PLANTS = [
     ),
     Plant(
         "granted without reading",
-        changed(cells, "_state_of_points", ("CellState.FREE if is_read else CellState.UNREAD", "OwnLedger.FREE")),
+        changed(cells, "_state_of_points", ("CellState.FREE if is_read else CellState.UNREAD", "CellState.FREE")),
         kinds=(*GROUP_KINDS, "slow"),
         finding=DOUBLED,
     ),
@@ -270,7 +270,7 @@ PLANTS = [
             "cells",
             (
                 "if is_released else _state_of_points(",
-                "if is_released or any(a.epoch == epoch for a in control.moves.asked.values()) else _standing(",
+                "if is_released or any(a.epoch == epoch for a in control.moves.asked.values()) else _state_of_points(",
             ),
         ),
         kinds=("rival", "storm", "release", "slow"),
