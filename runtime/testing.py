@@ -302,9 +302,11 @@ class SimulatedApp:
         ends = {place: self._cluster.watermarks(place).high for place in places}
         if ends != self._ends:
             self._ends, self._rests_s = ends, now_s
+        if now_s - self._rests_s < REST_S:
+            return
         member = self._member
         is_at_rest = member is None or (self._is_processed(member) and member.is_at_rest())
-        if is_at_rest and now_s - self._rests_s >= REST_S and self._loop.skip_rests(REST_S) and member is not None:
+        if is_at_rest and self._loop.skip_rests(REST_S) and member is not None:
             member.group.following.has_read(member.group.following.moment())  # the log has not grown meanwhile
 
     def _is_processed(self, member: AppRun) -> bool:
