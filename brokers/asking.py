@@ -27,7 +27,9 @@ class Deadline:
     def __init__(self, timeout_ms: float, what: str, pauses: Iterator[float], attempt_ms: float = math.inf) -> None:
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time() + timeout_ms / 1000
-        self._what, self._timeout_ms, self._pauses = what, timeout_ms, pauses
+        self._what = what
+        self._timeout_ms = timeout_ms
+        self._pauses = pauses
         self._attempt_s = attempt_ms / 1000
 
     @property

@@ -148,7 +148,8 @@ class RecordsRefused(Exception):
 
     def __init__(self, message: str, culprits: Iterable[int], *, is_untimely: bool) -> None:
         super().__init__(message)
-        self.culprits, self.is_untimely = sorted(culprits), is_untimely
+        self.culprits = sorted(culprits)
+        self.is_untimely = is_untimely
 
     def as_refusal(self) -> TransactionRefused:
         """The error for the sender of the records."""
@@ -176,7 +177,8 @@ class Session(Generic[T]):
     """A producer at an epoch, with the next sequence number of each partition."""
 
     def __init__(self, requests: BatchRequests[T], *, in_transactions: bool) -> None:
-        self.requests, self._in_transactions = requests, in_transactions
+        self.requests = requests
+        self._in_transactions = in_transactions
         self.sequences: dict[TopicPartition, int] = {}
 
     async def plan(self, records: Sequence[Outgoing], deadline: Deadline) -> dict[TopicPartition, list[int]]:
@@ -319,7 +321,8 @@ class Appends(Generic[T]):
         connect: Callable[[Deadline, Collection[str]], Awaitable[BatchRequests[T]]],
         deadline: Callable[[str], Deadline],
     ) -> None:
-        self._connect, self._deadline = connect, deadline
+        self._connect = connect
+        self._deadline = deadline
         self._turns = PartitionTurns()
         self._opening = asyncio.Lock()
         self._session: Session[T] | None = None

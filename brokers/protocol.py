@@ -157,7 +157,8 @@ class NotAuthorized(BrokerError):
 
     def __init__(self, rights: Sequence[Right], principal: str | None) -> None:
         super().__init__(sentences(rights, principal))
-        self.rights, self.principal = tuple(rights), principal
+        self.rights = tuple(rights)
+        self.principal = principal
 
 
 class BrokerTimeout(BrokerError):
@@ -193,7 +194,8 @@ class TransactionRefused(BrokerError):
 
     def __init__(self, message: str, culprits: Sequence[int], *, is_untimely: bool = False) -> None:
         super().__init__(message)
-        self.culprits, self.is_untimely = tuple(culprits), is_untimely
+        self.culprits = tuple(culprits)
+        self.is_untimely = is_untimely
 
 
 class TransactionUnknown(BrokerError):
@@ -208,7 +210,9 @@ class OffsetOutOfRange(BrokerError):
             f"{source.topic}[{source.partition}] holds offsets {watermarks.start} to {watermarks.high}; "
             f"offset {offset} was asked for"
         )
-        self.source, self.offset, self.watermarks = source, offset, watermarks
+        self.source = source
+        self.offset = offset
+        self.watermarks = watermarks
 
 
 class UnknownTopic(BrokerError):

@@ -19,7 +19,8 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, name)
-        self.threads, self.name = threads, name
+        self.threads = threads
+        self.name = name
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._made: list[Thread] = []
         self._free = 0

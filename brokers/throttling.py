@@ -33,7 +33,8 @@ class Throttling:
     """
 
     def __init__(self, limit_ms: int = LIMIT_MS) -> None:
-        self.limit_ms, self.total_ms = limit_ms, 0
+        self.limit_ms = limit_ms
+        self.total_ms = 0
         self.writing = Allowance(limit_ms)
         """For requests that write, in bytes before compression."""
         self._last_s: float | None = None

@@ -65,7 +65,8 @@ class Patience:
     """How long a caller waits for a broker that does not answer, or refuses a right. An answer starts the time anew."""
 
     def __init__(self, limit_ms: int, what: str) -> None:
-        self.limit_ms, self.what = limit_ms, what
+        self.limit_ms = limit_ms
+        self.what = what
         self._since_s: float | None = None
         self._refused_s = 0.0
         self._refusals = 0

@@ -82,7 +82,7 @@ def _acl(given: str) -> Acl:
             f"and RESOURCE {', '.join(RESOURCES)}, e.g. app:read:topic:orders"
         )
     if name.endswith("*") and name != "*":
-        return Acl(user, operation, resource, name[:-1], "prefixed")
+        return Acl(user=user, operation=operation, resource=resource, name=name[:-1], pattern="prefixed")
     return Acl(user, operation, resource, name)
 
 

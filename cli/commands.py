@@ -133,7 +133,8 @@ class _Watching:
     """Moves the progress bar of a run that ends by itself; called at the steps of the commit cycle."""
 
     def __init__(self, app: App, shown: ProgressShown) -> None:
-        self.app, self.shown = app, shown
+        self.app = app
+        self.shown = shown
         self._looked_s = 0.0
 
     def __call__(self, step: Step) -> None:

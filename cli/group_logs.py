@@ -141,14 +141,14 @@ async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], 
     ledger = await _read(group, read)
     heard, loads, copies, parked = await signals_heard(group, ledger.control, at_ms, wall_ms)
     found = show_group(ledger.control, ledger.partitions, copies, parked)
-    return Stands(found, at_ms, wall_ms(), heard, costs_of(found, loads))
+    return Stands(group=found, at_ms=at_ms, now_ms=wall_ms(), heard=heard, costs=costs_of(found, loads))
 
 
 def costs_of(group: GroupShown, loads: Loads) -> dict[int, PointsCost]:
     """The cost of the ranges of each member, as far as known."""
     found: dict[int, PointsCost] = {}
     for member in group.members:
-        own = [loads.cost((held.topic, held.partition), held.first, held.end) for held in member.held]
+        own = [loads.cost(held.topic_partition, held.first, held.end) for held in member.held]
         if known := [cost for cost in own if cost is not None]:
             found[member.incarnation] = PointsCost(*map(sum, zip(*known, strict=True)))
     return found

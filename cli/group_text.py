@@ -76,13 +76,13 @@ def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
         lines += [f"incarnation {copy.incarnation} has a copy of {copy.label}" for copy in group.copies]
         return [*map(str, group.waits), *lines]
     told: dict[Place, list[str]] = {}
-    for (place, why), waits in _group_by(group.waits, lambda one: (one.held.place, one.why)):
+    for (place, why), waits in _group_by(group.waits, lambda one: (one.held.topic_partition, one.why)):
         lone = f"{_points(waits[0].held)}{why}"
         told.setdefault(place, []).append(lone if len(waits) == 1 else f"each of {len(waits)} ranges {why}")
-    for (place, way), moves in _group_by(group.moves, lambda one: (one.held.place, one.way)):
+    for (place, way), moves in _group_by(group.moves, lambda one: (one.held.topic_partition, one.way)):
         lone = f"move {moves[0].move}: {_points(moves[0].held)}{way} waits for {moves[0].waits_for}"
         told.setdefault(place, []).append(lone if len(moves) == 1 else f"{len(moves)} moves {way}")
-    for (place, who), copies in _group_by(group.copies, lambda one: (one.held[0].place, one.incarnation)):
+    for (place, who), copies in _group_by(group.copies, lambda one: (one.held[0].topic_partition, one.incarnation)):
         lone, ready = f"a copy ({copies[0].role}, {copies[0].progress})", sum(copy.is_ready for copy in copies)
         several = f"{len(copies)} copies, {ready} ready"
         told.setdefault(place, []).append(f"incarnation {who} has {lone if len(copies) == 1 else several}")
@@ -108,7 +108,7 @@ def ranges_text(held: Sequence[OwnedRange]) -> str:
     few = as_few(held)
     told = [
         f"{topic}[{partition}]" + ("" if own[0].is_whole else " " + " ".join(one.points for one in own))
-        for (topic, partition), group in groupby(few[:RANGES_SHOWN], lambda one: (one.topic, one.partition))
+        for (topic, partition), group in groupby(few[:RANGES_SHOWN], lambda one: one.topic_partition)
         for own in (list(group),)
     ]
     more = len(few) - RANGES_SHOWN

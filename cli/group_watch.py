@@ -36,9 +36,12 @@ class _Ear:
     """The content of the signals, from before and from now on. ``reader`` None: the group has no signals."""
 
     def __init__(self, group: GroupLogs, control: Control) -> None:
-        self.group, self.beats = group, Beats(control)
+        self.group = group
+        self.beats = Beats(control)
         self.sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
-        self.loads, self.copies, self.parked = Loads(), dict[int, Mapping[int, Copy]](), dict[int, str]()
+        self.loads = Loads()
+        self.copies = dict[int, Mapping[int, Copy]]()
+        self.parked = dict[int, str]()
         self._before: LastHeard | None = None
         self._reader: Reader | None = None
 
@@ -102,7 +105,7 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
         while True:
             began_s = loop.time()
             stands = show_group(ledger.control, ledger.partitions, ear.copies, ear.parked)
-            show(Stands(stands, None, wall_ms(), ear.heard, costs_of(stands, ear.loads)))
+            show(Stands(group=stands, at_ms=None, now_ms=wall_ms(), heard=ear.heard, costs=costs_of(stands, ear.loads)))
             await ear.listen(interval_ms)
             await asyncio.sleep(max(0.0, began_s + interval_s - loop.time()))
             ledger = await logs.read_control(ledger)

@@ -96,7 +96,9 @@ class KeptCopies:
     """Local copies."""
 
     def __init__(self, copies: RocksCopies, birth: str | None, where: str | None) -> None:
-        self.app, self.birth, self.where = copies.app, birth, where
+        self.app = copies.app
+        self.birth = birth
+        self.where = where
         self._copies = copies
         self.stores: Mapping[str, StoreInfo] = {store.name: store for store in copies.stores()}
 
@@ -224,7 +226,18 @@ def _declared_stores(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
             except EventError as error:
                 raise LogError(f"{name} at position {record.offset}: {error}") from None
     stores = evolve_all(Ledger(), events).control.stores.values()
-    return {s.name: StoreInfo(s.store, s.name, s.topic, s.kind, s.key_type, s.value_type, s.codec) for s in stores}
+    return {
+        s.name: StoreInfo(
+            number=s.store,
+            name=s.name,
+            topic=s.topic,
+            kind=s.kind,
+            key_type=s.key_type,
+            value_type=s.value_type,
+            codec=s.codec,
+        )
+        for s in stores
+    }
 
 
 # --- entries ---------------------------------------------------------------------------------------------------------

@@ -58,7 +58,8 @@ class Authority:
     """A signing authority. ``name`` tells authorities of one folder apart; existing files are used again."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
-        self._folder, self._key = folder, folder / f"{name}.key"
+        self._folder = folder
+        self._key = folder / f"{name}.key"
         self.certificate = folder / f"{name}.pem"
         """The authority that clients have to trust: ``ssl_cafile``."""
         make_private(folder)

@@ -67,7 +67,8 @@ class KafkaCluster:
         if not 1 <= nodes <= NODES_MAX:
             raise ValueError(f"nodes: seen {nodes}; allowed are 1 to {NODES_MAX}")
         self.folder = Path(folder).absolute()
-        self._progress, self._java = progress, java
+        self._progress = progress
+        self._java = java
         session_ms = session_ms or (SESSION_MS if nodes > 1 else SESSION_MS_ALONE)
         self._settings = {**cluster_settings(nodes, session_ms), **(properties or {})}
         proxied = dict(proxied_ports or {})

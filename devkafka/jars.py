@@ -54,7 +54,7 @@ def pinned_jars() -> list[Jar]:
     for line in PIN_FILE.read_text(encoding="utf-8").splitlines():
         sha256, size, coordinates = line.split()
         organisation, name, revision = coordinates.split(":")
-        jars.append(Jar(organisation, name, revision, int(size), sha256))
+        jars.append(Jar(organisation=organisation, name=name, revision=revision, size=int(size), sha256=sha256))
     return jars
 
 

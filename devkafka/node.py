@@ -68,11 +68,15 @@ class KafkaNode:
         java_options: Sequence[str] = SMALL,
         alone: str,
     ) -> None:
-        self.number, self.folder = number, folder
-        self.port, self.proxied_port = port, proxied_port
+        self.number = number
+        self.folder = folder
+        self.port = port
+        self.proxied_port = proxied_port
         self.ports: dict[str, int] = {}
         """The ports of the other listeners, by name."""
-        self._starter, self._java_options, self._alone = starter, java_options, alone
+        self._starter = starter
+        self._java_options = java_options
+        self._alone = alone
         self._guard: subprocess.Popen[bytes] | None = None
         self._pid = 0
 

@@ -86,7 +86,9 @@ class Access:
     """The users of a running cluster, their secrets and rights. ``ports``: where running nodes listen for the admin."""
 
     def __init__(self, folder: Path, security: ClusterSecurity, ports: Callable[[], list[int]]) -> None:
-        self.folder, self.security, self._ports = folder, security, ports
+        self.folder = folder
+        self.security = security
+        self._ports = ports
         self._passwords: dict[str, str] = {}
         self._iterations = ITERATIONS_MIN
         self._authority: Authority | None = None

@@ -28,7 +28,8 @@ class Answer:
     """The bytes of an answer, read from front to back; raises ``struct.error`` or ``IndexError`` behind the end."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+        self._data = data
+        self._at = 0
 
     def _number(self, layout: str) -> int:
         (value,) = struct.unpack_from(layout, self._data, self._at)

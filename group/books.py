@@ -75,7 +75,7 @@ def pieces_of(shares: Sequence[Share], owned: Collection[int]) -> list[SharePiec
         bounds = [*(first for first, _ in share.cells), share.end]
         cells = tuple((a, _base(a, b) + busy) for (a, b), (_, busy) in zip(pairwise(bounds), share.cells, strict=True))
         total = sum(cell for _, cell in cells) if cells else weight
-        kept = (share.place, share.first, share.end, total, share.cost_us, cells, share.owner)
+        kept = (share.topic_partition, share.first, share.end, total, share.cost_us, cells, share.owner)
         found.append(SharePiece(number, *kept, number in owned, is_fixed=share.is_fixed))
     return found
 
@@ -254,10 +254,10 @@ def _reading_costs(shares: Sequence[Share]) -> tuple[dict[Place, int], dict[Plac
     busy, records = Counter[Place](), Counter[Place]()
     measured: set[Place] = set()
     for share in shares:
-        records[share.place] += share.records_per_s
+        records[share.topic_partition] += share.records_per_s
         if share.busy_us_per_s is not None:
-            busy[share.place] += share.busy_us_per_s
-            measured.add(share.place)
+            busy[share.topic_partition] += share.busy_us_per_s
+            measured.add(share.topic_partition)
     charges = {place: count * READ_NS // 1_000 for place, count in records.items()}
     most = {place: READERS_LEAST + busy[place] // max(1, charges[place]) for place in measured}
     return charges, most

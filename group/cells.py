@@ -52,14 +52,14 @@ def cells(control: Control, folds: Mapping[Place, PartitionLedger], place: Place
     found: list[Cell] = []
     for first, end, epoch in fold.newest.all_pieces(0, SPACE_END):
         if epoch is None:
-            found.append(Cell(first, end, 0, 0, CellState.FREE))
+            found.append(Cell(first=first, end=end, owner=0, epoch=0, standing=CellState.FREE))
             continue
         part = fold.parts[epoch]
         for a, b, is_released in part.released.all_pieces(first, end):
             standing = (
                 CellState.FREE if is_released else _state_of_points(control, part.incarnation, (place, epoch) in read)
             )
-            found.append(Cell(a, b, part.incarnation, epoch, standing))
+            found.append(Cell(first=a, end=b, owner=part.incarnation, epoch=epoch, standing=standing))
     return found
 
 

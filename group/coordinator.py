@@ -82,7 +82,9 @@ def needs(view: View) -> Needs:
     has_joined = control.member_of(seat.birth) is not None
     wants_ends = view.lacks_ends and seat.ends is None and not view.unseen
     opens = view.unopened if has_joined else []
-    return Needs(fence, unread, view.unseen, opens, wants_ends, plans.open_question(view))
+    return Needs(
+        fence=fence, read=unread, look=view.unseen, open=opens, ends=wants_ends, solve=plans.open_question(view)
+    )
 
 
 def _sources(view: View, turn: Turn) -> DecisionBatch:
@@ -96,7 +98,16 @@ def _sources(view: View, turn: Turn) -> DecisionBatch:
         for partition, begun in one.begun:
             if (topic, partition) not in control.started:
                 offset, start, partitions = begun
-                decisions.append(PartitionStarted(*turn.next(), topic, partition, offset, start, partitions))
+                decisions.append(
+                    PartitionStarted(
+                        *turn.next(),
+                        topic=topic,
+                        partition=partition,
+                        offset=offset,
+                        start=start,
+                        partitions=partitions,
+                    )
+                )
     return DecisionBatch(decisions)
 
 

@@ -65,7 +65,7 @@ def kept_of(view: View) -> dict[Place, list[CopyProgress]]:
     for number, asked in sorted(view.control.moves.copies.items()):
         told = view.heard.copies.get(asked.incarnation, {}).get(number)
         kept = CopyProgress(asked, False, -1) if told is None else CopyProgress(asked, told.is_ready, told.position)
-        found.setdefault((asked.topic, asked.partition), []).append(kept)
+        found.setdefault(asked.topic_partition, []).append(kept)
     return found
 
 
@@ -111,7 +111,7 @@ class MoveBudget:
 def passes(view: View, incarnation: int) -> set[Place]:
     """The places of a member's copies that are not ready. Ready copies need no slot."""
     return {
-        (asked.topic, asked.partition)
+        asked.topic_partition
         for number, asked in view.control.moves.copies.items()
         if asked.incarnation == incarnation and not view.heard.is_ready(incarnation, number)
     }

@@ -147,7 +147,7 @@ class History:
                 asked = _RequestSeen(timestamp_ms, position, event.term, event)
                 self._asks.append(asked)
                 if is_span(event.first, event.end):
-                    hold = ((event.topic, event.partition), event.epoch, event.incarnation)
+                    hold = (event.topic_partition, event.epoch, event.incarnation)
                     self._asked.setdefault(hold, Steps()).put(event.first, event.end, asked)
             case ReleaseWithdrawn():
                 if event.move in self.control.moves.asked:
@@ -182,7 +182,6 @@ class History:
     def _grant(self, position: int, timestamp_ms: int, event: RangesGranted) -> None:
         """Note a grant before the control fold forgets the old owners."""
         place = event.topic, event.partition
-        what = (position, event.term, event.move, place, event.epoch, event.incarnation)
         self._by[place, event.epoch] = event.move
         known: Steps[Owner] | None = self.control.owners.get(place)
         owners: Steps[Owner] = Steps() if known is None else known.copy()
@@ -192,7 +191,21 @@ class History:
                     continue
                 owners.put(first, end, Owner(event.epoch, event.incarnation))
                 for a, b, asked in self._asked_of(place, before).all_pieces(first, end):
-                    self._grants.append(_GrantSeen(timestamp_ms, *what, a, b, before, asked))
+                    self._grants.append(
+                        _GrantSeen(
+                            ms=timestamp_ms,
+                            position=position,
+                            term=event.term,
+                            move=event.move,
+                            place=place,
+                            epoch=event.epoch,
+                            incarnation=event.incarnation,
+                            first=a,
+                            end=b,
+                            before=before,
+                            asked=asked,
+                        )
+                    )
 
     def _asked_of(self, place: Place, owner: Owner | None) -> Steps[_RequestSeen]:
         """The last request to an owner, by point."""
@@ -218,27 +231,63 @@ class History:
             case CoordinatorElected(instance=instance, birth=birth):
                 known = self._births.get(birth, 0)
                 party = self._parties.get(known) or Party(0, instance, "")
-                self._changes.append(Change(position, ms, "elected", party, birth, "", term))
+                self._changes.append(
+                    Change(position=position, at_ms=ms, what="elected", party=party, birth=birth, cause="", term=term)
+                )
             case MemberRefused(birth=birth, reason=reason):
-                self._changes.append(Change(position, ms, "refused", None, birth, reason, term))
+                self._changes.append(
+                    Change(
+                        position=position, at_ms=ms, what="refused", party=None, birth=birth, cause=reason, term=term
+                    )
+                )
             case MemberJoined(incarnation=new, birth=birth):
                 if new > self.control.incarnation_max and self.control.member_of(birth) is None:
                     self._parties[new], self._births[birth] = Party(new, event.instance, event.host), new
                     self._causes.append(JOIN)
-                    self._changes.append(Change(position, ms, "joined", self._parties[new], birth, "", term))
+                    self._changes.append(
+                        Change(
+                            position=position,
+                            at_ms=ms,
+                            what="joined",
+                            party=self._parties[new],
+                            birth=birth,
+                            cause="",
+                            term=term,
+                        )
+                    )
             case MemberExpelled(incarnation=old):
                 member, cause = self.control.members.get(old), event.cause
                 if member is not None and not member.expelled:
                     self._gone[old] = _Gone(EventTime(ms, "expelled"), position, cause)
                     self._causes.append(cause)
                     what, why = ("left", "") if cause == LEFT else ("expelled", cause)
-                    self._changes.append(Change(position, ms, what, self._party(old), member.birth, why, term))
+                    self._changes.append(
+                        Change(
+                            position=position,
+                            at_ms=ms,
+                            what=what,
+                            party=self._party(old),
+                            birth=member.birth,
+                            cause=why,
+                            term=term,
+                        )
+                    )
             case MemberFenced(incarnation=old):
                 member, gone = self.control.members.get(old), self._gone.get(old)
                 if member is not None and not member.fenced:
                     if gone is not None:
                         self._gone[old] = gone._replace(fenced_ms=ms)
-                    self._changes.append(Change(position, ms, "fenced", self._party(old), member.birth, "", term))
+                    self._changes.append(
+                        Change(
+                            position=position,
+                            at_ms=ms,
+                            what="fenced",
+                            party=self._party(old),
+                            birth=member.birth,
+                            cause="",
+                            term=term,
+                        )
+                    )
 
     # --- telling -----------------------------------------------------------------------------------------------------
 
@@ -275,22 +324,23 @@ class History:
             plan, cause = self._why(granted, asked)
             for a, b, state, taken_up_ms in self._arrived(granted, first, end):
                 yield MoveEntry(
-                    granted.position,
-                    state,
-                    *place,
-                    a,
-                    b,
-                    origin,
-                    self._party(granted.incarnation),
-                    cause,
-                    plan,
-                    granted.move,
-                    granted.term,
-                    granted.epoch,
-                    asked,
-                    released,
-                    granted.ms,
-                    taken_up_ms,
+                    position=granted.position,
+                    state=state,
+                    topic=place[0],
+                    partition=place[1],
+                    first=a,
+                    end=b,
+                    origin=origin,
+                    target=self._party(granted.incarnation),
+                    cause=cause,
+                    plan=plan,
+                    move=granted.move,
+                    term=granted.term,
+                    epoch=granted.epoch,
+                    asked=asked,
+                    released=released,
+                    granted_ms=granted.ms,
+                    taken_up_ms=taken_up_ms,
                     copy_asked_ms=self._copies_ms.get(granted.move),
                 )
 
@@ -351,20 +401,21 @@ class History:
     def _stayed(self, asked: _RequestSeen, withdrawn: _Withdrawn) -> Iterator[MoveEntry]:
         """Yield the points of a withdrawn request that the owner did not release before the withdrawal."""
         event = asked.event
-        hold = ((event.topic, event.partition), event.epoch, event.incarnation)
+        hold = (event.topic_partition, event.epoch, event.incarnation)
         plan, cause = self._plans.get(event.move, (0, ""))
         move = MoveEntry(
-            withdrawn.position,
-            MoveState.WITHDRAWN,
-            *hold[0],
-            event.first,
-            event.end,
-            self._party(event.incarnation),
-            self._party(self._targets.get(event.move, 0)),
-            cause,
-            plan,
-            event.move,
-            event.term,
+            position=withdrawn.position,
+            state=MoveState.WITHDRAWN,
+            topic=event.topic,
+            partition=event.partition,
+            first=event.first,
+            end=event.end,
+            origin=self._party(event.incarnation),
+            target=self._party(self._targets.get(event.move, 0)),
+            cause=cause,
+            plan=plan,
+            move=event.move,
+            term=event.term,
             asked=EventTime(asked.ms, "asked"),
             withdrawn_ms=withdrawn.ms,
             reason=withdrawn.reason,
@@ -409,22 +460,23 @@ class History:
         copies = tuple(copies_shown(control, NOTHING_TOLD))
         for number, planned in sorted(control.moves.planned.items()):
             a, b = max(first, planned.first), min(end, planned.end)
-            is_over = (planned.topic, planned.partition) != place or a >= b or number <= done
+            is_over = planned.topic_partition != place or a >= b or number <= done
             if is_over or planned.target == owner.incarnation or planned.target in self._gone:
                 continue
             (position, planned_ms), (plan, cause) = self._planned[number], self._plans[number]
-            parties = self._party(owner.incarnation), self._party(planned.target)
             yield MoveEntry(
-                position,
-                MoveState.PLANNED,
-                *place,
-                a,
-                b,
-                *parties,
-                cause,
-                plan,
-                number,
-                control.term,
+                position=position,
+                state=MoveState.PLANNED,
+                topic=place[0],
+                partition=place[1],
+                first=a,
+                end=b,
+                origin=self._party(owner.incarnation),
+                target=self._party(planned.target),
+                cause=cause,
+                plan=plan,
+                move=number,
+                term=control.term,
                 reason=waits_for_copy(control, planned, copies) or NOT_ASKED,
                 copy_asked_ms=self._copies_ms.get(number),
                 planned_ms=planned_ms,
@@ -432,7 +484,7 @@ class History:
 
     def _under_way(self, place: Place, first: int, end: int, owner: Owner, asked: _RequestSeen | None) -> MoveEntry:
         planned, done = self.control.moves.planned.values(), self._by.get((place, owner.epoch), NO_MOVE)
-        over = [m for m in planned if (m.topic, m.partition) == place and m.first < end and first < m.end]
+        over = [m for m in planned if m.topic_partition == place and m.first < end and first < m.end]
         open_moves = [m for m in over if m.move > done and m.target not in self._gone]
         newest = max(open_moves, key=lambda move: move.move, default=None)
         number = newest.move if newest is not None else asked.event.move if asked is not None else NO_MOVE
@@ -444,7 +496,20 @@ class History:
         origin, target = self._party(owner.incarnation), None if newest is None else self._party(newest.target)
         term = self.control.term if asked is None else asked.term
         copy_ms = self._copies_ms.get(number)
-        move = MoveEntry(0, MoveState.ASKED, *place, first, end, origin, target, cause, plan, number, term)
+        move = MoveEntry(
+            position=0,
+            state=MoveState.ASKED,
+            topic=place[0],
+            partition=place[1],
+            first=first,
+            end=end,
+            origin=origin,
+            target=target,
+            cause=cause,
+            plan=plan,
+            move=number,
+            term=term,
+        )
         return move._replace(copy_asked_ms=copy_ms)
 
 
@@ -452,7 +517,7 @@ def _note(into: dict[Hold, Steps[int]], event: RangesReleased | WorkersCut, firs
     """Note a time for each point. The first time stays: a cut range may be cut anew."""
     if not is_span(first, end):
         return
-    steps = into.setdefault(((event.topic, event.partition), event.epoch, event.incarnation), Steps())
+    steps = into.setdefault((event.topic_partition, event.epoch, event.incarnation), Steps())
     for a, b, known in steps.all_pieces(first, end):
         if known is None:
             steps.put(a, b, ms)

@@ -77,7 +77,9 @@ class MoveEntry(NamedTuple):
     @property
     def label(self) -> str:
         """The points, for people; a whole partition has no points in the label."""
-        return OwnedRange(self.topic, self.partition, self.first, self.end, self.epoch).label
+        return OwnedRange(
+            topic=self.topic, partition=self.partition, first=self.first, end=self.end, epoch=self.epoch
+        ).label
 
     @property
     def is_open(self) -> bool:

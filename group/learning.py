@@ -67,12 +67,12 @@ def ask_copies(view: View, turn: Turn) -> DecisionBatch:
     """Copies for moves. If no move needs a copy now, standbys in the slots that no move waits for."""
     slots, budget, lacking = _PassSlots(view), MoveBudget(view), moves_wanting_copies(view)
     decisions: list[Decision] = [
-        _ask_copy(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER)
+        _ask_copy(view, turn, move.move, move.target, move.topic_partition, bands, LEARNER)
         for move, bands in lacking
         if not _held_up(view, move, slots, budget)
     ]
     for move, _ in lacking:  # a standby must not take the slot of a waiting move
-        slots.take(move.target, (move.topic, move.partition))
+        slots.take(move.target, move.topic_partition)
     number = view.control.moves.move_max
     for run, incarnation, bands in [] if decisions else _standbys_wanted(view, slots):
         number += 1
@@ -108,7 +108,16 @@ def _turn(view: View) -> str:
 def _ask_copy(
     view: View, turn: Turn, number: int, incarnation: int, place: Place, bands: Sequence[Span], role: str
 ) -> CopyAsked:
-    return CopyAsked(*turn.next(), number, incarnation, *place, tuple(bands), role, view.rules.copy_bytes_per_s)
+    return CopyAsked(
+        *turn.next(),
+        move=number,
+        incarnation=incarnation,
+        topic=place[0],
+        partition=place[1],
+        bands=tuple(bands),
+        role=role,
+        bytes_per_s=view.rules.copy_bytes_per_s,
+    )
 
 
 def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:
@@ -132,7 +141,7 @@ def _points_of(view: View, move: PlannedMove, moves: Sequence[PlannedMove]) -> l
     """The points of a move that the origin owns, without the points that a newer move takes elsewhere."""
     return [
         (cell.first, cell.end)
-        for cell in cut_by(view.cells((move.topic, move.partition)), moves)
+        for cell in cut_by(view.cells(move.topic_partition), moves)
         if cell.standing is CellState.HELD and cell.owner == move.origin and newest(moves, cell) is move
     ]
 
@@ -223,7 +232,7 @@ def keepers(view: View, run: Run, own: Sequence[CopyProgress], but: Collection[i
 
 def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:
     """The members to which a range, or part of the range, is to go. Only moves away from the present owner count."""
-    cells = cut_by([Cell(run.first, run.end, run.owner, 0, CellState.HELD)], moves)
+    cells = cut_by([Cell(first=run.first, end=run.end, owner=run.owner, epoch=0, standing=CellState.HELD)], moves)
     over = [move for cell in cells if (move := newest(moves, cell)) is not None]
     return {move.target for move in over if move.origin == run.owner} - {run.owner}
 

@@ -114,7 +114,7 @@ class Loads:
         """Take a report, at this time by the clock of the signals. Impossible bands are left out."""
         for band in load.bands:
             if 0 <= band.first < band.end <= SPACE_END:
-                self._hear((band.topic, band.partition), _measure_of_band(band, max(1, load.interval_ms)), now_ms)
+                self._hear(band.topic_partition, _measure_of_band(band, max(1, load.interval_ms)), now_ms)
 
     def cost(self, place: Place, first: int, end: int) -> PointsCost | None:
         """The cost of the points ``[first, end)`` of a place; None: some points were never measured."""
@@ -171,7 +171,9 @@ def _measure_of_band(band: BandLoad, interval_ms: int) -> _Measured:
 def _of(first: int, end: int, epoch: int, cost: PointsCost, points: dict[int, int]) -> _Measured:
     kept = melt_costs(points, POINTS_MAX) if len(points) > 4 * POINTS_MAX else sorted(points.items())
     below = (0, *accumulate(busy for _, busy in kept))
-    return _Measured(first, end, epoch, cost, tuple(point for point, _ in kept), below)
+    return _Measured(
+        first=first, end=end, epoch=epoch, cost=cost, points=tuple(point for point, _ in kept), below=below
+    )
 
 
 def _fewer(pieces: list[_BandPiece]) -> list[_BandPiece]:

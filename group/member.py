@@ -73,11 +73,13 @@ def state_of(
     }
     asked = {number: one for number, one in sorted(control.moves.asked.items()) if one.incarnation == own}
     return Works(
-        own,
-        tuple(sorted(granted - set(taken))),
-        tuple(one for number, one in asked.items() if number not in winding and (_place(one), one.epoch) in granted),
-        tuple(sorted(set(winding) - asked.keys())),
-        tuple(copy for _, copy in sorted(control.moves.copies.items()) if copy.incarnation == own),
+        incarnation=own,
+        take_up=tuple(sorted(granted - set(taken))),
+        wind_up=tuple(
+            one for number, one in asked.items() if number not in winding and (_place(one), one.epoch) in granted
+        ),
+        go_on=tuple(sorted(set(winding) - asked.keys())),
+        copies=tuple(copy for _, copy in sorted(control.moves.copies.items()) if copy.incarnation == own),
     )
 
 

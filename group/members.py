@@ -52,7 +52,9 @@ def expel_members(view: View, turn: Turn) -> DecisionBatch:
             causes.setdefault(member.incarnation, cause)
     going = [(member.incarnation, causes[member.incarnation]) for member in view.living if member.incarnation in causes]
     holds = {member.incarnation: _hold_ms(view, member, causes.get(member.incarnation, "")) for member in view.living}
-    return DecisionBatch([MemberExpelled(*turn.next(), i, cause, holds[i]) for i, cause in going], answered)
+    return DecisionBatch(
+        [MemberExpelled(*turn.next(), incarnation=i, cause=cause, hold_ms=holds[i]) for i, cause in going], answered
+    )
 
 
 def _hold_ms(view: View, member: Member, cause: str) -> int:
@@ -163,16 +165,16 @@ def _member_joined(app: str, turn: Turn, incarnation: int, asked: JoinAsked) -> 
     ids = tuple(transactional_id(app, incarnation, asked.birth, n) for n in range(asked.producers))
     return MemberJoined(
         *turn.next(),
-        incarnation,
-        asked.instance,
-        asked.birth,
-        ids,
-        asked.host,
-        asked.endpoint,
-        asked.capacity,
-        asked.level,
-        asked.topics,
-        asked.writes,
+        incarnation=incarnation,
+        instance=asked.instance,
+        birth=asked.birth,
+        transactional_ids=ids,
+        host=asked.host,
+        endpoint=asked.endpoint,
+        capacity=asked.capacity,
+        level=asked.level,
+        topics=asked.topics,
+        writes=asked.writes,
         until_level=asked.until_level,
     )
 

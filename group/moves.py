@@ -61,7 +61,18 @@ def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
                         demoted.append((place, owner, uncovered_spans(own, ())))
     number = view.control.moves.move_max
     for n, (place, owner, bands) in enumerate(demoted, number + 1):
-        decisions.append(CopyAsked(*turn.next(), n, owner, *place, tuple(bands), STANDBY, view.rules.copy_bytes_per_s))
+        decisions.append(
+            CopyAsked(
+                *turn.next(),
+                move=n,
+                incarnation=owner,
+                topic=place[0],
+                partition=place[1],
+                bands=tuple(bands),
+                role=STANDBY,
+                bytes_per_s=view.rules.copy_bytes_per_s,
+            )
+        )
     return DecisionBatch(decisions)
 
 
@@ -78,7 +89,7 @@ def _waits_for_more(view: View, move: PlannedMove) -> bool:
     return move.move in joins and any(
         cell.standing is CellState.HELD and cell.epoch == asked[number].epoch and overlaps(cell, asked[number])
         for number in joins & asked.keys()
-        for cell in view.cells((move.topic, move.partition))
+        for cell in view.cells(move.topic_partition)
     )
 
 
@@ -86,7 +97,7 @@ def moves_pending(view: View) -> dict[Place, list[PlannedMove]]:
     """Planned moves that are not done, newest first, by place."""
     by_place: dict[Place, list[PlannedMove]] = {}
     for _, move in sorted(view.control.moves.planned.items(), reverse=True):
-        by_place.setdefault((move.topic, move.partition), []).append(move)
+        by_place.setdefault(move.topic_partition, []).append(move)
     return by_place
 
 
@@ -94,7 +105,7 @@ def on_their_way(view: View) -> dict[Place, list[ReleaseAsked]]:
     """Requests to release, by place."""
     ways: dict[Place, list[ReleaseAsked]] = {}
     for asked in view.control.moves.asked.values():
-        ways.setdefault((asked.topic, asked.partition), []).append(asked)
+        ways.setdefault(asked.topic_partition, []).append(asked)
     return ways
 
 
@@ -131,7 +142,7 @@ def withdrawn(view: View, turn: Turn) -> DecisionBatch:
     for number, asked in sorted(view.control.moves.asked.items()):
         move = view.control.moves.planned.get(number)
         since_ms = view.seat.asked_ms.get(number, view.seat.began_ms)  # a predecessor's request begins anew
-        place, within = (asked.topic, asked.partition), KeyRange(asked.first, asked.end)
+        place, within = asked.topic_partition, KeyRange(asked.first, asked.end)
         over = [cell for cell in view.cells(place) if cell.first < within.end and within.first < cell.end]
         if not any(cell.standing is CellState.HELD and cell.epoch == asked.epoch for cell in over):
             continue
@@ -151,7 +162,19 @@ def ask_releases(view: View, turn: Turn) -> DecisionBatch:
     for move, (epoch, first, end, within_ms) in _askable(view):
         if _needs_no_turn(view, move) or budget.take(move):
             place = move.topic, move.partition
-            decisions.append(ReleaseAsked(*turn.next(), move.move, move.origin, epoch, *place, first, end, within_ms))
+            decisions.append(
+                ReleaseAsked(
+                    *turn.next(),
+                    move=move.move,
+                    incarnation=move.origin,
+                    epoch=epoch,
+                    topic=place[0],
+                    partition=place[1],
+                    first=first,
+                    end=end,
+                    deadline_ms=within_ms,
+                )
+            )
     return DecisionBatch(decisions, (), frozenset(budget.taken))
 
 
@@ -170,7 +193,7 @@ def _askable(view: View) -> Iterator[tuple[PlannedMove, tuple[int, int, int, int
     """Moves that may be asked for, each with the answer of ``_release``."""
     ways, planned, copies, stateful = on_their_way(view), moves_pending(view), kept_of(view), view.stateful
     open_moves = {move.move: move for move in moves_to_ask(view)}
-    for place in sorted({(move.topic, move.partition) for move in open_moves.values()}):
+    for place in sorted({move.topic_partition for move in open_moves.values()}):
         moves, own = planned[place], ways.get(place, ())
         cells = cut_by(view.cells(place), [*own, *moves])
         held = [cell for cell in cells if cell.standing is CellState.HELD and not any(overlaps(cell, o) for o in own)]

@@ -52,7 +52,7 @@ class OwnedRange(NamedTuple):
         return f"{self.topic}[{self.partition}]{'' if self.is_whole else f' {self.points}'}"
 
     @property
-    def place(self) -> Place:
+    def topic_partition(self) -> Place:
         """The source partition of the points."""
         return self.topic, self.partition
 
@@ -179,7 +179,7 @@ def show_group(
     for place in sorted(control.started):
         parts = folds.get(place, NOTHING).parts
         for cell in cells(control, folds, place, ()):
-            points = OwnedRange(*place, cell.first, cell.end, cell.epoch)
+            points = OwnedRange(topic=place[0], partition=place[1], first=cell.first, end=cell.end, epoch=cell.epoch)
             if cell.standing is CellState.HELD:
                 held.setdefault(cell.owner, []).append(points)
                 if not is_taken_up(parts[cell.epoch], cell.first, cell.end):
@@ -187,7 +187,10 @@ def show_group(
             else:
                 free.append((_why(control, place, cell.standing, cell.owner), points))
     asked = [
-        (f"is to be released by incarnation {a.incarnation}", OwnedRange(a.topic, a.partition, a.first, a.end, a.epoch))
+        (
+            f"is to be released by incarnation {a.incarnation}",
+            OwnedRange(topic=a.topic, partition=a.partition, first=a.first, end=a.end, epoch=a.epoch),
+        )
         for _, a in sorted(control.moves.asked.items())
     ]
     state = GroupState.RUNNING
@@ -200,26 +203,37 @@ def show_group(
     there = [member for _, member in sorted(control.members.items()) if not member.fenced]
     members = tuple(_member(control, member, held) for member in there)
     return GroupShown(
-        state,
-        control.term,
-        control.coordinator,
-        control.level,
-        control.group_epoch,
-        control.moves.group_epoch,
-        members,
-        (*_waits_shown(asked), *_waits_shown([*uncut, *free])),
-        tuple(_moves(control, folds, copies, parked)),
-        copies,
+        state=state,
+        term=control.term,
+        coordinator=control.coordinator,
+        level=control.level,
+        group_epoch=control.group_epoch,
+        assignment_epoch=control.moves.group_epoch,
+        members=members,
+        waits=(*_waits_shown(asked), *_waits_shown([*uncut, *free])),
+        moves=tuple(_moves(control, folds, copies, parked)),
+        copies=copies,
     )
 
 
 def copies_shown(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> Iterator[CopyShown]:
     """All copies asked for. ``told``: see ``show_group``."""
     for number, asked in sorted(control.moves.copies.items()):
-        held = tuple(OwnedRange(asked.topic, asked.partition, band.first, band.end, 0) for band in asked.bands)
+        held = tuple(
+            OwnedRange(topic=asked.topic, partition=asked.partition, first=band.first, end=band.end, epoch=0)
+            for band in asked.bands
+        )
         copy = told.get(asked.incarnation, {}).get(number)
-        far = (-1, -1, False) if copy is None else (copy.position, copy.high, copy.is_ready)
-        yield CopyShown(number, asked.incarnation, asked.role, held, *far)
+        position, high, is_ready = (-1, -1, False) if copy is None else (copy.position, copy.high, copy.is_ready)
+        yield CopyShown(
+            move=number,
+            incarnation=asked.incarnation,
+            role=asked.role,
+            held=held,
+            position=position,
+            high=high,
+            is_ready=is_ready,
+        )
 
 
 def _moves(
@@ -247,7 +261,16 @@ def _moves(
             elif cell.standing is not CellState.HELD and (name := name_of_hold(control, place, cell.owner)):
                 waits_for += f", or for {name}"
             if waits_for:
-                yield MoveShown(number, *place, move.first, move.end, move.origin, move.target, waits_for)
+                yield MoveShown(
+                    move=number,
+                    topic=place[0],
+                    partition=place[1],
+                    first=move.first,
+                    end=move.end,
+                    origin=move.origin,
+                    target=move.target,
+                    waits_for=waits_for,
+                )
                 break
 
 
@@ -276,7 +299,7 @@ def waits_for_copy(
         copy
         for copy in own
         for held in copy.held
-        if held[:2] == (move.topic, move.partition) and held.first < move.end and move.first < held.end
+        if held[:2] == move.topic_partition and held.first < move.end and move.first < held.end
     ]
     slot, turn = f"a slot at incarnation {move.target}, which makes other copies (copies_max)", ITS_TURN[TURN]
     if over and not all(copy.is_ready for copy in over):
@@ -317,16 +340,16 @@ def _member(control: Control, member: Member, held: Mapping[int, list[OwnedRange
     points = sum(one.end - one.first for one in own)
     standing = f"expelled: {member.cause}" if member.expelled else "member"
     return MemberShown(
-        member.incarnation,
-        member.joined.instance,
-        member.birth,
-        member.joined.host,
-        member.joined.level,
-        standing,
-        member.birth == control.coordinator,
-        own,
-        points / (SPACE_END * max(1, len(control.started))),
-        member.joined.endpoint,
+        incarnation=member.incarnation,
+        instance=member.joined.instance,
+        birth=member.birth,
+        host=member.joined.host,
+        level=member.joined.level,
+        standing=standing,
+        is_coordinator=member.birth == control.coordinator,
+        held=own,
+        share=points / (SPACE_END * max(1, len(control.started))),
+        endpoint=member.joined.endpoint,
     )
 
 

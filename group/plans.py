@@ -121,7 +121,16 @@ def make_plan(view: View, turn: Turn) -> DecisionBatch:
     plan = control.moves.plan + 1
     return DecisionBatch(
         [
-            PlanMade(*turn.next(), plan, answers, cause, view.position, part, len(chunks), tuple(chunk))
+            PlanMade(
+                *turn.next(),
+                plan=plan,
+                group_epoch=answers,
+                cause=cause,
+                input=view.position,
+                part=part,
+                parts=len(chunks),
+                moves=tuple(chunk),
+            )
             for part, chunk in enumerate(chunks)
         ],
         tuple(request.request for request in question.requests),
@@ -263,7 +272,7 @@ def _waits(view: View) -> bool:
         cell.owner == move.origin and cell.standing is CellState.HELD and overlaps(cell, move)
         for move in view.control.moves.planned.values()
         if move.origin != move.target and move.origin in living and move.target in staying
-        for cell in view.cells((move.topic, move.partition))
+        for cell in view.cells(move.topic_partition)
     )
 
 
@@ -291,22 +300,22 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
             factors[source.topic] = min(source.factor, factors.get(source.topic, source.factor))
     whole = tuple(_ask_whole(request, factors) for request in requests)
     return Question(
-        key,
-        cause,
-        levels,
-        control.moves.move_max,
-        takers,
-        {place: view.cells(place) for place in sorted(control.started)},
-        moves_pending(view),
-        on_their_way(view),
-        frozenset(control.moves.asked.keys() | control.moves.copies.keys()),
-        fixed_points(view),
-        whole,
-        view.stateful,
-        factors,
-        view.heard.loads,
-        levels and _starts_together(view),
-        state_stays,
+        key=key,
+        cause=cause,
+        levels=levels,
+        number=control.moves.move_max,
+        takers=takers,
+        places={place: view.cells(place) for place in sorted(control.started)},
+        pending=moves_pending(view),
+        ways=on_their_way(view),
+        asked=frozenset(control.moves.asked.keys() | control.moves.copies.keys()),
+        fixed=fixed_points(view),
+        requests=whole,
+        stateful=view.stateful,
+        factors=factors,
+        loads=view.heard.loads,
+        halves=levels and _starts_together(view),
+        state_stays=state_stays,
     )
 
 
@@ -350,7 +359,18 @@ def _moves_to_join(view: View) -> list[PlannedMove]:
         first = view.control.moves.move_max + 1
         if run:
             return [
-                PlannedMove(first + n, *place, cell.first, cell.end, cell.owner, cell.owner, 0, 0.0, 0)
+                PlannedMove(
+                    move=first + n,
+                    topic=place[0],
+                    partition=place[1],
+                    first=cell.first,
+                    end=cell.end,
+                    origin=cell.owner,
+                    target=cell.owner,
+                    state_bytes=0,
+                    gain=0.0,
+                    cost_us=0,
+                )
                 for n, cell in enumerate(run)
             ]
     return []
@@ -387,8 +407,19 @@ def _moves(question: Question) -> list[PlannedMove]:
             if wanted != origin or goes_and_comes:
                 number += 1
                 state_bytes = share.state_bytes * (end - first) // share.points
-                where = (*share.place, first, end, origin, wanted)
-                moves.append(PlannedMove(number, *where, state_bytes, gain if origin else 0.0, cost_us))
+                move = PlannedMove(
+                    move=number,
+                    topic=share.topic,
+                    partition=share.partition,
+                    first=first,
+                    end=end,
+                    origin=origin,
+                    target=wanted,
+                    state_bytes=state_bytes,
+                    gain=gain if origin else 0.0,
+                    cost_us=cost_us,
+                )
+                moves.append(move)
     return moves
 
 
@@ -398,7 +429,7 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
     shares: dict[Share, tuple[Cell, PlannedMove | None]] = {}
     halved = _places_to_halve(question)
     for place, found in question.places.items():
-        requested = [request for request in question.requests if (request.topic, request.partition) == place]
+        requested = [request for request in question.requests if request.topic_partition == place]
         parts = _halves(found, question.factors[place[0]]) if place in halved else found
         fixes = question.fixed.get(place, ())
         for cell in cut_by(parts, [*requested, *question.ways.get(place, ()), *fixes]):
@@ -414,7 +445,14 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
                 if fix.target is None:
                     continue
                 owner = fix.target
-            share = Share(*place, cell.first, cell.end, owner, place[0] in question.stateful)
+            share = Share(
+                topic=place[0],
+                partition=place[1],
+                first=cell.first,
+                end=cell.end,
+                owner=owner,
+                has_state=place[0] in question.stateful,
+            )
             share = _with_costs(share, question)._replace(is_fixed=fix is not None)
             shares[share] = cell, begun if is_asked else None
     return shares
@@ -445,7 +483,7 @@ def _halves(found: Sequence[Cell], factor: int) -> list[Cell]:
 
 def _with_costs(share: Share, question: Question) -> Share:
     """The share with its cost, and with the cells where the share may be parted."""
-    cost = question.loads.cost(share.place, share.first, share.end)
+    cost = question.loads.cost(share.topic_partition, share.first, share.end)
     if cost is None:
         return share
     cells: tuple[tuple[int, int], ...] = ()
@@ -467,7 +505,7 @@ def _parts_of(share: Share, factor: int, loads: Loads) -> tuple[tuple[int, int],
     inside = [at for at in even_bounds(factor) if share.first < at < share.end]
     parts: list[tuple[int, int]] = []
     for a, b in pairwise([share.first, *inside, share.end]):
-        cost = loads.cost(share.place, a, b)
+        cost = loads.cost(share.topic_partition, a, b)
         if cost is None:  # a report came in meanwhile
             return ()
         parts.append((a, cost.busy_us_per_s))
@@ -481,7 +519,7 @@ def _owner(cell: Cell) -> int:
 
 def _last_request(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> MoveAsked | None:
     """The last request over a share at an epoch. A request for another epoch is late."""
-    own = [asked for asked in requests if (asked.topic, asked.partition) == share[:2]]
+    own = [asked for asked in requests if asked.topic_partition == share[:2]]
     over = [asked for asked in own if asked.first <= share.first and share.end <= asked.end]
     over = [asked for asked in over if asked.epoch in (0, epoch)]
     return over[-1] if over else None

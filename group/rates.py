@@ -55,7 +55,15 @@ class Obeyed:
     def beat(self, incarnation: int, birth: str, control_position: int, loop_lag_ms: int) -> Beat:
         """The member's next beat."""
         rates = tuple(Rate(topic, share) for topic, share in sorted(self.shares.items()))
-        return Beat(incarnation, birth, control_position, loop_lag_ms, self.term, self.number, rates)
+        return Beat(
+            incarnation=incarnation,
+            birth=birth,
+            control_position=control_position,
+            loop_lag_ms=loop_lag_ms,
+            term=self.term,
+            number=self.number,
+            rates=rates,
+        )
 
 
 @dataclass(slots=True)

@@ -56,12 +56,23 @@ class MoveRequest:
     def signal(self) -> MoveAsked:
         """See ``Request``. A request without a named member names the epoch, so a late request moves nothing again."""
         epoch = NOBODY if self.target else self.epoch
-        return MoveAsked(self.request, self.by, *self.place, self.within.first, self.within.end, self.target, epoch)
+        return MoveAsked(
+            request=self.request,
+            by=self.by,
+            topic=self.place[0],
+            partition=self.place[1],
+            first=self.within.first,
+            end=self.within.end,
+            target=self.target,
+            epoch=epoch,
+        )
 
     @property
     def label(self) -> str:
         """The points to move, for people."""
-        return OwnedRange(*self.place, self.within.first, self.within.end, 0).label
+        return OwnedRange(
+            topic=self.place[0], partition=self.place[1], first=self.within.first, end=self.within.end, epoch=0
+        ).label
 
     def stage(self, control: Control) -> Stage:
         """See ``Request``."""
@@ -141,7 +152,9 @@ def asked_move(
     owners = control.owners.get(place)
     epochs = [] if owners is None else [owner.epoch for _, _, owner in owners.pieces(*_bounds(within))]
     incarnation = NOBODY if target is None else target.incarnation
-    return MoveRequest(request, by, place, within, incarnation, max(epochs, default=0))
+    return MoveRequest(
+        request=request, by=by, place=place, within=within, target=incarnation, epoch=max(epochs, default=0)
+    )
 
 
 def asked_expulsion(control: Control, request: str, by: str, who: str) -> Expulsion:
@@ -156,7 +169,7 @@ def asked_for_the_dead(control: Control, request: str, by: str, birth: str) -> E
     member = control.member_of(birth)
     if member is None or member.expelled:
         raise SettingsError(f"no process of birth {birth} takes part")
-    return Expulsion(request, by, member.incarnation, _text_of_member(member), DIED)
+    return Expulsion(request=request, by=by, incarnation=member.incarnation, name=_text_of_member(member), cause=DIED)
 
 
 def member_of(control: Control, who: str) -> Member:

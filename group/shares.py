@@ -56,7 +56,7 @@ class Share(NamedTuple):
     is_fixed: bool = False
 
     @property
-    def place(self) -> Place:
+    def topic_partition(self) -> Place:
         """The source partition of the share."""
         return self.topic, self.partition
 

@@ -101,8 +101,12 @@ class _Pair:
     half: int = field(init=False)
 
     def __post_init__(self) -> None:
-        books, mean, giver, taker = self.books, self.terms.mean, self.giver, self.taker
-        had, has = books.capacity[giver], books.capacity[taker]
+        books = self.books
+        mean = self.terms.mean
+        giver = self.giver
+        taker = self.taker
+        had = books.capacity[giver]
+        has = books.capacity[taker]
         self.wanted = min(books.load[giver] - mean * had // MILLI, mean * has // MILLI - books.load[taker])
         self.most = self.wanted + mean * min(had, has) // (MILLI * GAIN)
         self.half = (books.full[giver] - books.full[taker]) * had * has // ((had + has) * MILLI)
@@ -343,7 +347,16 @@ def _shifts(books: Books, shares: Sequence[Share]) -> list[Shift]:
         share = shares[piece.number]
         if piece.owner == share.owner:
             continue
-        found.append(Shift(share, piece.first, piece.end, piece.owner, piece.gain, piece.cost_us))
+        found.append(
+            Shift(
+                share=share,
+                first=piece.first,
+                end=piece.end,
+                target=piece.owner,
+                gain=piece.gain,
+                cost_us=piece.cost_us,
+            )
+        )
     return join_neighbours(found, _join_shifts)
 
 

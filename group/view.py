@@ -148,7 +148,7 @@ class CoordinatorMemory:
                         self.levelled_ms = now_ms
                     if decision.cause == JOIN:
                         self.joins = {move.move for move in decision.moves}
-                        self.joined_ms |= {(move.topic, move.partition): now_ms for move in decision.moves}
+                        self.joined_ms |= {move.topic_partition: now_ms for move in decision.moves}
                 case ReleaseAsked():
                     self.asked_ms[decision.move] = now_ms
                 case MemberExpelled():

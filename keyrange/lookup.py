@@ -37,7 +37,8 @@ class IntervalTable(Generic[T]):
             raise ValueError(f"bounds rise from 0 on; seen {[*bounds][:10]}")
         if len(items) != len(bounds):
             raise ValueError(f"there is one item for each bound; seen {len(items)} for {len(bounds)}")
-        self._bounds, self._items = [*bounds], [*items]
+        self._bounds = [*bounds]
+        self._items = [*items]
         buckets = 1
         while buckets < min(BUCKETS_MAX, BUCKETS_PER_BOUND * len(bounds)):
             buckets *= 2
@@ -45,7 +46,8 @@ class IntervalTable(Generic[T]):
         self._shift = width.bit_length() - 1
         self._at: list[T | _Several] = [_SEVERAL] * buckets
         for item, first, end in zip(items, bounds, [*bounds[1:], SPACE_END], strict=True):
-            whole_from, whole_to = -(-first // width), end // width
+            whole_from = -(-first // width)
+            whole_to = end // width
             if whole_from < whole_to:
                 self._at[whole_from:whole_to] = [item] * (whole_to - whole_from)
 

@@ -276,7 +276,7 @@ def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpel
 
 def _grant(control: Control, grant: RangesGranted) -> None:
     """At each point the higher epoch wins. A fenced former owner without points is forgotten."""
-    place, new = (grant.topic, grant.partition), Owner(grant.epoch, grant.incarnation)
+    place, new = grant.topic_partition, Owner(grant.epoch, grant.incarnation)
     before, held = control.owners.get(place), control.held
     owners: Steps[Owner] = Steps() if before is None else before.copy()
     losers: list[int] = []
@@ -293,11 +293,11 @@ def _grant(control: Control, grant: RangesGranted) -> None:
                 held[owner.incarnation] -= end - first
     control.owners[place] = owners
     for move, copy in list(control.moves.copies.items()):
-        if (copy.topic, copy.partition) == place and copy.incarnation == grant.incarnation and _owns(owners, copy):
+        if copy.topic_partition == place and copy.incarnation == grant.incarnation and _owns(owners, copy):
             del control.moves.copies[move]
     if control.moves.asked:
         for move, ask in list(control.moves.asked.items()):
-            if (ask.topic, ask.partition) == place and not _waits(owners, ask):
+            if ask.topic_partition == place and not _waits(owners, ask):
                 del control.moves.asked[move]
                 control.moves.planned.pop(move, None)  # done: only another move may ask the new owner
     for loser in losers:
@@ -331,7 +331,7 @@ def _sources(control: Control, event: PartitionStarted | StoreDeclared | SourceI
     """The first event of each stays: an offset in the logs or a number in state keys depends on the event."""
     match event:
         case PartitionStarted():
-            place = (event.topic, event.partition)
+            place = event.topic_partition
             if place not in control.started:
                 control.started[place], control.begun[place] = event.offset, event
                 control.group_epoch += 1

@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from .event_values import Band, LogEvent, PinnedEnd, PlannedMove, Sourced, Span, Writer
+from .event_values import Band, LogEvent, OfPartition, PinnedEnd, PlannedMove, Sourced, Span, Writer
 
 
 class AppCreated(LogEvent, frozen=True, tag="app_created/1"):
@@ -99,7 +99,7 @@ class PlanMade(_Numbered, frozen=True, tag="plan_made/1"):
     moves: tuple[PlannedMove, ...]
 
 
-class CopyAsked(_Numbered, frozen=True, tag="copy_asked/1"):
+class CopyAsked(OfPartition, _Numbered, frozen=True, tag="copy_asked/1"):
     """The incarnation shall have a copy of the state of these bands, before it owns them (role "learner"), or for later
     (role "standby"). ``bytes_per_s``: the limit of the copying; 0: no limit.
     """
@@ -120,7 +120,7 @@ class CopyEnded(_Numbered, frozen=True, tag="copy_ended/1"):
     reason: str
 
 
-class ReleaseAsked(_Numbered, frozen=True, tag="release_asked/1"):
+class ReleaseAsked(OfPartition, _Numbered, frozen=True, tag="release_asked/1"):
     """The owner at ``epoch`` shall release ``[first, end)`` within ``deadline_ms``. A request."""
 
     move: int
@@ -140,7 +140,7 @@ class ReleaseWithdrawn(_Numbered, frozen=True, tag="release_withdrawn/1"):
     reason: str
 
 
-class PartitionStarted(_Numbered, frozen=True, tag="partition_started/3"):
+class PartitionStarted(OfPartition, _Numbered, frozen=True, tag="partition_started/3"):
     """The application reads a source partition from ``offset`` on: the audit's left edge.
 
     ``start``: the configured start, in its own words, or "added" for a partition that came to its topic later (see
@@ -154,7 +154,7 @@ class PartitionStarted(_Numbered, frozen=True, tag="partition_started/3"):
     partitions: int
 
 
-class RangesGranted(_Numbered, frozen=True, tag="ranges_granted/2"):
+class RangesGranted(OfPartition, _Numbered, frozen=True, tag="ranges_granted/2"):
     """Bands of one source partition belong to ``incarnation`` at ``epoch``, each from its own offset.
 
     The offset is the edge that the coordinator found by reading the offset log to its end, or the edge in the release.

@@ -36,7 +36,8 @@ class Turn:
     """
 
     def __init__(self, term: int, number: int = 0) -> None:
-        self.term, self.number = term, number
+        self.term = term
+        self.number = number
 
     def next(self) -> tuple[int, int]:
         """Take the next number: term and number for a decision."""
@@ -87,7 +88,14 @@ class CommitKey(NamedTuple):
 
 def decide_opening(app: str, log_partitions: int, log_partition: int, incarnation: int, transaction: int) -> LogOpened:
     """The first event of a partition of the offset log."""
-    return LogOpened(app, HASH_NAME, log_partition, log_partitions, incarnation, transaction)
+    return LogOpened(
+        app=app,
+        hash_name=HASH_NAME,
+        log_partition=log_partition,
+        log_partitions=log_partitions,
+        incarnation=incarnation,
+        transaction=transaction,
+    )
 
 
 def decide_grant(
@@ -112,7 +120,17 @@ def decide_grant(
     bounds = tuple(sorted(at for at in hot if within.first <= at <= within.end))  # a touching band may join
     writers = tuple(Writer(*writer) for writer in sorted(partition.changed.items())[-WRITERS_MAX:])
     return [
-        RangesGranted(*turn.next(), move, incarnation, epoch, *place, tuple(chunk), bounds, writers)
+        RangesGranted(
+            *turn.next(),
+            move=move,
+            incarnation=incarnation,
+            epoch=epoch,
+            topic=place[0],
+            partition=place[1],
+            bands=tuple(chunk),
+            bounds=bounds,
+            writers=writers,
+        )
         for chunk in _chunks(bands, _BANDS_MAX)
     ]
 
@@ -169,7 +187,20 @@ def tiles_of(moves: Iterable[WorkerAdvance]) -> list[tuple[Tile, WorkerAdvance]]
     Moves come in order of points; all moves of a call lie in one grant.
     """
     totals = join_neighbours(moves, _join_advances)
-    return [(Tile(t.worker, t.workers, t.first, t.end, t.offset_from, t.offset_to), t) for t in totals]
+    return [
+        (
+            Tile(
+                worker=t.worker,
+                count=t.workers,
+                first=t.first,
+                end=t.end,
+                offset_from=t.offset_from,
+                offset_to=t.offset_to,
+            ),
+            t,
+        )
+        for t in totals
+    ]
 
 
 def decide_commits(
@@ -212,15 +243,15 @@ def _join_advances(left: WorkerAdvance, right: WorkerAdvance) -> WorkerAdvance |
     if not is_next or left.offset_from != right.offset_from or left.offset_to != right.offset_to:
         return None
     return WorkerAdvance(
-        left.worker,
-        left.first,
-        right.end,
-        left.offset_from,
-        left.offset_to,
-        left.outputs + right.outputs,
-        left.dead_letters + right.dead_letters,
-        left.digest + right.digest,
-        left.workers + right.workers,
+        worker=left.worker,
+        first=left.first,
+        end=right.end,
+        offset_from=left.offset_from,
+        offset_to=left.offset_to,
+        outputs=left.outputs + right.outputs,
+        dead_letters=left.dead_letters + right.dead_letters,
+        digest=left.digest + right.digest,
+        workers=left.workers + right.workers,
     )
 
 

@@ -3,7 +3,7 @@
 Offsets are half-open, ``[offset_from, offset_to)``; points are half-open, ``[first, end)``.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
@@ -13,6 +13,26 @@ RATE_PER_S_MAX: Final = 1_000_000.0
 """The largest value of a limited rate."""
 NO_MOVE: Final = 0
 """The move of an event that belongs to no move."""
+
+
+class _OfPartition(Protocol):
+    """Whatever names a source partition."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+
+class OfPartition:
+    """The place of an event, or of a value, of one source partition."""
+
+    __slots__ = ()
+
+    @property
+    def topic_partition(self: _OfPartition) -> tuple[str, int]:
+        """The source partition as (topic, partition)."""
+        return (self.topic, self.partition)
 
 
 class LogEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -77,7 +97,7 @@ class Sourced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     rate_per_s: Annotated[float, msgspec.Meta(ge=0, le=RATE_PER_S_MAX)]
 
 
-class PlannedMove(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PlannedMove(OfPartition, msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Points ``[first, end)`` of a source partition are to go from one incarnation (0: nobody) to another.
 
     ``move``: its number, never used again. ``state_bytes``: the state to copy; ``gain``: the fall of the plan's
@@ -96,7 +116,7 @@ class PlannedMove(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     cost_us: int
 
 
-class PinnedEnd(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PinnedEnd(OfPartition, msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The end of a source partition for a run to its level."""
 
     topic: str

@@ -12,7 +12,7 @@ inside their transactions). control_events.py has the events of the control log,
 from typing import TypeAlias
 
 from .control_events import ControlEvent
-from .event_values import Edge, EpochFold, LogEvent, Tile, Writer
+from .event_values import Edge, EpochFold, LogEvent, OfPartition, Tile, Writer
 
 
 class LogOpened(LogEvent, frozen=True, tag="log_opened/1"):
@@ -29,7 +29,7 @@ class LogOpened(LogEvent, frozen=True, tag="log_opened/1"):
     transaction: int
 
 
-class WorkersCut(LogEvent, frozen=True, tag="workers_cut/1"):
+class WorkersCut(OfPartition, LogEvent, frozen=True, tag="workers_cut/1"):
     """The owner cut ``[bounds[0], bounds[-1])`` into workers ``worker``, ``worker + 1``, … in order of points."""
 
     incarnation: int
@@ -41,7 +41,7 @@ class WorkersCut(LogEvent, frozen=True, tag="workers_cut/1"):
     bounds: tuple[int, ...]
 
 
-class WorkerSplit(LogEvent, frozen=True, tag="worker_split/1"):
+class WorkerSplit(OfPartition, LogEvent, frozen=True, tag="worker_split/1"):
     """``worker`` became two workers at point ``at``: ``left`` and ``left + 1``. Both go on from its edge."""
 
     incarnation: int
@@ -54,7 +54,7 @@ class WorkerSplit(LogEvent, frozen=True, tag="worker_split/1"):
     left: int
 
 
-class WorkersMerged(LogEvent, frozen=True, tag="workers_merged/1"):
+class WorkersMerged(OfPartition, LogEvent, frozen=True, tag="workers_merged/1"):
     """The neighbours ``left`` and ``right`` became ``worker``. All three have the same edge."""
 
     incarnation: int
@@ -67,7 +67,7 @@ class WorkersMerged(LogEvent, frozen=True, tag="workers_merged/1"):
     worker: int
 
 
-class RangesReleased(LogEvent, frozen=True, tag="range_released/2"):
+class RangesReleased(OfPartition, LogEvent, frozen=True, tag="range_released/2"):
     """The owner gave up these bands, at their edges. The owner commits nothing more in the bands at this epoch.
 
     ``bounds``: the cuts of hot bands, in rising order, for the next owner.
@@ -83,7 +83,7 @@ class RangesReleased(LogEvent, frozen=True, tag="range_released/2"):
     bounds: tuple[int, ...]
 
 
-class Committed(LogEvent, frozen=True, tag="committed/1"):
+class Committed(OfPartition, LogEvent, frozen=True, tag="committed/1"):
     """Tiles of one source partition, with the records that became visible in the same transaction because of them.
 
     ``part`` of ``parts`` numbers the commit events of the transaction from 0. ``outputs`` and ``dead_letters`` count
@@ -105,7 +105,7 @@ class Committed(LogEvent, frozen=True, tag="committed/1"):
     digest: int
 
 
-class StateChanged(LogEvent, frozen=True, tag="state_changed/2"):
+class StateChanged(OfPartition, LogEvent, frozen=True, tag="state_changed/2"):
     """The transaction changed the state of a source partition, in ``changes`` records of its changelog.
 
     The writer's beacon in the changelog names the same transaction. The beacon and the last transaction of the writer
@@ -124,7 +124,7 @@ class StateChanged(LogEvent, frozen=True, tag="state_changed/2"):
     succeeded: tuple[int, ...]
 
 
-class TopicsWritten(LogEvent, frozen=True, tag="topics_written/1"):
+class TopicsWritten(OfPartition, LogEvent, frozen=True, tag="topics_written/1"):
     """Records of a source partition led, for the first time, to outputs in ``destinations`` without a declaration."""
 
     incarnation: int
@@ -134,7 +134,7 @@ class TopicsWritten(LogEvent, frozen=True, tag="topics_written/1"):
     destinations: tuple[str, ...]
 
 
-class SnapshotTaken(LogEvent, frozen=True, tag="snapshot_taken/3"):
+class SnapshotTaken(OfPartition, LogEvent, frozen=True, tag="snapshot_taken/3"):
     """The ledger of a source partition at the moment when the offset log was read up to ``position``.
 
     ``part`` of ``parts`` numbers the snapshots of the transaction from 0, one for each source partition with this log

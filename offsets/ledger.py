@@ -69,7 +69,9 @@ class EpochPart:
     __slots__ = ("bounds", "edges", "epoch", "froms", "granted_bounds", "incarnation", "released", "untils", "workers")
 
     def __init__(self, epoch: int, incarnation: int, bounds: tuple[int, ...] = ()) -> None:
-        self.epoch, self.incarnation, self.bounds = epoch, incarnation, bounds
+        self.epoch = epoch
+        self.incarnation = incarnation
+        self.bounds = bounds
         self.granted_bounds: tuple[int, ...] = ()
         self.froms: Steps[int] = Steps()
         self.edges: Steps[int] = Steps()
@@ -166,13 +168,13 @@ class PartitionLedger:
     def copy(self) -> "PartitionLedger":
         """An equal fold, independent of later changes."""
         return PartitionLedger(
-            {epoch: part.copy() for epoch, part in self.parts.items()},
-            self.newest.copy(),
-            {epoch: events.copy() for epoch, events in self.waiting.items()},
-            self.violations.copy(),
-            self.changed.copy(),
-            self.destinations.copy(),
-            self.version,
+            parts={epoch: part.copy() for epoch, part in self.parts.items()},
+            newest=self.newest.copy(),
+            waiting={epoch: events.copy() for epoch, events in self.waiting.items()},
+            violations=self.violations.copy(),
+            changed=self.changed.copy(),
+            destinations=self.destinations.copy(),
+            version=self.version,
         )
 
 
@@ -433,7 +435,16 @@ def _commit_in_pieces(part: EpochPart, tile: Tile, elsewhere: list[Tile], *, is_
     is_clean = True
     for a, b, edge in part.edges.all_pieces(tile.first, tile.end):
         if edge is None:
-            elsewhere.append(Tile(tile.worker, tile.count, a, b, tile.offset_from, tile.offset_to))
+            elsewhere.append(
+                Tile(
+                    worker=tile.worker,
+                    count=tile.count,
+                    first=a,
+                    end=b,
+                    offset_from=tile.offset_from,
+                    offset_to=tile.offset_to,
+                )
+            )
         elif not is_ours or edge != tile.offset_from or tile.offset_from >= tile.offset_to:
             is_clean = False
         else:

@@ -67,8 +67,11 @@ class Origins:
 
     def __init__(self, app_id: bytes, topic: str, partition: int) -> None:
         encode_provenance(app_id, topic, partition, 0, 0, 1)  # a wrong app_id raises now
-        self._app_id, self._topic, self._partition = app_id, topic, partition
-        self._block, self._head = 0, b""
+        self._app_id = app_id
+        self._topic = topic
+        self._partition = partition
+        self._block = 0
+        self._head = b""
 
     def each(self, offset: int, i: int, n: int) -> bytes:
         """The header's value of output ``i`` of ``n``."""

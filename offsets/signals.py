@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from .event_values import RATE_PER_S_MAX, Edge, LogEvent, PlannedMove, Sourced
+from .event_values import RATE_PER_S_MAX, Edge, LogEvent, OfPartition, PlannedMove, Sourced
 
 CAPACITY_MAX: Final = 1_000_000.0
 DIED: Final = "died"
@@ -54,7 +54,7 @@ class JoinAsked(LogEvent, frozen=True, tag="join_asked/1"):
     expected: int
 
 
-class MoveAsked(LogEvent, frozen=True, tag="move_asked/1"):
+class MoveAsked(OfPartition, LogEvent, frozen=True, tag="move_asked/1"):
     """Points ``[first, end)`` of a source partition, owned at ``epoch``, shall go to incarnation ``target`` (0: the
     coordinator chooses). ``request``: a unique text, ``by``: the requester, in words.
     """
@@ -132,7 +132,7 @@ class Copies(LogEvent, frozen=True, tag="copies/1"):
     copies: tuple[Copy, ...]
 
 
-class BandLoad(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class BandLoad(OfPartition, msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The load of a band in an interval: ``busy_us`` of handlers' time and ``records``; the records that are left, and
     the size of its state. ``points``: the distribution of the time, as (first point of a cell of the declared cut,
     busy_us) in rising order, light neighbours melted into the heaviest; may be ().
@@ -158,7 +158,7 @@ class Load(LogEvent, frozen=True, tag="load/1"):
     bands: tuple[BandLoad, ...]
 
 
-class ReleaseTold(LogEvent, frozen=True, tag="released/1"):
+class ReleaseTold(OfPartition, LogEvent, frozen=True, tag="released/1"):
     """The member's committed ``transaction`` released these bands: the log will show the release."""
 
     incarnation: int

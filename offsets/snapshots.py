@@ -119,7 +119,17 @@ def _fold_epoch(part: EpochPart) -> EpochFold:
         if offset_from is None or edge is None:
             continue
         until, worker, released = part.untils.at(first), part.workers.at(first), part.released.at(first)
-        pieces.append(Piece(first, end, offset_from, edge, until, worker, bool(released)))
+        pieces.append(
+            Piece(
+                first=first,
+                end=end,
+                offset_from=offset_from,
+                offset_edge=edge,
+                offset_until=until,
+                worker=worker,
+                released=bool(released),
+            )
+        )
     return EpochFold(part.epoch, part.incarnation, tuple(pieces), part.bounds)
 
 

@@ -385,7 +385,13 @@ class App:
         await self._call(self._sending.close())
 
     def _new_sending(self) -> Sending:
-        return Sending(self.name, self.handlers, self.settings, self.partitioners, self._make_broker)
+        return Sending(
+            app=self.name,
+            handlers=self.handlers,
+            settings=self.settings,
+            partitioners=self.partitioners,
+            make=self._make_broker,
+        )
 
     # --- looking ---------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,10 @@ class EndsWatch:
         unowned: Callable[[], Sequence[Unowned]],
         seen_s: float,
     ) -> None:
-        self.broker, self.settings, self.holding, self.seen_s = broker, settings, holding, seen_s
+        self.broker = broker
+        self.settings = settings
+        self.holding = holding
+        self.seen_s = seen_s
         self._unowned = unowned
         self._seen: dict[TopicPartition, int] = {}
 
@@ -90,7 +93,9 @@ class WayToLevel:
     """
 
     def __init__(self, watch: EndsWatch) -> None:
-        self._watch, self._total, self._left = watch, 0, 0
+        self._watch = watch
+        self._total = 0
+        self._left = 0
         self._ends: dict[TopicPartition, int] | None = None
 
     def begins(self) -> None:

@@ -119,7 +119,9 @@ class _WatchedState:
     __class__ = State  # type: ignore[assignment]  # for checks of types at run time; a compiled class has no subclass
 
     def __init__(self, store: State[Any], declared: StoreDeclaration, given: _Given) -> None:
-        self._store, self._declared, self._given = store, declared, given
+        self._store = store
+        self._declared = declared
+        self._given = given
 
     def get(self) -> Any:
         value = self._store.get()
@@ -141,7 +143,9 @@ class _WatchedMap:
     __class__ = MapState  # type: ignore[assignment]  # as above
 
     def __init__(self, store: MapState[Any, Any], declared: StoreDeclaration, given: _Given) -> None:
-        self._store, self._declared, self._given = store, declared, given
+        self._store = store
+        self._declared = declared
+        self._given = given
 
     def get(self, key: MapKey) -> Any:
         value = self._store.get(key)

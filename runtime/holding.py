@@ -244,7 +244,7 @@ class Holding:
         moves = self.standing.ledger.control.moves
         coming = [moves.planned[move] for move in moves.asked if move in moves.planned]
         return any(
-            move.target == self.standing.incarnation != move.origin and self._run_of((move.topic, move.partition))
+            move.target == self.standing.incarnation != move.origin and self._run_of(move.topic_partition)
             for move in coming
         )
 
@@ -272,7 +272,7 @@ class Holding:
         if control.moves.group_epoch < control.group_epoch or self._leaving:
             return False
         for move in control.moves.planned.values():
-            owners = control.owners.get((move.topic, move.partition))
+            owners = control.owners.get(move.topic_partition)
             own = [] if owners is None else owners.pieces(move.first, move.end)
             is_there = any(owner.incarnation == incarnation for _, _, owner in own)
             if move.target == incarnation and not move.origin and not is_there:
@@ -376,7 +376,7 @@ class Holding:
 
     def _wind_up(self, asked: ReleaseAsked) -> None:
         """What is held of it, once; what arrives is looked at again when that is through."""
-        place, within = (asked.topic, asked.partition), range_of(asked)
+        place, within = asked.topic_partition, range_of(asked)
         owners = self.standing.ledger.control.owners[place].pieces(within.first, within.end)
         own = [owner.epoch for _, _, owner in owners if owner.incarnation == asked.incarnation]
         if asked.move not in self._asked:

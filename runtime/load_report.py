@@ -32,8 +32,11 @@ class LoadReport:
     def __init__(
         self, windows: Windows, ends_watch: EndsWatch, keeper: Keeper, group: Group, settings: Settings
     ) -> None:
-        self.windows, self.ends_watch, self.keeper = windows, ends_watch, keeper
-        self.group, self.settings = group, settings
+        self.windows = windows
+        self.ends_watch = ends_watch
+        self.keeper = keeper
+        self.group = group
+        self.settings = settings
         self._reports = Reports()
         self._measured: dict[PartitionRun, list[BandLoad]] = {}
         self._bytes: dict[tuple[PartitionRun, KeyRange], tuple[int, float]] = {}
@@ -119,7 +122,18 @@ class LoadReport:
                     busy_us += cost
             size, _ = self._bytes.get((run, KeyRange(first, end)), (0, 0.0))
             backlog = _backlog(run, KeyRange(first, end), end_offset)
-            yield BandLoad(*place, first, end, epoch, busy_us, records, backlog, size, tuple(points))
+            yield BandLoad(
+                topic=place[0],
+                partition=place[1],
+                first=first,
+                end=end,
+                epoch=epoch,
+                busy_us=busy_us,
+                records=records,
+                backlog=backlog,
+                state_bytes=size,
+                points=tuple(points),
+            )
 
 
 def _bands(run: PartitionRun) -> list[tuple[int, int, int]]:

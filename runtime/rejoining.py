@@ -24,9 +24,12 @@ class Rejoining:
     """The runs of a process, in turn. ``make`` makes the next member; ``adopt`` is called with the new member."""
 
     def __init__(self, make: Callable[[], AppRun], adopt: Callable[[AppRun], None], settings: Settings) -> None:
-        self.make, self.adopt, self.settings = make, adopt, settings
+        self.make = make
+        self.adopt = adopt
+        self.settings = settings
         self.loop = asyncio.get_running_loop()
-        self._stop, self._next = asyncio.Event(), asyncio.Event()
+        self._stop = asyncio.Event()
+        self._next = asyncio.Event()
         self.is_coming_back = False
         """The process was expelled, and is about to ask to join again."""
         self._ended_between = False

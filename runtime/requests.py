@@ -26,7 +26,9 @@ class Requests:
         cycle: CommitCycle,
         taking_part: MemberSignals,
     ) -> None:
-        self.holding, self.cycle, self.taking_part = holding, cycle, taking_part
+        self.holding = holding
+        self.cycle = cycle
+        self.taking_part = taking_part
         self._asked = 0
 
     @property
@@ -88,7 +90,16 @@ class Requests:
     def _ask_move(self, place: Place, within: KeyRange, target: int, epoch: int) -> MoveAsked:
         by = self.taking_part.identity.birth
         self._asked += 1
-        asked = MoveAsked(f"{by}.{self._asked}", by, *place, within.first, within.end, target, epoch)
+        asked = MoveAsked(
+            request=f"{by}.{self._asked}",
+            by=by,
+            topic=place[0],
+            partition=place[1],
+            first=within.first,
+            end=within.end,
+            target=target,
+            epoch=epoch,
+        )
         self.taking_part.ask_move(asked)
         return asked
 

@@ -53,7 +53,9 @@ class _Call:
     __slots__ = ("outcome", "output", "queue", "record", "size", "way")
 
     def __init__(self, way: "_Way", output: Output, queue: "_Queue") -> None:
-        self.way, self.output, self.queue = way, output, queue
+        self.way = way
+        self.output = output
+        self.queue = queue
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.record: Outgoing | None = None
         self.size = 0
@@ -92,7 +94,10 @@ class Sending:
         partitioners: Mapping[str, Partitioner],
         make: Callable[[str], tuple[Broker, bool]],
     ) -> None:
-        self.app, self.handlers, self.settings, self.make = app, handlers, settings, make
+        self.app = app
+        self.handlers = handlers
+        self.settings = settings
+        self.make = make
         self.placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.turns = count()
         self._ways: dict[asyncio.AbstractEventLoop, _Way] = {}
@@ -166,7 +171,9 @@ class _Way:
     """
 
     def __init__(self, sending: Sending, before: "_Way | None") -> None:
-        self._sending, self._settings, self._before = sending, sending.settings, before
+        self._sending = sending
+        self._settings = sending.settings
+        self._before = before
         self.broker, self._is_ours = sending.make("send")
         stateful = [topic for topic, handler in sending.handlers.items() if handler.stores]
         reserved = reserved_topics(sending.app, stateful)

@@ -48,7 +48,8 @@ class StopBudget:
     """The time limits of a stop, by the loop's time. Before the stop begins, each step has its full time."""
 
     def __init__(self, settings: Settings) -> None:
-        self.drain_s, self.close_s = settings.drain_timeout_ms / 1000, settings.close_timeout_ms / 1000
+        self.drain_s = settings.drain_timeout_ms / 1000
+        self.close_s = settings.close_timeout_ms / 1000
         self._drained_by_s: float | None = None
 
     @property
@@ -86,9 +87,13 @@ class Stopping:
         is_over: Callable[[], bool],
         has_failed: Callable[[], bool],
     ) -> None:
-        self.group, self.holding, self.slots, self.telling = group, holding, slots, telling
+        self.group = group
+        self.holding = holding
+        self.slots = slots
+        self.telling = telling
         self.settings = group.settings
-        self.is_over, self.has_failed = is_over, has_failed
+        self.is_over = is_over
+        self.has_failed = has_failed
         self.budget = StopBudget(self.settings)
         self.asked = asyncio.Event()
         self.is_at_once = False

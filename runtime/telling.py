@@ -25,7 +25,10 @@ class Telling:
     """The log lines of a run. ``broker``: the address. ``statistics``: called for the state when a line is due."""
 
     def __init__(self, app: str, broker: str, settings: Settings, statistics: Callable[[], Statistics]) -> None:
-        self.app, self.broker, self.settings, self._statistics = app, broker, settings, statistics
+        self.app = app
+        self.broker = broker
+        self.settings = settings
+        self._statistics = statistics
         self._began_s = 0.0
         self._work: Work | None = None
         """None: the run does not work yet."""

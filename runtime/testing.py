@@ -74,11 +74,20 @@ class SimulatedApp:
         partitioners: Mapping[str, Partitioner],
         partitions: int | Mapping[str, int] = PARTITIONS,
     ) -> None:
-        self.name, self.handlers, self.settings, self.adopt, self.seed = name, handlers, settings, adopt, seed
-        self.watch, self.partitioners = watch, partitioners
+        self.name = name
+        self.handlers = handlers
+        self.settings = settings
+        self.adopt = adopt
+        self.seed = seed
+        self.watch = watch
+        self.partitioners = partitioners
         self._partitions, self._partitions_else = _check_partitions(partitions)
         self._sending = Sending(
-            name, handlers, settings, partitioners, lambda name: (self._cluster.connect(name), True)
+            app=name,
+            handlers=handlers,
+            settings=settings,
+            partitioners=partitioners,
+            make=lambda name: (self._cluster.connect(name), True),
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylanes-simulation")
         self._crashes = 0

@@ -133,11 +133,11 @@ class EmbeddedWitness:
             while records and records[-1].offset >= end:
                 records.pop()
             yield Columns(
-                [record.offset for record in records],
-                [record.timestamp for record in records],
-                [record.key for record in records],
-                [record.value for record in records],
-                [origin_of(record.headers) for record in records],
+                offsets=[record.offset for record in records],
+                timestamps=[record.timestamp for record in records],
+                keys=[record.key for record in records],
+                values=[record.value for record in records],
+                origins=[origin_of(record.headers) for record in records],
             )
 
     def table(self, place: Place) -> Iterator[Columns] | None:
@@ -162,5 +162,7 @@ def _pages(table: "TopicTable") -> Iterator[Columns]:
     while page := table.page(first, None, CHUNK_RECORDS):
         keys, values = [key for key, _ in page], [value for _, value in page]
         nothing = [0] * len(page)
-        yield Columns(nothing, nothing, list(keys), list(values), [None] * len(page))
+        yield Columns(
+            offsets=nothing, timestamps=nothing, keys=list(keys), values=list(values), origins=[None] * len(page)
+        )
         first = keys[-1] + b"\0"

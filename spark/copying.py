@@ -179,7 +179,7 @@ class _Fold:
         """Take a grant. A copy is over when its member now owns all bands of the copy."""
         for claim in self._claims.get(position, ()):
             self._owners[claim.source].put(claim.first, claim.end, claim)
-        source = (event.topic, event.partition)
+        source = event.topic_partition
         own = [c for c in self._there.values() if c.source == source and c.asked.incarnation == event.incarnation]
         for copy in own:
             if all(self._is_own(copy, first, end) for first, end in copy.pieces()):
@@ -228,7 +228,7 @@ class _Fold:
         """Judge the request of a release. Points that the owner does not own at the named epoch do not matter."""
         self.found.released.setdefault(event.move, position)
         self._begun.add(event.move)
-        move, source = self.planned.get(event.move), (event.topic, event.partition)
+        move, source = self.planned.get(event.move), event.topic_partition
         shown: Example = {"topic": event.topic, "partition": event.partition, "position": position, "move": event.move}
         if event.topic not in self.found.stateful:
             return
@@ -276,7 +276,7 @@ class _Fold:
             if move.target != asked.incarnation:
                 yield f"its move is to incarnation {move.target}"
             is_within = all(move.first <= band.first and band.end <= move.end for band in asked.bands)
-            if copy.source != (move.topic, move.partition) or not is_within:
+            if copy.source != move.topic_partition or not is_within:
                 yield "its move is of other points"
 
     def _once(self, source: Source, first: int, end: int, target: int, shown: Example, what: str) -> None:

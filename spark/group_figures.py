@@ -69,7 +69,9 @@ class _Ended:
     """When and why the reigns of owners ended, and when the next owners took the points up."""
 
     def __init__(self, ownership: Ownership, log: OffsetLog, edges: Edges, times: Times) -> None:
-        self.ownership, self.edges, self.times = ownership, edges, times
+        self.ownership = ownership
+        self.edges = edges
+        self.times = times
         self._cut: dict[Epoch, list[tuple[int, int, int]]] = defaultdict(list)
         for epoch, found in cuts_of(log).items():
             for number, position, cut in found:
@@ -122,7 +124,16 @@ class _Ended:
                 if at_ms is not None:
                     cause = self.cause(claim.incarnation_before, was_expelled=was_expelled)
                     ms = (until_ms if taken_ms is None else taken_ms) - at_ms
-                    yield Unowned(*claim.source, first, end, at_ms, ms, cause, taken_ms is not None)
+                    yield Unowned(
+                        topic=claim.source[0],
+                        partition=claim.source[1],
+                        first=first,
+                        end=end,
+                        from_ms=at_ms,
+                        ms=ms,
+                        cause=cause,
+                        is_over=taken_ms is not None,
+                    )
 
     def left_alone(self, until_ms: int) -> Iterable[Unowned]:
         """Points without an owner at the end of the logs."""
@@ -131,7 +142,16 @@ class _Ended:
                 for a, b, at_ms, was_expelled in self.pieces(source, claim.epoch, claim.incarnation, first, end):
                     if at_ms is not None:
                         cause = self.cause(claim.incarnation, was_expelled=was_expelled)
-                        yield Unowned(*source, a, b, at_ms, until_ms - at_ms, cause, is_over=False)
+                        yield Unowned(
+                            topic=source[0],
+                            partition=source[1],
+                            first=a,
+                            end=b,
+                            from_ms=at_ms,
+                            ms=until_ms - at_ms,
+                            cause=cause,
+                            is_over=False,
+                        )
 
 
 def _meet(cut: tuple[int, int, int], claim: Claim) -> bool:
@@ -166,7 +186,8 @@ class _Presence:
         self._spans: list[tuple[int, int]] = []
         for from_ms, to_ms in sorted(spans):
             if self._spans and from_ms <= self._spans[-1][1]:
-                from_ms, to_ms = self._spans[-1][0], max(to_ms, self._spans.pop()[1])
+                from_ms = self._spans[-1][0]
+                to_ms = max(to_ms, self._spans.pop()[1])
             self._spans.append((from_ms, to_ms))
 
     def clipped(self, unowned: Unowned) -> Unowned:
@@ -246,7 +267,17 @@ def _reigns(ownership: Ownership, ended: _Ended, until_ms: int) -> tuple[Reign, 
         from_ms = ended.times.control.get(claim.position, next_ms)
         for a, b, at_ms, _ in ended.pieces(claim.source, claim.epoch, claim.incarnation, first, end):
             last_ms = max(from_ms, next_ms if at_ms is None else min(at_ms, next_ms))
-            reigns.append(Reign(*claim.source, a, b, claim.incarnation, from_ms, last_ms))
+            reigns.append(
+                Reign(
+                    topic=claim.source[0],
+                    partition=claim.source[1],
+                    first=a,
+                    end=b,
+                    incarnation=claim.incarnation,
+                    from_ms=from_ms,
+                    until_ms=last_ms,
+                )
+            )
 
     for claim in ownership.claims:
         owners = at.setdefault(claim.source, Steps())
@@ -277,12 +308,12 @@ def _members(
     causes = ownership.members.causes
     return tuple(
         MemberFigures(
-            incarnation,
-            event.instance,
-            event.host,
-            times.control.get(position, 0),
-            owned[incarnation] / total if total else 0.0,
-            (causes[incarnation] or "superseded") if incarnation in causes else "",
+            incarnation=incarnation,
+            instance=event.instance,
+            host=event.host,
+            joined_ms=times.control.get(position, 0),
+            share=owned[incarnation] / total if total else 0.0,
+            ended=(causes[incarnation] or "superseded") if incarnation in causes else "",
         )
         for incarnation, (event, position) in sorted(joined.items())
     )

@@ -195,7 +195,7 @@ def _take(grants: Grants, bands: dict[Source, dict[int, list[tuple[Band, int]]]]
         case MemberFenced():
             grants.fenced.add(event.incarnation)
         case PartitionStarted():
-            source = (event.topic, event.partition)
+            source = event.topic_partition
             grants.started_from.setdefault(source, event.start)
             if grants.starts.setdefault(source, event.offset) != event.offset:
                 problem = f"{event.topic}[{event.partition}] started twice"
@@ -226,7 +226,17 @@ def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple
         for low, high, (incarnation, offset_from) in granted.pieces():
             for first, end, until in following.all_pieces(low, high):
                 until = UNTIL_NEVER if until is None else until
-                parts.append(Part(source, epoch, incarnation, first, end, offset_from, until))
+                parts.append(
+                    Part(
+                        source=source,
+                        epoch=epoch,
+                        incarnation=incarnation,
+                        first=first,
+                        end=end,
+                        offset_from=offset_from,
+                        offset_until=until,
+                    )
+                )
         following = following.replace((first, end, own[1]) for first, end, own in granted.pieces())
     return parts, problems
 
@@ -316,14 +326,14 @@ class _WorkerFold:
         )
 
     def add(self, position: int, event: _Change, worker: int, first: int, end: int) -> None:
-        key = ((event.topic, event.partition), event.incarnation, worker)
+        key = (event.topic_partition, event.incarnation, worker)
         if key in self.spans:
             self.object(position, event, f"worker {worker} came back")
             return
         self.spans[key] = [first, end, event.transaction, UNTIL_NEVER]
 
     def end(self, position: int, event: _Change, worker: int) -> tuple[int, int] | tuple[None, int]:
-        span = self.spans.get(((event.topic, event.partition), event.incarnation, worker))
+        span = self.spans.get((event.topic_partition, event.incarnation, worker))
         if span is None:
             self.object(position, event, f"worker {worker} was never cut")
             return None, -1
@@ -338,7 +348,7 @@ def _workers_of(snapshots: Sequence[SnapshotTaken]) -> dict[_Key, list[int]]:
             for piece in epoch.pieces:
                 if piece.worker is None:
                     continue
-                key = ((taken.topic, taken.partition), epoch.incarnation, piece.worker)
+                key = (taken.topic_partition, epoch.incarnation, piece.worker)
                 span = spans.setdefault(key, [piece.first, piece.end, 0, UNTIL_NEVER])
                 span[0], span[1] = min(span[0], piece.first), max(span[1], piece.end)
     return spans
@@ -353,5 +363,19 @@ def _runs(spans: dict[_Key, list[int]]) -> list[WorkerSpan]:
         else:
             run, run_born, odd_before = len(workers), born, 0
         odd = born != run_born or died != UNTIL_NEVER
-        workers.append(WorkerSpan(source, incarnation, worker, first, end, born, died, run, run_born, odd, odd_before))
+        workers.append(
+            WorkerSpan(
+                source=source,
+                incarnation=incarnation,
+                worker=worker,
+                first=first,
+                end=end,
+                born=born,
+                died=died,
+                run=run,
+                run_born=run_born,
+                odd=odd,
+                odd_before=odd_before,
+            )
+        )
     return workers

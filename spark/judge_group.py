@@ -55,9 +55,22 @@ def _offset_log(run: Run, history: History, tiles: Tiles) -> OffsetLog:
     ):
         source = run.sources[number] if number >= 0 else None
         at: Epoch | None = None if source is None else (source, epoch)
-        spans.append(Span(log, incarnation, at, low, high))
+        spans.append(Span(log_partition=log, incarnation=incarnation, epoch=at, position_first=low, position_last=high))
         if source is not None and first is not None:
-            runs.append(TileRun(log, source, epoch, incarnation, first, end, offset_to, low, high, transaction))
+            runs.append(
+                TileRun(
+                    log_partition=log,
+                    source=source,
+                    epoch=epoch,
+                    incarnation=incarnation,
+                    first=first,
+                    end=end,
+                    offset_to=offset_to,
+                    position_first=low,
+                    position_last=high,
+                    transaction_last=transaction,
+                )
+            )
     if run.pins.grants.stores:
         spans += _changes_of_state(history)
     return OffsetLog(runs, spans, history.rare, history.taken)
@@ -69,7 +82,10 @@ def _changes_of_state(history: History) -> list[Span]:
         .groupBy("log_partition", "incarnation")
         .agg(F.min("position"), F.max("position"))
     )
-    return [Span(log, incarnation, None, low, high) for log, incarnation, low, high in changed.collect()]
+    return [
+        Span(log_partition=log, incarnation=incarnation, epoch=None, position_first=low, position_last=high)
+        for log, incarnation, low, high in changed.collect()
+    ]
 
 
 def _last_ms(run: Run) -> int:

@@ -35,7 +35,7 @@ class History:
     def taken(self) -> dict[Source, SnapshotTaken]:
         """The snapshot of each source partition."""
         events = (event for snapshot in self.snapshots.values() for event in snapshot.taken)
-        return {(event.topic, event.partition): event for event in events if event.topic}
+        return {event.topic_partition: event for event in events if event.topic}
 
     def position_from(self, log_partition: int) -> int:
         """The position from which on the events of a log partition count."""
@@ -77,7 +77,15 @@ def judge_logs(run: Run, app: str) -> History:
         len(problems),
         problems,
     )
-    history = History(snapshots, [], {}, {}, read, {}, {(row[0], row[1]): row[2] for row in rows})
+    history = History(
+        snapshots=snapshots,
+        workers=[],
+        left={},
+        changed={},
+        others=read,
+        rare={},
+        rare_ms={(row[0], row[1]): row[2] for row in rows},
+    )
     for number, events in sorted(rare.items()):
         since = history.position_from(number)
         history.rare[number] = [(position, event) for position, event in events if position >= since]

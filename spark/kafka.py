@@ -117,7 +117,7 @@ class KafkaWitness:
             consumer.assign([TopicPartition(*place, start)])
             silent_from = time.monotonic()
             while True:
-                columns = Columns([], [], [], [], [])
+                columns = Columns(offsets=[], timestamps=[], keys=[], values=[], origins=[])
                 messages = consumer.consume(CHUNK_RECORDS, CONSUME_S)
                 is_done, error = _fill(columns, messages, start, end)
                 if columns.offsets:  # also the records in front of an error

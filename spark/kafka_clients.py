@@ -66,7 +66,8 @@ class KafkaClients:
 
     def __init__(self, servers: str, security: Mapping[str, str], api_timeout_s: float) -> None:
         self.api_timeout_s = api_timeout_s
-        self._servers, self._is_secured = servers, "security.protocol" in security
+        self._servers = servers
+        self._is_secured = "security.protocol" in security
         for name in _FILES:
             path = security.get(name, _PROBE)
             if path != _PROBE and not Path(path).exists():

@@ -161,7 +161,7 @@ def fold_ownership(counted: Iterable[tuple[int, Event]]) -> Ownership:
 
 
 def _grant(found: Ownership, holders: dict[Epoch, int], position: int, event: RangesGranted) -> None:
-    source = (event.topic, event.partition)
+    source = event.topic_partition
     shown = {"topic": event.topic, "partition": event.partition, "epoch": event.epoch, "position": position}
     if problem := _unfit(found.members, event.incarnation):
         found.problems.append({**shown, "problem": f"granted to incarnation {event.incarnation}, {problem}"})
@@ -183,8 +183,19 @@ def _grant(found: Ownership, holders: dict[Epoch, int], position: int, event: Ra
                 continue
             epoch_before, owner = (NOBODY, NOBODY) if before is None else (before.epoch, before.incarnation)
             is_fenced = owner in found.members.fenced
-            given = (source, first, end, band.offset_from, event.epoch, event.incarnation, position, event.move)
-            claim = Claim(*given, epoch_before, owner, is_fenced)
+            claim = Claim(
+                source=source,
+                first=first,
+                end=end,
+                offset_from=band.offset_from,
+                epoch=event.epoch,
+                incarnation=event.incarnation,
+                position=position,
+                move=event.move,
+                epoch_before=epoch_before,
+                incarnation_before=owner,
+                is_fenced_before=is_fenced,
+            )
             found.claims.append(claim)
             owners.put(first, end, claim)
 
@@ -202,7 +213,8 @@ class Edges:
     """The edges of the points of each epoch at the end of the epoch, and the released points."""
 
     def __init__(self, ownership: Ownership, log: OffsetLog) -> None:
-        self._claims, self._snapshots = ownership.by_epoch(), log.snapshots
+        self._claims = ownership.by_epoch()
+        self._snapshots = log.snapshots
         self._runs: dict[Epoch, list[TileRun]] = defaultdict(list)
         for run in log.runs:
             self._runs[run.source, run.epoch].append(run)
@@ -219,7 +231,7 @@ class Edges:
                     if piece.released:
                         pieces.put(piece.first, piece.end, Release(-1, -1, piece.offset_edge))
         for _, position, event in releases_of(log):
-            pieces = self._released[(event.topic, event.partition), event.epoch, event.incarnation]
+            pieces = self._released[event.topic_partition, event.epoch, event.incarnation]
             for band in event.bands:
                 if 0 <= band.first < band.end <= SPACE_END:
                     pieces.put(band.first, band.end, Release(position, event.transaction, band.edge))
@@ -280,12 +292,12 @@ def cuts_of(log: OffsetLog) -> dict[Epoch, list[tuple[int, int, WorkersCut]]]:
     for number, events in sorted(log.rare.items()):
         for position, event in events:
             if isinstance(event, WorkersCut):
-                found[(event.topic, event.partition), event.epoch].append((number, position, event))
+                found[event.topic_partition, event.epoch].append((number, position, event))
     return found
 
 
 def epoch_of(event: OffsetEvent) -> Epoch | None:
     """The epoch at which an event of the offset log was written; None: at none."""
     if isinstance(event, Committed | WorkersCut | WorkerSplit | WorkersMerged | RangesReleased):
-        return (event.topic, event.partition), event.epoch
+        return event.topic_partition, event.epoch
     return None

@@ -75,7 +75,7 @@ def judge_ownership(grants: Grants, ownership: Ownership, log: OffsetLog, edges:
 def _judge_free(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
     problems: list[Example] = []
     checked = 0
-    logs = {(event.topic, event.partition): number for number, _, event in releases_of(log)}
+    logs = {event.topic_partition: number for number, _, event in releases_of(log)}
     floors = {number: _Floors(ownership, spans) for number, spans in _spans_by_log(log).items()}
     for claim in ownership.claims:
         if claim.epoch_before == NOBODY:
@@ -129,7 +129,7 @@ def _judge_releases(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdi
     problems: list[Example] = []
     checked = 0
     for number, position, event in releases_of(log):
-        source = (event.topic, event.partition)
+        source = event.topic_partition
         if not edges.in_view(source, event.epoch):
             continue
         owned = edges.owned(source, event.epoch, event.incarnation)
@@ -172,7 +172,7 @@ def _judge_last(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
     problems: list[Example] = []
     found = releases_of(log)
     for number, position, event in found:
-        source = (event.topic, event.partition)
+        source = event.topic_partition
         epoch = (source, event.epoch)
         shown = {"topic": event.topic, "partition": event.partition, "epoch": event.epoch}
         shown = {**shown, "log_partition": number, "released_at": position}
@@ -267,7 +267,13 @@ def _spans_by_log(log: OffsetLog) -> dict[int, list[Span]]:
     """By log partition, spans of all events from members' transactions. ``log_opened`` has a transaction of its own."""
     found: dict[tuple[int, int, Epoch | None], Span] = {}
     rare = (
-        Span(number, event.incarnation, epoch_of(event), position, position)
+        Span(
+            log_partition=number,
+            incarnation=event.incarnation,
+            epoch=epoch_of(event),
+            position_first=position,
+            position_last=position,
+        )
         for number, events in log.rare.items()
         for position, event in events
         if isinstance(event, OffsetEvent) and not isinstance(event, LogOpened)

@@ -82,7 +82,7 @@ def defects(left_over: Sequence[Corner]) -> list[Defect]:
         now = _intervals(sums)
         for (first, end), (offset_from, cover) in sorted(running.items()):
             if now.get((first, end)) != cover:
-                found.append(Defect(offset_from, x, first, end, cover))
+                found.append(Defect(offset_from=offset_from, offset_to=x, first=first, end=end, cover=cover))
                 del running[first, end]
         for interval, cover in now.items():
             running.setdefault(interval, (x, cover))

@@ -34,6 +34,11 @@ class PlaneTile(NamedTuple):
     offset_from: int
     offset_to: int
 
+    @property
+    def topic_partition(self) -> tuple[str, int]:
+        """The source partition of the tile."""
+        return self.topic, self.partition
+
 
 class Change(NamedTuple):
     """A split, a merge, a release or a grant of ``[first, end)``, by its ``kind``."""
@@ -154,8 +159,8 @@ def choose_stretch(tiles: Sequence[PlaneTile], near: PlanePoint | None = None) -
     """
     if not tiles:
         return None
-    topic, partition = min((tile.topic, tile.partition) for tile in tiles) if near is None else near[:2]
-    own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
+    topic, partition = min(tile.topic_partition for tile in tiles) if near is None else near[:2]
+    own = [tile for tile in tiles if tile.topic_partition == (topic, partition)]
     height = median_low((tile.end - tile.first) // tile.workers for tile in own)
     bands = max(1, min(STRETCH_WORKERS, SPACE_END // height))
     middle = SPACE_END // 2 if near is None else near.point
@@ -166,4 +171,6 @@ def choose_stretch(tiles: Sequence[PlaneTile], near: PlanePoint | None = None) -
     later = [offset for offset in inside if offset > start]
     last = max(tile.offset_to for tile in own)
     stop = later[STRETCH_TILES] if len(later) > STRETCH_TILES else last
-    return NearStretch(topic, partition, start, max(stop, start + 1), first, end)
+    return NearStretch(
+        topic=topic, partition=partition, offset_from=start, offset_to=max(stop, start + 1), first=first, end=end
+    )

@@ -21,7 +21,8 @@ class Run:
     """Makes, persists and judges frames for the stages. Verdicts stand in the order of the calls."""
 
     def __init__(self, spark: SparkSession, access: Access, pins: Pins, examples_max: int) -> None:
-        self.spark, self.access = spark, access
+        self.spark = spark
+        self.access = access
         self.pins = pins
         self.found: list[Check] = []
         self.notes: list[str] = [*pins.doubts]
@@ -71,7 +72,7 @@ class Run:
     def judge(self, name: str, statement: str, checked: int, bad: int, examples: Iterable[Example] = ()) -> None:
         """Add a verdict."""
         shown = tuple(self._named(example) for example in list(examples)[: self.examples_max])
-        self.found.append(Check(name, statement, checked, bad, shown))
+        self.found.append(Check(name=name, statement=statement, checked=checked, violations=bad, examples=shown))
 
     def judge_rows(
         self,

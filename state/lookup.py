@@ -91,7 +91,9 @@ def _entry(store: StoreInfo, partition: int, at: bytes, data: bytes) -> Entry:
         map_key = decode_map_key(place.map_key, store.key_type) if store.kind == "map" else None
     except ValueError as error:
         raise caused(StateError(f"the state of store {store.name!r} is damaged: {error}"), None)
-    return Entry(partition, place.key, map_key, stored.payload, stored.deadline_ms)
+    return Entry(
+        partition=partition, key=place.key, map_key=map_key, payload=stored.payload, deadline_ms=stored.deadline_ms
+    )
 
 
 def walk_table(

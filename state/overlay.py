@@ -51,7 +51,9 @@ class OverlayEntry:
 
     def __init__(self, key: bytes) -> None:
         self.value: bytes | Absent | None = ABSENT
-        self.point, self.key_bytes, self.is_of_map = point_in(key), len(key), is_map_key(key)
+        self.point = point_in(key)
+        self.key_bytes = len(key)
+        self.is_of_map = is_map_key(key)
         self.attempt = self.layer = self.at = self.layers = 0
         self.is_here = self.is_queued = False
         self.own: bytes | None = None
@@ -122,7 +124,8 @@ class Overlay:
     __slots__ = ("_bytes", "_bytes_max", "_cells", "_committed", "_maps", "_queue")
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max, self._bytes = bytes_max, 0
+        self._bytes_max = bytes_max
+        self._bytes = 0
         self._cells: dict[bytes, OverlayEntry] = {}
         self._queue: deque[OverlayEntry] = deque()
         """Cells in the order of eviction. A cell that is in a layer at its turn is queued anew when the layer is

@@ -71,7 +71,10 @@ class Plan:
         time_ms_on_the_way: int,
         delete_retention_ms: int,
     ) -> None:
-        self.starts, self.cleared, self.high, self.time_ms = starts, tuple(cleared), high, time_ms
+        self.starts = starts
+        self.cleared = tuple(cleared)
+        self.high = high
+        self.time_ms = time_ms
         self.delete_retention_ms = delete_retention_ms
         self.position = min((start for _, _, start in starts.pieces()), default=high)
         self._time_ms_on_the_way = time_ms_on_the_way
@@ -107,7 +110,14 @@ class Plan:
         """The next plan when all below ``position`` is written: on to the watermark ``high``, taken at ``time_ms``."""
         starts = Steps((first, end, max(start, position)) for first, end, start in self.starts.pieces())
         on_the_way = self.time_ms if position >= self.high else self._time_ms_on_the_way
-        return Plan(starts, (), high, time_ms, on_the_way, self.delete_retention_ms)
+        return Plan(
+            starts=starts,
+            cleared=(),
+            high=high,
+            time_ms=time_ms,
+            time_ms_on_the_way=on_the_way,
+            delete_retention_ms=self.delete_retention_ms,
+        )
 
     def is_outlived(self, position: int, now_ms: int) -> bool:
         """Whether the reading takes so long that deletes behind ``position`` may be gone before they are read. The next
@@ -119,7 +129,14 @@ class Plan:
     def without(self, points: Steps[bool]) -> "Plan":
         """The plan without some points. The new plan clears nothing: a clear is done already, or not wanted."""
         starts = self.starts.replace((first, end, None) for first, end, _ in points.pieces())
-        return Plan(starts, (), self.high, self.time_ms, self._time_ms_on_the_way, self.delete_retention_ms)
+        return Plan(
+            starts=starts,
+            cleared=(),
+            high=self.high,
+            time_ms=self.time_ms,
+            time_ms_on_the_way=self._time_ms_on_the_way,
+            delete_retention_ms=self.delete_retention_ms,
+        )
 
     def marks(self, position: int) -> list[Mark]:
         """The markers of the plan's points when all below ``position`` was read and written."""
@@ -160,7 +177,14 @@ def plan_restore(
                 if marker.position < high:
                     times.append(marker.time_ms)
     thrown = [Cleared(KeyRange(a, b), reason) for a, b, reason in Steps(cleared).pieces()]
-    return Plan(Steps(begins), thrown, high, now_ms, min(times), delete_retention_ms)
+    return Plan(
+        starts=Steps(begins),
+        cleared=thrown,
+        high=high,
+        time_ms=now_ms,
+        time_ms_on_the_way=min(times),
+        delete_retention_ms=delete_retention_ms,
+    )
 
 
 def _fault(marker: Marker, high: int, now_ms: int, delete_retention_ms: int) -> str:
@@ -232,7 +256,8 @@ class BeaconSearch:
 
     def __init__(self, writers: Writers, high: int, position: int) -> None:
         self.found: dict[int, int | None] = {}
-        self._writers, self._high = writers, high
+        self._writers = writers
+        self._high = high
         tail = high - position + BEACON_STEP
         self._spans = spans_from_end(high, tail if BEACON_STEP <= tail <= BEACON_NEAR else BEACON_STEP)
         self._keys: set[bytes] = set()

@@ -63,7 +63,8 @@ class RocksInUse(RocksError):
     def __init__(self, folder: Path, pid: int | None, more: str = "") -> None:
         holder = "this process" if pid == os.getpid() else "another process" + (f" (pid {pid})" if pid else "")
         super().__init__(f"{folder} is in use by {holder}{more}")
-        self.folder, self.pid = folder, pid
+        self.folder = folder
+        self.pid = pid
 
 
 class WriteBatch:

@@ -119,7 +119,10 @@ class OffsetMissing(LookupError):
 
     def __init__(self, topic: str, partition: int, offset: int, marks: Marks) -> None:
         super().__init__(f"{topic}[{partition}] holds offsets {marks.start} to {marks.high}, not {offset}")
-        self.topic, self.partition, self.offset, self.marks = topic, partition, offset, marks
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.marks = marks
 
 
 class EpochStale(Exception):
@@ -459,7 +462,9 @@ def _chunks(group: Sequence[Appended], offset: int, timestamp_default: int) -> l
             chunks.append([])
             size = 0
         stamped = timestamp_default if timestamp is None else timestamp
-        chunks[-1].append(StoredRecord(offset, stamped, key, value, tuple(record.headers)))
+        chunks[-1].append(
+            StoredRecord(offset=offset, timestamp=stamped, key=key, value=value, headers=tuple(record.headers))
+        )
         offset += 1
         size += length
     return chunks

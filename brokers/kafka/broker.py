@@ -87,13 +87,13 @@ class KafkaBroker:
             raise SettingsError(f"compression_type: {compression_type!r}; allowed are {list(CODECS)}")
         refuse_plaintext(hosts_of(bootstrap), security)
         self._settings = LinkSettings(
-            bootstrap,
-            client_id,
-            security,
-            request_timeout_ms,
-            default_api_timeout_ms,
-            close_timeout_ms,
-            app,
+            bootstrap=bootstrap,
+            client_id=client_id,
+            security=security,
+            request_timeout_ms=request_timeout_ms,
+            default_api_timeout_ms=default_api_timeout_ms,
+            close_timeout_ms=close_timeout_ms,
+            app=app,
             throttling=Throttling(throttled_ms_max),
             log_ins_beside=None if beside is None else beside.log_ins,
         )
@@ -139,11 +139,11 @@ class KafkaBroker:
         # A topic without settings was deleted between the two questions.
         return {
             name: TopicDescription(
-                name,
-                len(topic.partitions),
-                configs[name],
-                topic.identity,
-                Replication(topic.replicas, topic.brokers),
+                name=name,
+                partitions=len(topic.partitions),
+                config=configs[name],
+                identity=topic.identity,
+                replication=Replication(topic.replicas, topic.brokers),
             )
             for name, topic in found.items()
             if name in configs
@@ -249,7 +249,13 @@ class KafkaBroker:
         except BaseException:
             await link.close()
             raise
-        return KafkaRequests(link, self._limits, self._codec, initialised, transactional_id)
+        return KafkaRequests(
+            link=link,
+            limits=self._limits,
+            codec=self._codec,
+            initialised=initialised,
+            transactional_id=transactional_id,
+        )
 
     def _keep(self, made: Made) -> None:
         self._made = [one for one in self._made if not one.closed]

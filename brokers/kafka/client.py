@@ -105,9 +105,11 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        self.silent, self.leaders = silent, leaders
+        self.silent = silent
+        self.leaders = leaders
         self.cluster = _NewestLeaders(leaders, bootstrap_servers=arguments["bootstrap_servers"])
-        self._log_ins, self._throttling = log_ins, throttling
+        self._log_ins = log_ins
+        self._throttling = throttling
         self._attempt_s = attempt_ms / 1000
         self._protocol = arguments.get("security_protocol", "PLAINTEXT")
         self._log_in = log_in_of(arguments)

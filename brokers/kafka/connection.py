@@ -56,8 +56,10 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         **arguments: Any,
     ) -> None:
         super().__init__(*address, **arguments)
-        self._log_ins, self._allow_plaintext = log_ins, allow_plaintext
-        self._attempt, self._attempt_s = attempt, attempt_s
+        self._log_ins = log_ins
+        self._allow_plaintext = allow_plaintext
+        self._attempt = attempt
+        self._attempt_s = attempt_s
         self._tokens = arguments.get("sasl_oauth_token_provider")
         self._is_encrypted = arguments.get("ssl_context") is not None
         self.renewed_s = self.unused_s = math.inf

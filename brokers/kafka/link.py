@@ -161,11 +161,11 @@ class LinkSettings:
     def client(self) -> KafkaClient:
         """A new client without connections. Raises SettingsError."""
         return KafkaClient(
-            self.silent,
-            self.leaders,
-            self.log_ins,
-            self.throttling,
-            self.request_timeout_ms,
+            silent=self.silent,
+            leaders=self.leaders,
+            log_ins=self.log_ins,
+            throttling=self.throttling,
+            attempt_ms=self.request_timeout_ms,
             allow_plaintext=self.security.allow_plaintext,
             **self.client_arguments(),
         )
@@ -237,7 +237,8 @@ class KafkaLink:
     """Connections of one client. All are closed and abandoned together, so nothing of the client can arrive late."""
 
     def __init__(self, settings: LinkSettings) -> None:
-        self.settings, self.leaders = settings, settings.leaders
+        self.settings = settings
+        self.leaders = settings.leaders
         self._client: Any = None
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:

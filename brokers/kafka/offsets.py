@@ -141,7 +141,8 @@ class ConfirmedWatermarks:
     """The watermarks of partitions from confirmed leaders. ``in_sync_min``: min.insync.replicas by topic."""
 
     def __init__(self, link: KafkaLink, in_sync_min: TopicNumbers) -> None:
-        self._link, self._in_sync_min = link, in_sync_min
+        self._link = link
+        self._in_sync_min = in_sync_min
         self._doubted: set[str] = set()
         """Topics with leaders that can't be confirmed, as the log says already."""
 

@@ -29,7 +29,8 @@ class ProduceQueue:
     """
 
     def __init__(self, send: Callable[[Batches, Deadline], Awaitable[Answers]], allowance: Allowance) -> None:
-        self._send, self._allowance = send, allowance
+        self._send = send
+        self._allowance = allowance
         self._asked: list[_ProduceCall] = []
         self._sending: asyncio.Task[None] | None = None
 

@@ -246,7 +246,10 @@ class KafkaReader:
             if position != positions[source]:
                 records: Sequence[ConsumerRecord] = found.get(source, ())
                 if records and records[0].timestamp is None:  # as Kafka kept records before version 0.10
-                    records = [_Old(r.offset, NO_TIMESTAMP, r.key, r.value, r.headers) for r in records]
+                    records = [
+                        _Old(offset=r.offset, timestamp=NO_TIMESTAMP, key=r.key, value=r.value, headers=r.headers)
+                        for r in records
+                    ]
                 positions[source] = position
                 batches.append(Batch(source, records, position))
                 self._count_careful(source, len(records))

@@ -83,7 +83,9 @@ class KafkaRequests:
         initialised: Initialised,
         transactional_id: str | None,
     ) -> None:
-        self.link, self.limits, self.codec = link, limits, codec
+        self.link = link
+        self.limits = limits
+        self.codec = codec
         self.producer_id, self.epoch, self.coordinator = initialised
         self.transactional_id = transactional_id
         self.allowance = link.settings.throttling.writing
@@ -168,7 +170,13 @@ class KafkaRequests:
                 end = offset + batches[place].records if code == Code.NONE and offset >= 0 else -1
                 refusal = self._refusal([topic]) if code == Code.TOPIC_NOT_AUTHORIZED else None
                 is_untimely = code == Code.INVALID_TIMESTAMP
-                answers[place] = AppendAnswer(verdict_of(code), describe_code(code), end, refusal, is_untimely)
+                answers[place] = AppendAnswer(
+                    verdict=verdict_of(code),
+                    problem=describe_code(code),
+                    end=end,
+                    refusal=refusal,
+                    is_untimely=is_untimely,
+                )
         return answers
 
     # --- to the coordinator of the transactional id ------------------------------------------------------------------

@@ -29,8 +29,10 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
     """The provider for aiokafka's log-ins. ``now_s``: the time since the epoch, as in the dates of tokens."""
 
     def __init__(self, provider: TokenProvider, now_s: Callable[[], float]) -> None:
-        self._provider, self._now_s = provider, now_s
-        self._token, self._good_until_s = "", 0.0
+        self._provider = provider
+        self._now_s = now_s
+        self._token = ""
+        self._good_until_s = 0.0
         self._asking = asyncio.Lock()
 
     def forget(self) -> None:

@@ -162,7 +162,8 @@ class TopicsRequest(Request[TopicsRequest7 | TopicsRequest12]):  # type: ignore[
     API_KEY = 3
 
     def __init__(self, names: Collection[str], *, with_operations: bool = False) -> None:
-        self._names, self._with_operations = sorted(names), with_operations
+        self._names = sorted(names)
+        self._with_operations = with_operations
 
     def build(self, request_struct_class: Any) -> Any:
         """The request in one version."""
@@ -209,4 +210,11 @@ def answered_topics(reply: Any) -> Iterator[AnsweredTopic]:
             partition: Leadership(None if leader < 0 else leader, epoch, tuple(replicas), told)
             for _code, partition, leader, epoch, replicas, *_ in rows
         }
-        yield AnsweredTopic(code, name, told, partitions, operations, len(reply.brokers))
+        yield AnsweredTopic(
+            code=code,
+            name=name,
+            identity=told,
+            partitions=partitions,
+            operations=operations,
+            brokers=len(reply.brokers),
+        )

@@ -50,8 +50,11 @@ class Cluster:
         partitions_default: int,
         brokers: int,
     ) -> None:
-        self.network, self.state = network, state
-        self._random, self._auto_create, self._partitions_default = rng, auto_create, partitions_default
+        self.network = network
+        self.state = state
+        self._random = rng
+        self._auto_create = auto_create
+        self._partitions_default = partitions_default
         self.nodes = Nodes(state, brokers, str(rng.getrandbits(32)))
         self._producers = 0
         self._waiting: dict[asyncio.Future[None], frozenset[TopicPartition]] = {}

@@ -61,7 +61,9 @@ class Link:
     """Connections of one part of a process, closed together."""
 
     def __init__(self, cluster: Cluster, client_name: str, known: KnownNodes) -> None:
-        self.cluster, self.client_name, self.known = cluster, client_name, known
+        self.cluster = cluster
+        self.client_name = client_name
+        self.known = known
         self.leaders = known.leaders
         self.severed = self.closed = False
         self._pending: dict[asyncio.Future[Any], None] = {}  # replies and news that somebody waits for

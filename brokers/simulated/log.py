@@ -128,7 +128,9 @@ class PartitionLog:
         for record in records:
             timestamp = now_ms if record.timestamp is None else record.timestamp
             headers = tuple((name, value) for name, value in record.headers)
-            stored = SimulatedRecord(self.high, timestamp, record.key, record.value, headers)
+            stored = SimulatedRecord(
+                offset=self.high, timestamp=timestamp, key=record.key, value=record.value, headers=headers
+            )
             self.entries.append(LogEntry(stored, transaction))
 
     def mark(self, transaction: Transaction) -> None:

@@ -139,7 +139,8 @@ class Network:
     """The network, see the module. ``met`` counts by name the faults that really happened."""
 
     def __init__(self, rng: random.Random, latency: Latency, faults: Faults) -> None:
-        self.latency, self.faults = latency, faults
+        self.latency = latency
+        self.faults = faults
         self.met: Counter[str] = Counter()
         self.quota: Quota | None = None
         """The quota of all writes."""

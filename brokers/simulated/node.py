@@ -42,7 +42,9 @@ class Node:
     """One node of a cluster."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
-        self.cluster, self.nodes, self.number = cluster, cluster.nodes, number
+        self.cluster = cluster
+        self.nodes = cluster.nodes
+        self.number = number
 
     @property
     def is_deposed(self) -> bool:
@@ -134,7 +136,9 @@ class Leading:
     """The leaders of partitions, as far as one client reaches their nodes."""
 
     def __init__(self, cluster: Cluster, client_name: str) -> None:
-        self.cluster, self.nodes, self.client_name = cluster, cluster.nodes, client_name
+        self.cluster = cluster
+        self.nodes = cluster.nodes
+        self.client_name = client_name
 
     def _answers(self, led: Led) -> dict[TopicPartition, OldEnds | None]:
         """The partitions with an answer of a leader: the old ends of a deposed leader; None: the true leader answers.

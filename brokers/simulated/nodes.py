@@ -91,7 +91,8 @@ class Nodes:
     def __init__(self, state: ClusterState, count: int, salt: str) -> None:
         self.numbers = tuple(range(count))
         self.deposed: Deposed | None = None
-        self._state, self._salt = state, salt
+        self._state = state
+        self._salt = salt
         self._leads: dict[tuple[str, int], tuple[int, int]] = {}
         """Leader and leader epoch by identity of the topic and partition: epochs of a new topic begin again."""
         self._coordinates: dict[int, int] = {}
@@ -143,7 +144,13 @@ class Nodes:
             for name, known in self._state.ids.items()
             if self._transaction_partition(name) in coordinated
         }
-        self.deposed = Deposed(node, leaderships, {source: self._ends_of(source) for source in led}, coordinated, ids)
+        self.deposed = Deposed(
+            node=node,
+            leaderships=leaderships,
+            ends={source: self._ends_of(source) for source in led},
+            coordinated=coordinated,
+            ids=ids,
+        )
         for source in led:
             known = leaderships[source]
             self._leads[known.identity, source.partition] = choose(self._joined), known.epoch + 1

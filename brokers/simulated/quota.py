@@ -9,7 +9,9 @@ class Quota:
     """A quota for all clients. ``rate``: bytes a second; ``moved``: bytes in all; ``longest_s``: the longest time."""
 
     def __init__(self, rate: float) -> None:
-        self.rate, self.moved, self.longest_s = rate, 0, 0.0
+        self.rate = rate
+        self.moved = 0
+        self.longest_s = 0.0
         self._moved: deque[tuple[float, int]] = deque()
         self._sum = 0
 

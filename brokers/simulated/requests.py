@@ -68,7 +68,10 @@ class SimulatedRequests:
     """
 
     def __init__(self, link: Link, limits: TopicNumbers, producer: str, initialised: ProducerEpoch | None) -> None:
-        self.link, self.limits, self.producer, self.initialised = link, limits, producer, initialised
+        self.link = link
+        self.limits = limits
+        self.producer = producer
+        self.initialised = initialised
         self.allowance = link.known.throttling.writing
         self._network = link.cluster.network
 

@@ -69,7 +69,10 @@ class Balance:
         settings: Settings,
         cpu_s: Callable[[], float],
     ) -> None:
-        self.runs, self.reshape, self.settings, self.cpu_s = runs, reshape, settings, cpu_s
+        self.runs = runs
+        self.reshape = reshape
+        self.settings = settings
+        self.cpu_s = cpu_s
         self._began = asyncio.get_running_loop().time(), cpu_s()
         self.is_saturated = False
         """The loop's thread had no time left in the last interval. ``cpu_s``: its processor time so far, in seconds."""
@@ -150,7 +153,13 @@ class Balance:
                 case Unsplittable():
                     looks, known = before.get(decision.point, (0, None))
                     found = known or _key_at(by_number[decision.worker], decision.point)
-                    key = HotKey(run.dispatch.topic, run.dispatch.partition, decision.point, decision.share, found)
+                    key = HotKey(
+                        topic=run.dispatch.topic,
+                        partition=run.dispatch.partition,
+                        point=decision.point,
+                        share=decision.share,
+                        key=found,
+                    )
                     hot[key] = looks + 1
                     if hot[key] >= SAY_LOOKS:
                         self._say(run, key)

@@ -40,7 +40,8 @@ class LoopCalls:
     __slots__ = ("_outcome", "_steps", "_waits_for", "context", "within")
 
     def __init__(self, function: Callable[..., Any], decode: Callable[[bytes | None], Any], within: Context) -> None:
-        self.within, self.context = within, within
+        self.within = within
+        self.context = within
         self._outcome = Outcome()
         self._steps = _steps(function, decode, self._outcome)
         self._waits_for: Any = None

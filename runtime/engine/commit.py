@@ -35,12 +35,16 @@ class CommitCycle:
         settings: Settings,
         on_step: Callable[[Step], None],
     ) -> None:
-        self.standing, self.transactions, self.runs = standing, transactions, runs
-        self.keeper, self.settings = keeper, settings
+        self.standing = standing
+        self.transactions = transactions
+        self.runs = runs
+        self.keeper = keeper
+        self.settings = settings
         self.is_sending = False
         """A generation is taken and not committed yet: to take another would skip a tile."""
         self.on_step = on_step
-        self.reshape, self.slots = Reshaping(runs, slots, settings), slots
+        self.reshape = Reshaping(runs, slots, settings)
+        self.slots = slots
         slots.on_held = self._has_come_to_its_end
         slots.on_full = self._is_full
         self._wake = asyncio.Event()

@@ -35,7 +35,9 @@ class Destinations:
         reserved: Collection[str] = (),
         partitioners: Mapping[str, PartitionOfKey] = NO_PARTITIONERS,
     ) -> None:
-        self.broker, self.settings, self.reserved = broker, settings, frozenset(reserved)
+        self.broker = broker
+        self.settings = settings
+        self.reserved = frozenset(reserved)
         self.partitioners = partitioners
         self.known: dict[str, Destination] = {}
         self._sought: defaultdict[str, _Sought] = defaultdict(_Sought)

@@ -19,7 +19,8 @@ class OldRecords:
     """
 
     def __init__(self, known: Mapping[str, Destination], wall_ms: Callable[[], int]) -> None:
-        self._known, self._wall_ms = known, wall_ms
+        self._known = known
+        self._wall_ms = wall_ms
         self._told: set[str] = set()
 
     def look(self, run: PartitionRun, first: ConsumerRecord) -> None:

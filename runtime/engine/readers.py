@@ -76,7 +76,10 @@ class MainReader:
         old_records: OldRecords,
     ) -> None:
         self.runs: dict[TopicPartition, PartitionRun] = {}
-        self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
+        self.broker = broker
+        self.slots = slots
+        self.settings = settings
+        self.read_ahead = read_ahead
         self.is_stopped = False
         self.old_records = old_records
         self._begun: set[TopicPartition] = set()
@@ -259,7 +262,10 @@ class CatchUp:
     """The catch-up pass of each partition. A bounded number of readers serves all passes; the next pass reuses them."""
 
     def __init__(self, broker: Broker, slots: Slots, settings: Settings, read_ahead: ReadAhead) -> None:
-        self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
+        self.broker = broker
+        self.slots = slots
+        self.settings = settings
+        self.read_ahead = read_ahead
         self.passes = 0
         self.is_stopped = False
         self._limit = asyncio.Semaphore(CATCH_UP_READERS_MAX)

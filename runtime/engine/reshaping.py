@@ -31,7 +31,9 @@ class Reshaping:
     """
 
     def __init__(self, runs: Sequence[PartitionRun], slots: Slots, settings: Settings) -> None:
-        self.runs, self.slots, self.settings = runs, slots, settings
+        self.runs = runs
+        self.slots = slots
+        self.settings = settings
         self.wishes = Wishes(settings.limits.merge_hold_ms)
         self.on_released: Callable[[], None] = _nobody
         self._waiting: dict[Wish, asyncio.Future[None]] = {}

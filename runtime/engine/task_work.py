@@ -23,7 +23,9 @@ class TaskWork:
     __slots__ = ("parted", "run", "waiting", "worker")
 
     def __init__(self, run: PartitionRun, waiting: list[Worker], *, parted: bool = False) -> None:
-        self.run, self.waiting, self.parted = run, waiting, parted
+        self.run = run
+        self.waiting = waiting
+        self.parted = parted
         self.worker: Worker | None = None
 
     def running(self) -> tuple[ConsumerRecord, float] | None:
@@ -46,7 +48,10 @@ class StraightBatch(TaskWork):
 
     def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[OverlayEntry | None], since_s: float) -> None:
         super().__init__(run, [])
-        self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0, cells)
+        self.batch = batch
+        self.at = 0
+        self.since_s = since_s
+        self.route = Route(batch, 0, cells)
         self.look_at = self.last = self.full_at = 0
         self.until_s = 0.0
         self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()

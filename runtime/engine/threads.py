@@ -54,7 +54,9 @@ class CallCost:
     __slots__ = ("cpu_s", "waiting", "wall_s")
 
     def __init__(self, wall_s: float, cpu_s: float, waiting: float) -> None:
-        self.wall_s, self.cpu_s, self.waiting = wall_s, cpu_s, waiting
+        self.wall_s = wall_s
+        self.cpu_s = cpu_s
+        self.waiting = waiting
 
     def count(self, wall_s: float, cpu_s: float) -> None:
         """Count a call."""
@@ -79,7 +81,10 @@ class ThreadCall(ABC):
     def __init__(
         self, worker: Worker, context: Context, function: Callable[..., Any], arguments: Sequence[Any]
     ) -> None:
-        self.worker, self.context, self.function, self.arguments = worker, context, function, arguments
+        self.worker = worker
+        self.context = context
+        self.function = function
+        self.arguments = arguments
         self.result: Any = None
         self.failed: BaseException | None = None
         self.seconds = 0.0
@@ -139,7 +144,9 @@ class HandlerThreads:
     """
 
     def __init__(self, most: int, name: str, now_s: Callable[[], float], cpu_s: Callable[[], float]) -> None:
-        self.most, self._now_s, self._cpu_s = most, now_s, cpu_s
+        self.most = most
+        self._now_s = now_s
+        self._cpu_s = cpu_s
         self._loop = asyncio.get_running_loop()
         self._threads = DaemonThreads(most, name)
         self._waiting: deque[ThreadCall] = deque()

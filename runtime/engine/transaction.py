@@ -80,8 +80,12 @@ class Transactions:
         settings: Settings,
         on_step: Callable[[Step], None],
     ) -> None:
-        self.standing, self.slots, self.keeper, self.snapshots = standing, slots, keeper, snapshots
-        self.policies, self.settings = policies, settings
+        self.standing = standing
+        self.slots = slots
+        self.keeper = keeper
+        self.snapshots = snapshots
+        self.policies = policies
+        self.settings = settings
         self.commits = 0
         self.tiles = 0
         self.event_bytes = 0
@@ -236,7 +240,13 @@ class Transactions:
                 new.setdefault(place, set()).add(destination)
         incarnation = self.standing.incarnation
         return [
-            TopicsWritten(incarnation, transaction, *place, tuple(sorted(destinations)))
+            TopicsWritten(
+                incarnation=incarnation,
+                transaction=transaction,
+                topic=place[0],
+                partition=place[1],
+                destinations=tuple(sorted(destinations)),
+            )
             for place, destinations in sorted(new.items())
         ]
 

@@ -77,7 +77,9 @@ class Windows:
     """The windows of a process's partitions; partitions come and go. ``looks``: the receiver of windows, or None."""
 
     def __init__(self, runs: Sequence[PartitionRun], settings: Settings, looks: Looks | None) -> None:
-        self.runs, self.settings, self.looks = runs, settings, looks
+        self.runs = runs
+        self.settings = settings
+        self.looks = looks
         self._costs: dict[PartitionRun, CellCosts] = {}
         self._is_stopped = False
 

@@ -44,7 +44,9 @@ class Context:
     __slots__ = ("_closed", "_record", "_sent", "attempt", "partition", "topic")
 
     def __init__(self, topic: str, partition: int, record: SourceRecord, attempt: int) -> None:
-        self.topic, self.partition, self.attempt = topic, partition, attempt
+        self.topic = topic
+        self.partition = partition
+        self.attempt = attempt
         self._record = record
         self._sent: list[Output] = []
         self._closed = False

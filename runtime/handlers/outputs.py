@@ -81,12 +81,12 @@ def destination_of(description: TopicDescription, partition_of: PartitionOfKey |
     policy, retention_ms = config.get("cleanup.policy", ""), int(config.get("retention.ms", -1))
     by_record = "delete" in policy and config.get("message.timestamp.type") != "LogAppendTime"
     return Destination(
-        description.partitions,
-        limit,
-        "compact" in policy,
-        retention_ms if by_record and retention_ms >= 0 else None,
-        partition_of or partition_of_key,
-        partition_of is None,
+        partitions=description.partitions,
+        bytes_max=limit,
+        is_compacted="compact" in policy,
+        retention_ms=retention_ms if by_record and retention_ms >= 0 else None,
+        partition_of=partition_of or partition_of_key,
+        keeps_numbers=partition_of is None,
     )
 
 
@@ -162,7 +162,15 @@ def build_one(
     if size > destination.bytes_max:
         return None
     partition = 0 if destination.partitions == 1 else destination.partition_of(key, destination.partitions)
-    output = Outgoing(topic, partition, key, data, (), _inherited_timestamp(record, handler), origin)
+    output = Outgoing(
+        topic=topic,
+        partition=partition,
+        key=key,
+        value=data,
+        given_headers=(),
+        timestamp=_inherited_timestamp(record, handler),
+        origin=origin,
+    )
     of_record = RECORD_OVERHEAD_BYTES + len(key) + len(record.value or b"")  # ``bytes_of``, without a call
     return output, output_digest(place.seed, offset, 0, topic), of_record + size
 
@@ -170,7 +178,13 @@ def build_one(
 def produced_of(record: ConsumerRecord, output: Outgoing, seed: int) -> Produced:
     """The ``Produced`` of a record whose only output ``build_one`` made. ``seed``: the seed of the record's place."""
     size = bytes_of(record) + len(output.key or b"") + len(output.value or b"") + _ORIGIN_BYTES + len(output.origin)
-    return Produced(record, (output,), False, output_digest(seed, record.offset, 0, output.topic), size)
+    return Produced(
+        record=record,
+        outputs=(output,),
+        dead=False,
+        digest=output_digest(seed, record.offset, 0, output.topic),
+        size=size,
+    )
 
 
 def build(
@@ -208,10 +222,20 @@ def build(
         timestamp = (
             _inherited_timestamp(record, handler) if output.timestamp is None else _timestamp(output.timestamp, i, n)
         )
-        built.append(Outgoing(topic, partition, key, value, headers, timestamp, origin))
+        built.append(
+            Outgoing(
+                topic=topic,
+                partition=partition,
+                key=key,
+                value=value,
+                given_headers=headers,
+                timestamp=timestamp,
+                origin=origin,
+            )
+        )
         digest += output_digest(place.seed, record.offset, i, topic)
         size += bytes_now
-    return Produced(record, built, False, digest & DIGEST_MASK, size)
+    return Produced(record=record, outputs=built, dead=False, digest=digest & DIGEST_MASK, size=size)
 
 
 def build_sent(given: Output, topic: str, codec: Codec, destination: Destination, turn: int) -> tuple[Outgoing, int]:
@@ -238,7 +262,9 @@ def build_sent(given: Output, topic: str, codec: Codec, destination: Destination
     else:
         partition = destination.partition_of(key, destination.partitions)
     timestamp = None if output.timestamp is None else _timestamp(output.timestamp, 0, 1)
-    return Outgoing(topic, partition, key, value, headers, timestamp), size
+    return Outgoing(
+        topic=topic, partition=partition, key=key, value=value, given_headers=headers, timestamp=timestamp
+    ), size
 
 
 def build_dead_letter(
@@ -272,8 +298,16 @@ def build_dead_letter(
         partition = destination.partition_of(record.key, destination.partitions)
     size = bytes_of(record)  # key and value are the record's own
     digest = output_digest(place.seed, record.offset, 0, topic)
-    letter = Outgoing(topic, partition, record.key, record.value, headers, None, origin)
-    return Produced(record, [letter], True, digest, size)
+    letter = Outgoing(
+        topic=topic,
+        partition=partition,
+        key=record.key,
+        value=record.value,
+        given_headers=headers,
+        timestamp=None,
+        origin=origin,
+    )
+    return Produced(record=record, outputs=[letter], dead=True, digest=digest, size=size)
 
 
 def _key_bytes(key: object, i: int, n: int) -> bytes | None:

@@ -32,7 +32,8 @@ class PartitionState:
     """
 
     def __init__(self, label: str, table: Table, *, entry_bytes_max: int, ahead_bytes_max: int) -> None:
-        self.label, self.table = label, table
+        self.label = label
+        self.table = table
         self.entry_bytes_max = entry_bytes_max
         self.overlay = Overlay(ahead_bytes_max)
         self.ready: Steps[bool] = Steps()
@@ -107,7 +108,8 @@ class Scope:
     __slots__ = ("_is_closed", "_record", "_written", "failed", "state", "writes")
 
     def __init__(self, state: PartitionState, record: ConsumerRecord) -> None:
-        self.state, self.writes = state, AttemptWrites()
+        self.state = state
+        self.writes = AttemptWrites()
         self._written: dict[bytes, OverlayEntry] = {}
         """Written cells by key, for accesses that look a cell up by key: the overlay may have evicted the cell."""
         self.begin(record)

@@ -62,7 +62,8 @@ class Binding:
     __slots__ = ("_cells", "declaration", "number", "places")
 
     def __init__(self, number: int, declaration: StoreDeclaration) -> None:
-        self.number, self.declaration = number, declaration
+        self.number = number
+        self.declaration = declaration
         self.places = Places(number)
         self._cells: dict[bytes, OverlayEntry] = {}
         """Records' keys to their cells in a store of values, of some keys."""
@@ -117,9 +118,12 @@ class State(Generic[T]):
     __slots__ = ("_binding", "_cell", "_decode", "_encode", "_scope", "_sure_type", "_ttl_ms")
 
     def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
-        self._binding, self._scope = binding, scope
+        self._binding = binding
+        self._scope = scope
         declared = binding.declaration
-        self._decode, self._encode, self._ttl_ms = declared.decode, declared.encode, declared.ttl_ms
+        self._decode = declared.decode
+        self._encode = declared.encode
+        self._ttl_ms = declared.ttl_ms
         self._sure_type = declared.sure_type
         self.begin(key)
 
@@ -159,7 +163,8 @@ class MapState(Generic[K, V]):
     __slots__ = ("_at", "_binding", "_scope")
 
     def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
-        self._binding, self._scope = binding, scope
+        self._binding = binding
+        self._scope = scope
         self.begin(key)
 
     def begin(self, key: bytes | None) -> None:

@@ -19,7 +19,7 @@ class GrantTable:
 
     def add(self, grant: RangesGranted, position: int) -> None:
         """Add a grant that counts; callers add in the order of the log."""
-        pairs = self._by_place.setdefault((grant.topic, grant.partition), array("q"))
+        pairs = self._by_place.setdefault(grant.topic_partition, array("q"))
         pairs.extend((grant.epoch, position))
 
     def places(self) -> Collection[Place]:

@@ -30,8 +30,12 @@ class Identity:
     def __init__(
         self, app: str, birth: str, broker: Broker, logs: LogReader, settings: Settings, instance: str = ""
     ) -> None:
-        self.app, self.birth, self.instance = app, birth, instance
-        self.broker, self.logs, self.settings = broker, logs, settings
+        self.app = app
+        self.birth = birth
+        self.instance = instance
+        self.broker = broker
+        self.logs = logs
+        self.settings = settings
         self.ends = TrueEnds(broker, logs, settings)
         self.transactional_id = ""
         """The transactional id of the producer, from the event of the joining."""
@@ -80,12 +84,14 @@ class OwnLedger:
     """
 
     def __init__(self, identity: Identity) -> None:
-        self.identity, self.logs = identity, identity.logs
+        self.identity = identity
+        self.logs = identity.logs
         self.ledger = Ledger()
         self.transaction = 0
         self._own = Own()
         self._has_begun = False
-        self._reading_control, self.reading_offsets = asyncio.Lock(), asyncio.Lock()
+        self._reading_control = asyncio.Lock()
+        self.reading_offsets = asyncio.Lock()
         """Each lock belongs to a log. The reader of the log takes the lock."""
         self.sending = asyncio.Lock()
         """Locked while the own transaction is under way, and while the offset log is begun anew. Without the lock:

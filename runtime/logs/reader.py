@@ -117,7 +117,9 @@ class LogReader:
     """
 
     def __init__(self, app: str, broker: Broker, settings: Settings, log_partitions: int = 0) -> None:
-        self.app, self.broker, self.settings = app, broker, settings
+        self.app = app
+        self.broker = broker
+        self.settings = settings
         self.ends: Mapping[TopicPartition, int] = {}
         self.passed_over: tuple[bytes, ...] = ()
         self.control = TopicPartition(control_topic(app), 0)

@@ -27,7 +27,9 @@ class Snapshots:
         wall_ms: Callable[[], int],
         is_coordinator: Callable[[], bool],
     ) -> None:
-        self.standing, self.settings, self._is_coordinator = standing, settings, is_coordinator
+        self.standing = standing
+        self.settings = settings
+        self._is_coordinator = is_coordinator
         self._history = HistoryTrimming(standing.logs, settings, wall_ms)
         self._own = self._read = 0
         self._is_told = False

@@ -27,7 +27,9 @@ class HistoryTrimming:
     """Keeps ``history_ms`` of each partition of the offset log. ``wall_ms``: now, in ms since the epoch."""
 
     def __init__(self, logs: LogReader, settings: Settings, wall_ms: Callable[[], int]) -> None:
-        self.logs, self.settings, self.wall_ms = logs, settings, wall_ms
+        self.logs = logs
+        self.settings = settings
+        self.wall_ms = wall_ms
         self._covered: dict[int, list[int]] = {}
         self._looked: dict[int, int] = {}
         self.failures = 0

@@ -30,7 +30,8 @@ class TrueEnds:
     """
 
     def __init__(self, broker: Broker, logs: LogReader, settings: Settings) -> None:
-        self.logs, self.settings = logs, settings
+        self.logs = logs
+        self.settings = settings
         self._appender = broker.appender()
 
     async def control(self) -> int:

@@ -29,7 +29,9 @@ class Decisions:
     """
 
     def __init__(self, broker: Broker, control: TopicPartition, ends: TrueEnds, settings: Settings) -> None:
-        self.control, self.ends, self.settings = control, ends, settings
+        self.control = control
+        self.ends = ends
+        self.settings = settings
         self.end = 0
         """The position behind the last acknowledged append: a reader at this position has read all decisions."""
         self._appender = broker.appender()

@@ -29,7 +29,9 @@ class FirstLook:
         partitioners: Mapping[str, PartitionOfKey],
         accepts: Accepted,
     ) -> None:
-        self.app, self.standing, self.partitioners = app, standing, partitioners
+        self.app = app
+        self.standing = standing
+        self.partitioners = partitioners
         self.handled = {handler.topic for handler in handlers}
         self.stateful = {handler.topic for handler in handlers if handler.stores} - accepts.moved_keys
         self.looped = topics_in_loop(handlers, accepts)

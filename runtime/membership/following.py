@@ -34,7 +34,9 @@ class Following:
     """
 
     def __init__(self, standing: OwnLedger, settings: Settings, news: News) -> None:
-        self.standing, self.settings, self.news = standing, settings, news
+        self.standing = standing
+        self.settings = settings
+        self.news = news
         self.listeners: list[Callable[[], None]] = []
         self.wall_ms: Callable[[], int] = lambda: 0
         self.now_s: Callable[[], float] = lambda: asyncio.get_running_loop().time()

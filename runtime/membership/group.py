@@ -33,14 +33,31 @@ class Group:
     def __init__(self, standing: OwnLedger, stores: Sequence[StoreSpec], *, is_alone: bool) -> None:
         identity: Identity = standing.identity
         settings = identity.settings
-        self.standing, self.identity, self.settings, self.stores = standing, identity, settings, stores
+        self.standing = standing
+        self.identity = identity
+        self.settings = settings
+        self.stores = stores
         self.heard = Heard(settings.session_timeout_ms, settings.heartbeat_interval_ms)
-        self.signals = Signals(identity.app, identity.broker, settings, self.heard, self._on_heard)
+        self.signals = Signals(
+            app=identity.app, broker=identity.broker, settings=settings, heard=self.heard, on_heard=self._on_heard
+        )
         self.following = Following(standing, settings, self.heard.news)
         self.obeyed = Obeyed()
-        self.taking_part = MemberSignals(standing, self.heard, self.obeyed, self.signals, stores, is_alone=is_alone)
+        self.taking_part = MemberSignals(
+            standing=standing,
+            heard=self.heard,
+            obeyed=self.obeyed,
+            signals=self.signals,
+            stores=stores,
+            is_alone=is_alone,
+        )
         self.coordinating = CoordinatorLoop(
-            standing, self.heard, self.obeyed, self.signals, self.following, is_alone=is_alone
+            standing=standing,
+            heard=self.heard,
+            obeyed=self.obeyed,
+            signals=self.signals,
+            following=self.following,
+            is_alone=is_alone,
         )
         self._limits: dict[str, float] = {}
         """The rates of the own handlers, by topic; a process without rates answers no share of a rate."""

@@ -18,7 +18,8 @@ class Levelling:
     """The check of a coordinator in a term."""
 
     def __init__(self, standing: OwnLedger, heard: Heard) -> None:
-        self.standing, self.heard = standing, heard
+        self.standing = standing
+        self.heard = heard
         self._ends: Ends | None = None
         self._pinned: tuple[PinnedEnd, ...] | None = None
         self._level: tuple[PinnedEnd, ...] | None = None

@@ -39,13 +39,21 @@ def offer_of(
     """The offer of a process with ``handlers``."""
     topics = tuple(
         Sourced(
-            handler.topic,
-            handler.parallelising_factor,
-            handler.start.text,
-            stores_hash(store for store in stores if store.topic == handler.topic),
-            handler.rate_per_s or 0.0,
+            topic=handler.topic,
+            factor=handler.parallelising_factor,
+            start=handler.start.text,
+            stores_hash=stores_hash(store for store in stores if store.topic == handler.topic),
+            rate_per_s=handler.rate_per_s or 0.0,
         )
         for handler in handlers
     )
     writes = tuple(destinations_of(handlers))
-    return Offer(origin.host, settings.endpoint, settings.capacity, topics, writes, until_level, origin.expected)
+    return Offer(
+        host=origin.host,
+        endpoint=settings.endpoint,
+        capacity=settings.capacity,
+        topics=topics,
+        writes=writes,
+        until_level=until_level,
+        expected=origin.expected,
+    )

@@ -54,8 +54,11 @@ class Signals:
     def __init__(
         self, app: str, broker: Broker, settings: Settings, heard: Heard, on_heard: Callable[[bool], None]
     ) -> None:
-        self.topic, self.broker, self.settings = signals_topic(app), broker, settings
-        self.heard, self.on_heard = heard, on_heard
+        self.topic = signals_topic(app)
+        self.broker = broker
+        self.settings = settings
+        self.heard = heard
+        self.on_heard = on_heard
         self._appenders: dict[int, Appender] = {}
         self._waiting: dict[int, dict[object, tuple[Signal, asyncio.Future[None]]]] = {}
         """By partition, the signals that wait for the append under way, in order; a repeated signal is stored by its

@@ -37,7 +37,8 @@ class Sources:
     """The source topics of an application, in the view of its coordinator."""
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
-        self.broker, self.settings = broker, settings
+        self.broker = broker
+        self.settings = settings
 
     async def look(self, control: Control, topics: Iterable[str]) -> dict[str, SourceFound]:
         """Look at ``topics``; omits missing topics. Raises SourceError, SettingsError, BrokerError."""

@@ -27,7 +27,10 @@ class Starts:
     def __init__(
         self, broker: Broker, settings: Settings, starts: Mapping[str, Start], *, is_trial: bool = False
     ) -> None:
-        self.broker, self.settings, self.starts, self.is_trial = broker, settings, starts, is_trial
+        self.broker = broker
+        self.settings = settings
+        self.starts = starts
+        self.is_trial = is_trial
 
     def check(self, control: Control) -> None:
         """Raises SettingsError when a topic was started with another ``start``."""

@@ -39,8 +39,13 @@ class MemberSignals:
         *,
         is_alone: bool,
     ) -> None:
-        self.standing, self.identity, self.heard, self.signals = standing, standing.identity, heard, signals
-        self.obeyed, self.stores, self.is_alone = obeyed, stores, is_alone
+        self.standing = standing
+        self.identity = standing.identity
+        self.heard = heard
+        self.signals = signals
+        self.obeyed = obeyed
+        self.stores = stores
+        self.is_alone = is_alone
         self.on_released: Callable[[], None] = lambda: None
         """Called after this process has released a range; its ledger shows the release already."""
         self._changed = asyncio.Event()
@@ -184,18 +189,18 @@ class MemberSignals:
 
 def _join_request(identity: Identity, offer: Offer, stores: Sequence[StoreSpec]) -> JoinAsked:
     return JoinAsked(
-        identity.instance,
-        identity.birth,
-        1,
-        offer.host,
-        offer.endpoint,
-        offer.capacity,
-        LEVEL,
-        offer.topics,
-        offer.writes,
-        offer.until_level,
-        tuple(StoreAsked(*store) for store in stores),
-        offer.expected,
+        instance=identity.instance,
+        birth=identity.birth,
+        producers=1,
+        host=offer.host,
+        endpoint=offer.endpoint,
+        capacity=offer.capacity,
+        level=LEVEL,
+        topics=offer.topics,
+        writes=offer.writes,
+        until_level=offer.until_level,
+        stores=tuple(StoreAsked(*store) for store in stores),
+        expected=offer.expected,
     )
 
 

@@ -38,7 +38,15 @@ class Cut:
     def event(self, transaction: int) -> WorkersCut:
         """The event of the cut."""
         d = self.dispatch
-        return WorkersCut(d.incarnation, transaction, self.epoch, d.topic, d.partition, self.worker, self.bounds)
+        return WorkersCut(
+            incarnation=d.incarnation,
+            transaction=transaction,
+            epoch=self.epoch,
+            topic=d.topic,
+            partition=d.partition,
+            worker=self.worker,
+            bounds=self.bounds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,14 @@ class SplitMade:
         """The event of the split."""
         d = self.dispatch
         return WorkerSplit(
-            d.incarnation, transaction, self.epoch, d.topic, d.partition, self.worker, self.at, self.left
+            incarnation=d.incarnation,
+            transaction=transaction,
+            epoch=self.epoch,
+            topic=d.topic,
+            partition=d.partition,
+            worker=self.worker,
+            at=self.at,
+            left=self.left,
         )
 
 
@@ -73,7 +88,14 @@ class Merged:
         """The event of the merge."""
         d = self.dispatch
         return WorkersMerged(
-            d.incarnation, transaction, self.epoch, d.topic, d.partition, self.left, self.right, self.worker
+            incarnation=d.incarnation,
+            transaction=transaction,
+            epoch=self.epoch,
+            topic=d.topic,
+            partition=d.partition,
+            left=self.left,
+            right=self.right,
+            worker=self.worker,
         )
 
 
@@ -91,7 +113,16 @@ class Released:
         """The event of the release."""
         d = self.dispatch
         place = d.topic, d.partition
-        return RangesReleased(d.incarnation, transaction, self.epoch, *place, self.move, self.bands, self.bounds)
+        return RangesReleased(
+            incarnation=d.incarnation,
+            transaction=transaction,
+            epoch=self.epoch,
+            topic=place[0],
+            partition=place[1],
+            move=self.move,
+            bands=self.bands,
+            bounds=self.bounds,
+        )
 
 
 Change: TypeAlias = Cut | SplitMade | Merged | Released
@@ -109,7 +140,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> SplitMade:
         raise ValueError(f"worker {worker.number} can be split strictly inside its range; seen {at:08x}")
     parent_number = worker.number
     left_number = dispatch.numbers.take(2)
-    other = Worker(0, 0, 0, worker.edge, worker.taken_to, worker.epoch)
+    other = Worker(number=0, first=0, end=0, edge=worker.edge, taken_to=worker.taken_to, epoch=worker.epoch)
     other.dropped_from, other.done_to = worker.dropped_from, worker.done_to
     stays_left = worker.running is None or _point(dispatch, worker.running) < at
 
@@ -134,7 +165,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> SplitMade:
     for part in (worker, other):
         part.queue_bytes, part.kept, part.records = sum(map(bytes_of, part.queue)), len(part.done), 0
     dispatch.replace_workers([worker], [worker, other])
-    return SplitMade(dispatch, worker.epoch, parent_number, at, left_number)
+    return SplitMade(dispatch=dispatch, epoch=worker.epoch, worker=parent_number, at=at, left=left_number)
 
 
 def are_level(workers: Sequence[Worker]) -> bool:
@@ -178,11 +209,13 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
     number = workers[0].number
     for right in workers[1:]:
         merged = dispatch.numbers.take()
-        changes.append(Merged(dispatch, right.epoch, number, right.number, merged))
+        changes.append(Merged(dispatch=dispatch, epoch=right.epoch, left=number, right=right.number, worker=merged))
         number = merged
     level = workers[0].taken_to
     edge = min(w.edge for w in workers)
-    one = Worker(number, workers[0].first, workers[-1].end, edge, level, workers[0].epoch)
+    one = Worker(
+        number=number, first=workers[0].first, end=workers[-1].end, edge=edge, taken_to=level, epoch=workers[0].epoch
+    )
     one.queue.extend(heapq.merge(*(w.queue for w in workers), key=_offset))
     one.queue_bytes = sum(w.queue_bytes for w in workers)
     for worker in workers:
@@ -221,7 +254,13 @@ def release(
         bounds.setdefault(worker.epoch, set()).update(at for at in (worker.first, worker.end) if at in hot)
         bands.append(Edge(worker.first, worker.end, worker.taken_to))
     return [
-        Released(dispatch, epoch, tuple(join_neighbours(bands, _join_edges)), tuple(sorted(bounds[epoch])), move)
+        Released(
+            dispatch=dispatch,
+            epoch=epoch,
+            bands=tuple(join_neighbours(bands, _join_edges)),
+            bounds=tuple(sorted(bounds[epoch])),
+            move=move,
+        )
         for epoch, bands in released.items()
     ]
 

@@ -47,7 +47,8 @@ class Route:
     worker: Worker
 
     def __init__(self, batch: Batch, at: int, cells: Sequence[OverlayEntry | None] = ()) -> None:
-        self.records, self.at = [*batch.records], at
+        self.records = [*batch.records]
+        self.at = at
         self.cells: list[OverlayEntry | None] = [*cells] or [None] * len(self.records)
 
 
@@ -77,7 +78,8 @@ class PartitionDispatch:
     """Hands the records of one partition to its workers. ``quota_bytes`` bounds each worker's queue."""
 
     def __init__(self, topic: str, partition: int, front: int, quota_bytes: int, numbers: WorkerNumbers) -> None:
-        self.topic, self.partition = topic, partition
+        self.topic = topic
+        self.partition = partition
         self.place = TopicPartition(topic, partition)
         self.partitions = 1
         """How many partitions the topic has now."""
@@ -111,7 +113,7 @@ class PartitionDispatch:
         added = []
         for number, (first, end) in enumerate(pairwise(bounds), self.numbers.take(len(bounds) - 1)):
             edge = edges(first)
-            worker = Worker(number, first, end, edge, edge, self.epoch)
+            worker = Worker(number=number, first=first, end=end, edge=edge, taken_to=edge, epoch=self.epoch)
             if edge < self.front:
                 worker.dropped_from = edge
             added.append(worker)
@@ -480,16 +482,16 @@ class PartitionDispatch:
         window = load.end_window(seconds, worker.records)
         worker.records = 0
         return WorkerLoad(
-            worker.number,
-            worker.first,
-            worker.end,
-            worker.epoch,
-            window.busy,
-            window.average,
-            window.records,
-            len(worker.queue),
-            worker.queue_bytes,
-            worker.dropped_from is not None or 2 * worker.queue_bytes >= self.quota_bytes,
-            worker.hold_at is not None,
-            window.points,
+            number=worker.number,
+            first=worker.first,
+            end=worker.end,
+            epoch=worker.epoch,
+            busy=window.busy,
+            average=window.average,
+            records=window.records,
+            backlog_records=len(worker.queue),
+            backlog_bytes=worker.queue_bytes,
+            is_behind=worker.dropped_from is not None or 2 * worker.queue_bytes >= self.quota_bytes,
+            is_held=worker.hold_at is not None,
+            points=window.points,
         )

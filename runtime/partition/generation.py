@@ -47,8 +47,14 @@ class WorkerShare:
         offset_to: int,
         done: list[Produced],
     ) -> None:
-        self.dispatch, self.worker, self.number, self.first, self.end = dispatch, worker, number, first, end
-        self.offset_from, self.offset_to, self.done = offset_from, offset_to, done
+        self.dispatch = dispatch
+        self.worker = worker
+        self.number = number
+        self.first = first
+        self.end = end
+        self.offset_from = offset_from
+        self.offset_to = offset_to
+        self.done = done
         self.layers: list[Layer] = []
         self.layers_size = self.outputs = self.digest = 0
 
@@ -81,8 +87,17 @@ def _move(alike: Sequence[WorkerShare]) -> WorkerAdvance:
             else:
                 outputs += len(done.outputs)
     first, digest = alike[0], digest & DIGEST_MASK
-    offsets = first.offset_from, first.offset_to
-    return WorkerAdvance(first.number, first.first, alike[-1].end, *offsets, outputs, dead, digest, len(alike))
+    return WorkerAdvance(
+        worker=first.number,
+        first=first.first,
+        end=alike[-1].end,
+        offset_from=first.offset_from,
+        offset_to=first.offset_to,
+        outputs=outputs,
+        dead_letters=dead,
+        digest=digest,
+        workers=len(alike),
+    )
 
 
 @dataclass(slots=True)
@@ -184,7 +199,13 @@ class Generation:
                 behind += 1
             if not at or first.dispatch is not last.dispatch or first.worker.epoch != last.worker.epoch:
                 d = first.dispatch
-                key = CommitKey(d.incarnation, transaction, first.worker.epoch, d.topic, d.partition)
+                key = CommitKey(
+                    incarnation=d.incarnation,
+                    transaction=transaction,
+                    epoch=first.worker.epoch,
+                    topic=d.topic,
+                    partition=d.partition,
+                )
                 moves = grouped.setdefault(key, [])
             moves.append(_move(shares[at:behind]))
             at = behind
@@ -264,7 +285,16 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
             if to <= worker.taken_to:
                 continue
             shares.append(
-                WorkerShare(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken)
+                WorkerShare(
+                    dispatch=dispatch,
+                    worker=worker,
+                    number=worker.number,
+                    first=worker.first,
+                    end=worker.end,
+                    offset_from=worker.taken_to,
+                    offset_to=to,
+                    done=taken,
+                )
             )
             worker.taken_to = to
         if stretches:
@@ -313,7 +343,16 @@ def _pieces(share: WorkerShare, records: int) -> list[WorkerShare]:
     for i in range(0, len(share.done), records):
         done, last = share.done[i : i + records], i + records >= len(share.done)
         end = share.offset_to if last else share.done[i + records].record.offset
-        piece = WorkerShare(share.dispatch, share.worker, share.number, share.first, share.end, start, end, done)
+        piece = WorkerShare(
+            dispatch=share.dispatch,
+            worker=share.worker,
+            number=share.number,
+            first=share.first,
+            end=share.end,
+            offset_from=start,
+            offset_to=end,
+            done=done,
+        )
         if not i:  # the layers lie below all done records
             piece.layers, piece.layers_size = share.layers, share.layers_size
         pieces.append(piece)

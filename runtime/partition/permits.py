@@ -18,7 +18,8 @@ class Permits(Generic[T]):
     """
 
     def __init__(self, most: int, pace: AttemptPace | None = None) -> None:
-        self.most, self.pace = most, pace
+        self.most = most
+        self.pace = pace
         self.out = 0
         self._lines: OrderedDict[str, deque[T]] = OrderedDict()
         """The lines by place; the place whose turn is next comes first."""

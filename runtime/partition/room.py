@@ -28,11 +28,15 @@ class RoomWait:
     """A reader that stands at a full worker from ``now_s`` on."""
 
     def __init__(self, dispatch: PartitionDispatch, blocked: Blocked, now_s: float, full_wait_ms: int) -> None:
-        self._dispatch, self._worker, self._size = dispatch, blocked.worker, blocked.size
+        self._dispatch = dispatch
+        self._worker = blocked.worker
+        self._size = blocked.size
         self._full_wait_s = full_wait_ms / 1000
         self._long_from_s = now_s + self._full_wait_s
-        self._running, self._stuck_from_s = self._worker.running, _stuck_from_s(self._worker, now_s)
-        self._queued_least, self._still_from_s = _ANY, self._long_from_s
+        self._running = self._worker.running
+        self._stuck_from_s = _stuck_from_s(self._worker, now_s)
+        self._queued_least = _ANY
+        self._still_from_s = self._long_from_s
 
     def may_go_on(self) -> bool:
         """Whether the worker has room, or is retired: then the record has another owner."""

@@ -52,7 +52,9 @@ class Sibling:
     """The own process as child ``number`` of ``of``, counted from 1."""
 
     def __init__(self, number: int, of: int, line: socket.socket) -> None:
-        self.number, self.of, self._line = number, of, line
+        self.number = number
+        self.of = of
+        self._line = line
         self._has_begun = False
 
     def settings(self, settings: Settings) -> Settings:

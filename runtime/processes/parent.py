@@ -126,7 +126,10 @@ class Parent:
     """The parent of ``count`` processes of an application. ``address``: the broker's address."""
 
     def __init__(self, app: str, address: str, settings: Settings, count: int, *, until_level: bool) -> None:
-        self.app, self.address, self.settings, self.count = app, address, settings, count
+        self.app = app
+        self.address = address
+        self.settings = settings
+        self.count = count
         self.until_level = until_level
         self._children: dict[int, _Child] = {}
         self._reports: set[asyncio.Task[None]] = set()

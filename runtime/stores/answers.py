@@ -48,7 +48,10 @@ class GroupView:
         age_ms: Callable[[], int],
         ms_max: int,
     ) -> None:
-        self._control, self._incarnation, self._age_ms, self._ms_max = control, incarnation, age_ms, ms_max
+        self._control = control
+        self._incarnation = incarnation
+        self._age_ms = age_ms
+        self._ms_max = ms_max
 
     def doubt(self) -> str | None:
         """The reason why this process can answer nothing now; None: the view is young enough."""

@@ -102,7 +102,8 @@ class Fetches:
 
     def __init__(self, broker: Broker, settings: Settings, positions: Mapping[TopicPartition, int], what: str) -> None:
         """``what`` is the purpose, in words."""
-        self.broker, self.settings = broker, settings
+        self.broker = broker
+        self.settings = settings
         self.positions = dict(positions)
         self.opened_s = 0.0
         """When the reader was made, by the loop's time."""

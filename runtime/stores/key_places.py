@@ -39,7 +39,8 @@ class KeyPlaces:
         threads: StateThreads,
     ) -> None:
         self._samples = {topic: _KeySample(topic, partitioners.get(topic, MURMUR2)) for topic in stateful}
-        self._storages, self._threads = storages, threads
+        self._storages = storages
+        self._threads = threads
         self._partitions: Counter[str] = Counter()
         self._met: set[Place] = set()
         """The partitions with a table that was compared, or will be."""
@@ -105,7 +106,8 @@ class _KeySample:
     """
 
     def __init__(self, topic: str, partitioner: Partitioner) -> None:
-        self.topic, self.name = topic, name_of(partitioner)
+        self.topic = topic
+        self.name = name_of(partitioner)
         self.partition_of = check_partitioner(partitioner, topic)
         self.finding: str | None = None
         self._others = {name: function for name, function in BY_NAME.items() if name != partitioner}

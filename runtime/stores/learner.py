@@ -53,7 +53,7 @@ class _CopyWanted:
     """A copy that was asked for. ``bytes``: what its passes had written when it was."""
 
     def __init__(self, asked: CopyAsked, now_s: float) -> None:
-        self.place: Place = (asked.topic, asked.partition)
+        self.place: Place = asked.topic_partition
         bands = [KeyRange(band.first, band.end) for band in asked.bands]
         self.wanted = Wanted(asked.move, points_of(bands), asked.role, asked.bytes_per_s)
         self.label = f"{asked.topic}[{asked.partition}] {', '.join(map(str, bands))} (move {asked.move}, {asked.role})"
@@ -115,7 +115,7 @@ class Learner:
             self._news.set()
 
     def _storage(self, asked: CopyAsked) -> Storage | None:
-        return self.storages.get((asked.topic, asked.partition))
+        return self.storages.get(asked.topic_partition)
 
     def _match(self, place: Place) -> None:
         """What is read of a partition is what is asked for and not owned."""

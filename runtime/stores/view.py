@@ -103,7 +103,9 @@ class StoreView(Generic[V]):
         for number, asked in self._partitions(found, partition, stale_ms_max).items():
             for entry in entries_of_store(found.info, number, asked.scan_committed(within)):
                 value = found.binding.decode(entry.payload)
-                yield StoreEntry(number, entry.key, entry.map_key, value, entry.deadline_ms)
+                yield StoreEntry(
+                    partition=number, key=entry.key, map_key=entry.map_key, value=value, deadline_ms=entry.deadline_ms
+                )
 
     def held(self, *, stale_ms_max: int | None = None) -> list[tuple[int, KeyRange]]:
         """The partitions and key ranges that this process can answer for now: a scan of each pair answers."""

@@ -31,7 +31,8 @@ class FailureSample:
     """Decides which failures get a line. ``interval_s``: the least time between two lines of a kind."""
 
     def __init__(self, interval_s: float, kinds_max: int = KINDS_MAX) -> None:
-        self._interval_s, self._kinds_max = interval_s, kinds_max
+        self._interval_s = interval_s
+        self._kinds_max = kinds_max
         self._said: dict[FailureKind, tuple[float, int]] = {}
         """By kind, the time of the last line and the failures since; in the order of the times."""
 

@@ -36,7 +36,9 @@ class ForeignOutputs:
     """
 
     def __init__(self, looped: Collection[str], handled: Collection[str], own: Callable[[], bytes]) -> None:
-        self._left, self._handled, self._own = {*looped}, frozenset(handled), own
+        self._left = {*looped}
+        self._handled = frozenset(handled)
+        self._own = own
 
     def look(self, topic: str, records: Sequence[ConsumerRecord]) -> None:
         """Look at records that a reader has read."""

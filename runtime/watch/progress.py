@@ -15,7 +15,8 @@ class ProgressShown:
     """``with ProgressShown("loading", total=…) as shown: shown.move(done)``. Needs rich on a terminal only."""
 
     def __init__(self, what: str, total: int) -> None:
-        self.what, self.total = what, total
+        self.what = what
+        self.total = total
         self.done = 0
         self._bar: tuple[Progress, TaskID] | None = None
         self._said_s = 0.0

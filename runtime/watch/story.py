@@ -33,7 +33,8 @@ class Interval:
     """When a line about the work is due, and its text: no line while nothing is done and nothing is left to do."""
 
     def __init__(self, now_s: float) -> None:
-        self._looked_s, self._before = now_s, Figures()
+        self._looked_s = now_s
+        self._before = Figures()
 
     def is_due(self, now_s: float) -> bool:
         """Whether the interval is over."""

@@ -23,7 +23,8 @@ class LoopWatch:
     """
 
     def __init__(self, lag_ms: int, handlers: Mapping[CodeType, str]) -> None:
-        self.lag_ms, self.handlers = lag_ms, handlers
+        self.lag_ms = lag_ms
+        self.handlers = handlers
         self.lag_max_s = 0.0
         self._beat = threading.Event()
         self._stopped = threading.Event()

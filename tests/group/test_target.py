@@ -265,12 +265,12 @@ def test_a_partition_gets_no_more_bands_and_readers_than_are_worth_it(takers: li
     settled = after(shares, solve(takers, shares, levels=False))
     then = after(shares, solve(takers, shares))
     assert not {shift.share for shift in solve(takers, shares) if not shift.share.cells and shift[1:3] != shift[0][2:4]}
-    for place in {share.place for share in then}:
-        own = [share for share in then if share.place == place]
-        before = {share.owner for share in settled if share.place == place}
-        charge = sum(share.records_per_s for share in shares if share.place == place) * READ_NS // 1_000
-        costs = sum(share.busy_us_per_s or 0 for share in shares if share.place == place)
-        if any(share.busy_us_per_s is not None for share in shares if share.place == place):
+    for place in {share.topic_partition for share in then}:
+        own = [share for share in then if share.topic_partition == place]
+        before = {share.owner for share in settled if share.topic_partition == place}
+        charge = sum(share.records_per_s for share in shares if share.topic_partition == place) * READ_NS // 1_000
+        costs = sum(share.busy_us_per_s or 0 for share in shares if share.topic_partition == place)
+        if any(share.busy_us_per_s is not None for share in shares if share.topic_partition == place):
             assert len({share.owner for share in own}) <= max(len(before), 2 + costs // max(1, charge))
         for member in {share.owner for share in own}:
             assert bands(own, member, place) <= max(BANDS_MAX, bands(settled, member, place))
@@ -311,7 +311,7 @@ def test_a_skew_is_levelled_with_little_more_than_must_move(
     moved = sum(
         weight
         for share, weight in zip(after(shares, shifts), books.weights_of(after(shares, shifts)), strict=True)
-        if share.owner != next(s.owner for s in shares if s.place == share.place and s.first <= share.first < s.end)
+        if share.owner != next(s.owner for s in shares if s.topic_partition == share.place and s.first <= share.first < s.end)
     )
     least = sum(max(0, full - mean) for full in before.values())
     assert moved <= Fraction(13, 10) * least + mean / 10
