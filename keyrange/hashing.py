@@ -3,7 +3,8 @@
 A point is the upper 32 bits of XXH64(key, seed 42), so the space is ``[0, 2**32)``: every bound, also the end of the
 space, fits a signed 64-bit integer, a msgpack integer and a RocksDB key, and Spark computes the same natively as
 ``shiftrightunsigned(xxhash64(key), 32)``. A record without a key has no order to keep: its point is drawn from its
-place, ``xxhash64(int partition, long offset)`` in Spark's terms, so that such records spread over all workers.
+partition and offset (``xxhash64(int partition, long offset)`` in Spark's terms). So such records spread over all
+workers.
 
 Source of the chaining rule: Spark's ``xxhash64`` hashes an int as 4 and a long as 8 little-endian bytes and seeds each
 column with the hash of the one before; the seed of the first is 42.

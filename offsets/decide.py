@@ -109,7 +109,9 @@ def decide_grant(
 ) -> list[RangesGranted]:
     """Grant points of a partition to an incarnation, from the edges in the ledger, at the next epoch.
 
-    ``turn``: of the writer. Correct only after the offset log was read to its end and all older owners are fenced.
+    ``turn``: of the writer. Correct only for free points (group/cells.py). Free are points that were never granted,
+    points that the owner released in the offset log as read, and points of a fenced owner if the offset log was read
+    to an own append since the fence.
     """
     partition = ledger.partition(place)
     edges = partition.edges(ledger.control.started[place])

@@ -113,7 +113,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # State
     state_folder: str | None = None  # local copies of state, a subfolder for each process; needed with state on Kafka
     endpoint: str = ""  # where others can ask this process for state; it is told to them, and nothing listens there
-    query_view_ms_max: ViewedAge = 10_000  # who has not read the control log for longer answers no question
+    query_view_ms_max: ViewedAge = 10_000  # who has not read the control log for longer answers no query
     # How the broker is reached
     security: Security = Security()
 

@@ -47,3 +47,15 @@ def test_the_page_names_files_that_exist() -> None:
     paths = re.findall(r"`((?:[\w]+/)+[\w.]+\.(?:py|md))`", PAGE)
     assert paths
     assert [path for path in paths if not (ROOT / path).is_file()] == []
+
+
+def test_the_walks_name_what_exists() -> None:
+    """Each class, function and setting in the walks is defined in the code."""
+    paths = [*ROOT.glob("*.py"), *(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    found = re.findall(r"^ *(?:async def|def|class) (\w+)|^ +(\w+):", code, re.MULTILINE)
+    defined = {name for pair in found for name in pair}
+    _, _, walks = PAGE.partition("## Three walks")
+    names = re.findall(r"`(\w+(?:\.\w+)?)`", walks)
+    assert names
+    assert [name for name in names if not defined.issuperset(name.split("."))] == []

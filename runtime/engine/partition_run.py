@@ -82,8 +82,8 @@ class PartitionRun:
 
     def attempt(self, record: ConsumerRecord, cell: OverlayEntry | None = None) -> Attempt | None:
         """The scope for an attempt at a record, and the stores to call the handler with; for a handler without the
-        context. None: the handler has no stores. ``cell``: the cell of the record's key in the handler's only store,
-        where looked up before.
+        context. None: the handler has no stores. ``cell``: the overlay entry of the record's key in the handler's only
+        store, where looked up before.
         """
         if self.state is None:
             return None

@@ -61,7 +61,7 @@ CATCH_UP_PASS_MS = 100
 
 
 ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[ConsumerRecord]], Awaitable[Sequence[OverlayEntry | None]]]
-"""Reads the state of records ahead and returns the cells: see ``Keeper.read_ahead``."""
+"""Reads the state of records ahead and returns the overlay entry of each record's key: see ``Keeper.read_ahead``."""
 
 
 class MainReader:

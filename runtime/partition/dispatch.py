@@ -36,7 +36,7 @@ class Route:
     """A batch of the main reader on its way to the workers. ``at``: the index behind the last examined record.
 
     ``record``, ``worker``, ``cell`` and ``offset``: the last examined record that has a worker here, and its facts.
-    ``cells``: the cell of each record's state, where looked up; else None.
+    ``cells``: the overlay entry of each record's key, where looked up; else None.
     """
 
     __slots__ = ("at", "cell", "cells", "offset", "record", "records", "worker")

@@ -1,9 +1,10 @@
 """PURE. The content of one transaction: how far each worker is done, with all results of its records.
 
-A generation is cut by offset: the generation takes the done records below a line, the front of a short lead time ago.
-So most edges fall on the same line, neighbours that moved alike are one tile, and a commit stays small. A worker that
-has not reached the line gives its done records; records beyond the line wait one cycle. Taken work stays in memory
-until the transaction is decided, and can be sent again without running a handler twice.
+A generation is cut by offset: the generation takes the done records below a line. Where many workers are behind the
+front, the line is the front of a short lead time ago: most edges fall on the same line, neighbours that moved alike are
+one tile, and a commit stays small. Else the line is the present front. A worker that has not reached the line gives its
+done records; records beyond the line wait one cycle. Taken work stays in memory until the transaction is decided, and
+can be sent again without running a handler twice.
 """
 
 from bisect import bisect_right

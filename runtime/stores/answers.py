@@ -1,4 +1,4 @@
-"""Who answers a question for state: this process, as the owner or from a copy; else the error names the owner.
+"""Who answers a query: this process, as the owner or from a copy; else the error names the owner.
 
 1. A process without a read of the control log for ``query_view_ms_max`` answers nothing: other processes may own its
    ranges by now.

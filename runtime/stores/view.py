@@ -1,4 +1,5 @@
-"""Reading state inside the process, beside the handlers: committed values only, no value of a handler in progress.
+"""Queries: reads of state inside the process, beside the handlers. A query sees committed values only, no value of a
+handler in progress.
 
 A read is a single step on the event loop. Reads without an await between them see the same transactions, and so does a
 scan that is consumed without an await. The tables of some brokers are written by the broker, large transactions in a
