@@ -97,7 +97,7 @@ class PlannedMove(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class PinnedEnd(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The end of a source partition for a run to its level."""
+    """The end of a source partition for members with ``until_level``: they stop when all before the end is committed."""
 
     topic: str
     partition: int
@@ -105,7 +105,7 @@ class PinnedEnd(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A part of the ledger's fold in a snapshot: one run of points with equal values. None: not defined there."""
+    """A part of the ledger's fold in a snapshot: points ``[first, end)`` with equal values. None: not defined there."""
 
     first: int
     end: int
