@@ -131,27 +131,27 @@ class EmbeddedBroker:
         self.folder = Path(os.path.abspath(folder))
         self._clock_ms = clock_ms
         self.throttling = Throttling()
-        self._held: _Shared | None = None
+        self._shared_if_open: _Shared | None = None
         self._threads = _threads()
 
     async def open(self) -> None:
         """Open the folder, or make a new one. Raises StoreError; EmbeddedInUse when another process uses the folder."""
-        if self._held is not None:
+        if self._shared_if_open is not None:
             return
         opening = asyncio.ensure_future(self._in_thread(functools.partial(_acquire, self.folder)))
         try:
-            self._held = await asyncio.shield(opening)
+            self._shared_if_open = await asyncio.shield(opening)
         except asyncio.CancelledError:
             # The thread goes on, and nobody will use the opened store: release the store.
             opening.add_done_callback(functools.partial(_release_unwanted, self.folder))
             raise
         finally:
-            if self._held is None:
+            if self._shared_if_open is None:
                 self._end_threads()
 
     async def close(self) -> None:
         """Let go; a second call does nothing. Readers that wait in a fetch of this folder look again."""
-        shared, self._held = self._held, None
+        shared, self._shared_if_open = self._shared_if_open, None
         if shared is not None:
             shared.wake()
             try:
@@ -226,9 +226,9 @@ class EmbeddedBroker:
 
     @property
     def _shared(self) -> _Shared:
-        if self._held is None:
+        if self._shared_if_open is None:
             raise BrokerError(f"the embedded broker in {self.folder} is not open")
-        return self._held
+        return self._shared_if_open
 
     @property
     def _store(self) -> TopicStore:
@@ -302,8 +302,8 @@ class EmbeddedReader:
     async def close(self) -> None:
         """Let go; a waiting fetch ends with an error."""
         self._closed = True
-        if self._broker._held is not None:
-            self._broker._held.wake(self._positions)
+        if self._broker._shared_if_open is not None:
+            self._broker._shared_if_open.wake(self._positions)
 
     async def _look(self, store: TopicStore, asked: Mapping[TopicPartition, int], records_max: int) -> list[Batch]:
         """Read present records in bites, with turns of the loop between; each call begins with another partition."""

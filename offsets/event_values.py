@@ -97,7 +97,7 @@ class PlannedMove(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class PinnedEnd(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The end of a source partition for members with ``until_level``: they stop when all before the end is committed."""
+    """The end of a source partition: members with ``until_level`` stop when all before the end is committed."""
 
     topic: str
     partition: int
