@@ -131,7 +131,9 @@ class Node:
 
 
 class Leading:
-    """The leaders of partitions, as far as one client reaches their nodes."""
+    """The leaders of several partitions, asked by one client in one request. Only leaders on nodes that the client
+    reaches answer.
+    """
 
     def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.cluster, self.nodes, self.client_name = cluster, cluster.nodes, client_name
