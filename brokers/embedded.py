@@ -276,18 +276,18 @@ class EmbeddedReader:
         """See the protocol."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
-        asked = {source: self._positions[source] for source in sources}
+        wanted = {source: self._positions[source] for source in sources}
         await asyncio.sleep(0)  # a reader that always finds something must not keep the loop to itself
         while True:
             if self._closed:
                 raise BrokerError("the reader was closed")
             shared = self._broker._shared
             # Registered before the look: an append between the look and the wait is not missed.
-            news = shared.wait_for(frozenset(asked))
+            news = shared.wait_for(frozenset(wanted))
             try:
-                found = await self._look(shared.store, asked, records_max)
+                found = await self._look(shared.store, wanted, records_max)
                 # After an ``assign`` meanwhile, a batch of a partition that is no longer read is worthless.
-                fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
+                fresh = [batch for batch in found if self._positions.get(batch.source) == wanted[batch.source]]
                 for batch in fresh:
                     self._positions[batch.source] = batch.offset_next
                 wait = deadline - loop.time()
@@ -295,7 +295,7 @@ class EmbeddedReader:
                     return fresh
                 if not found:
                     await asyncio.wait({news}, timeout=wait)
-                asked = {source: self._positions[source] for source in sources if source in self._positions}
+                wanted = {source: self._positions[source] for source in sources if source in self._positions}
             finally:
                 shared.forget(news)
 
@@ -305,16 +305,16 @@ class EmbeddedReader:
         if self._broker._shared_if_open is not None:
             self._broker._shared_if_open.wake(self._positions)
 
-    async def _look(self, store: TopicStore, asked: Mapping[TopicPartition, int], records_max: int) -> list[Batch]:
+    async def _look(self, store: TopicStore, wanted: Mapping[TopicPartition, int], records_max: int) -> list[Batch]:
         """Read present records in bites, with turns of the loop between; each call begins with another partition."""
-        order = list(asked)
+        order = list(wanted)
         self._turn = (self._turn + 1) % max(1, len(order))
         room = records_max
         batches: list[Batch] = []
         bites = BITES_MAX + len(order)
         pause = False
         for source in order[self._turn :] + order[: self._turn]:
-            position = asked[source]
+            position = wanted[source]
             records: list[StoredRecord] = []
             while room > 0 and bites > 0:
                 if pause:

@@ -233,6 +233,14 @@ def describe_code(code: int) -> str:
         return f"Kafka error {code}"
 
 
+class Initialised(NamedTuple):
+    """A producer id at an epoch, and the node that gave the epoch."""
+
+    producer_id: int
+    epoch: int
+    node: Node
+
+
 class KafkaLink:
     """Connections of one client. All are closed and abandoned together, so nothing of the client can arrive late."""
 
@@ -427,7 +435,7 @@ class KafkaLink:
 
     async def initialise(
         self, transactional_id: str | None, transaction_timeout_ms: int, deadline: Deadline, topics: Collection[str]
-    ) -> "Initialised":
+    ) -> Initialised:
         """InitProducerId: producer id and epoch. With a transactional id the call fences all older producers of the id;
         without an id the producer is for writing to ``topics``.
 
@@ -462,11 +470,3 @@ class KafkaLink:
             if reply.error_code != Code.CONCURRENT_TRANSACTIONS:
                 coordinator = None
             await deadline.pause(describe_code(reply.error_code))
-
-
-class Initialised(NamedTuple):
-    """A producer id at an epoch, and the node that gave the epoch."""
-
-    producer_id: int
-    epoch: int
-    node: Node

@@ -176,16 +176,16 @@ class ConfirmedWatermarks:
     async def _confirmed(self, epochs: Mapping[TopicPartition, int], deadline: Deadline) -> set[TopicPartition]:
         """The partitions with a confirmed leader (enough replicas know no newer epoch), or with a believed leader."""
         needed, in_sync = await self._needed(epochs)
-        asked: dict[Node, dict[str, list[Row]]] = {}
+        rows_by_node: dict[Node, dict[str, list[Row]]] = {}
         for partition in needed:
             if (known := self._link.leaders.of(partition)) is not None:
                 for node in {*known.replicas} - {known.leader}:
-                    rows = asked.setdefault(node, {}).setdefault(partition.topic, [])
+                    rows = rows_by_node.setdefault(node, {}).setdefault(partition.topic, [])
                     rows.append((partition.partition, epochs[partition], LATEST))
         agree, deposed = Counter[TopicPartition](), set[TopicPartition]()
         answers = {
             asyncio.ensure_future(_answer_or_loss(self._link, node, ListOffsetsRequest(list(topics.items())), deadline))
-            for node, topics in asked.items()
+            for node, topics in rows_by_node.items()
         }
         try:
             waiting = set(answers)

@@ -201,13 +201,13 @@ class SimulatedReader:
             if not self._is_checked:
                 await self._apply_assignment()
                 continue
-            asked = {source: self._positions[source] for source in sources if source in self._positions}
+            wanted = {source: self._positions[source] for source in sources if source in self._positions}
             news: asyncio.Future[None] = loop.create_future()  # done when there is something for this fetch
             try:
-                answer = await self._ask(asked, records_max, news, end - loop.time())
+                answer = await self._ask(wanted, records_max, news, end - loop.time())
                 # After an ``assign`` meanwhile, a batch of a partition that is no longer read is worthless.
                 found = answer or []
-                fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
+                fresh = [batch for batch in found if self._positions.get(batch.source) == wanted[batch.source]]
                 for batch in fresh:
                     self._positions[batch.source] = batch.offset_next
                 wait = end - loop.time()
@@ -234,17 +234,17 @@ class SimulatedReader:
         self._is_checked = positions is self._positions  # else assigned anew meanwhile: ``fetch`` comes back
 
     async def _ask(
-        self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
+        self, wanted: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
     ) -> list[Batch] | None:
         """The answers of the leaders; None: no leader has answered."""
         now = asyncio.get_running_loop().time()
         try:
-            found = await self._ask_leaders(asked, records_max, news, wait)
+            found = await self._ask_leaders(wanted, records_max, news, wait)
         except ConnectionSevered:
             raise
         except BrokerTimeout:
             self._link.check()
-            self._link.leaders.forget(asked)
+            self._link.leaders.forget(wanted)
             self._silent_since_s = now if self._silent_since_s is None else self._silent_since_s
             return None
         except OffsetOutOfRange as error:
@@ -257,14 +257,14 @@ class SimulatedReader:
         return None if found.strayed and not found.batches else found.batches
 
     async def _ask_leaders(
-        self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
+        self, wanted: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
     ) -> Fetched:
         """One fetch, behind a look for the leaders where a leader is unknown, or the last look was long ago."""
         link, now, deadline = self._link, asyncio.get_running_loop().time(), self._link.deadline("reading")
         patience_s = max(wait, PATIENCE_S_MIN)
-        led = link.led(asked)
-        if len(led) < len(asked) or now >= self._next_look_s:
-            names = tuple(dict.fromkeys(source.topic for source in asked))
+        led = link.led(wanted)
+        if len(led) < len(wanted) or now >= self._next_look_s:
+            names = tuple(dict.fromkeys(source.topic for source in wanted))
             link.learn(
                 await link.ask_node(
                     RequestKind.METADATA,
@@ -274,9 +274,9 @@ class SimulatedReader:
                     patience_s=patience_s,
                 )
             )
-            self._next_look_s, led = now + LOOK_S, link.led(asked)
+            self._next_look_s, led = now + LOOK_S, link.led(wanted)
         leading = Leading(self._cluster, link.client_name)
-        step = partial(leading.read, asked, led, records_max, news if wait > 0 else None)
+        step = partial(leading.read, wanted, led, records_max, news if wait > 0 else None)
         return await link.ask(RequestKind.FETCH, step, deadline, patience_s=patience_s)
 
     def _check_heard(self, found: Sequence[Batch]) -> None:

@@ -187,7 +187,7 @@ class Nodes:
             raise NotLeader(f"node {node} does not lead {source.topic}[{source.partition}]")
         return None
 
-    def agrees(self, node: int, source: TopicPartition, asked: Leadership[int]) -> bool:
+    def agrees(self, node: int, source: TopicPartition, told: Leadership[int]) -> bool:
         """Whether a replica knows this leadership and no newer one."""
         known = self.told_leadership(node, source)
-        return known is not None and (known.leader, known.epoch) == (asked.leader, asked.epoch)
+        return known is not None and (known.leader, known.epoch) == (told.leader, told.epoch)
