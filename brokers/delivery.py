@@ -384,7 +384,7 @@ class Appends(Generic[T]):
             raise BrokerError("the appender was closed")
 
     async def _drop_unused(self) -> None:
-        """Close the sessions without calls that later calls do not take."""
+        """Close the sessions that have no calls and get none any more."""
         for session in [one for one, calls in self._calls.items() if not calls and one is not self._session]:
             del self._calls[session]
             await session.requests.close()

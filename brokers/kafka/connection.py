@@ -41,9 +41,9 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
     """A connection, see the module. ``attempt``: the limit for making the connection, of ``attempt_s``. The wait for a
     turn uses up nothing of the limit.
 
-    ``renewed_s``, ``unused_s``: the times at which the parts ``RENEWED_AT`` and ``UNUSED_AT`` of the session are over, by
-    the loop's clock. ``muted_until_s``: until then the broker reads nothing of the connection. ``limits``: the limits of callers that
-    wait for an answer.
+    ``renewed_s``, ``unused_s``: the times at which the parts ``RENEWED_AT`` and ``UNUSED_AT`` of the session are over,
+    by the loop's clock. ``muted_until_s``: until then the broker reads nothing of the connection. ``limits``: the
+    limits of callers that wait for an answer.
     """
 
     def __init__(
