@@ -17,7 +17,7 @@ KeylanesError
 │   ├── InvariantBroken     70  a defect of keylanes itself: please report the defect
 │   └── NotSimulated            app.test() alone: a handler waits for a socket, a host name or a process
 ├── SendUnknown                 a record sent outside of handlers may be written: look, or send the record again
-├── StateNotReady               the state is not restored yet, or not held by this process: ask again later
+├── StateNotReady               the state is not restored yet, or not in this process: ask again later
 │   └── Elsewhere               another member has the state: ask that member
 └── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
     ├── DecodeFailed            the value does not fit the handler's annotation
@@ -38,7 +38,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def caused(error: E, cause: BaseException | None) -> E:
-    """The error with its cause set. In compiled code ``raise error from cause`` would drop the cause."""
+    """Set the cause of an error, and return the error. Compiled code would drop the cause of ``raise … from cause``."""
     error.__cause__ = cause
     return error
 
@@ -110,7 +110,7 @@ class SourceError(FatalError):
 
 
 class StoreError(FatalError):
-    """The local folder can't be used: held by another process, foreign, damaged, full or not private."""
+    """The local folder can't be used: in use by another process, foreign, damaged, full or not private."""
 
     exit_code = 8
 
@@ -148,8 +148,8 @@ class SendUnknown(KeylanesError):
 
 
 class StateNotReady(KeylanesError):
-    """The state is not restored yet, or not held by this process: ask again later. Or another partitioner wrote the
-    source than the application says; the message names the setting.
+    """The state is not restored yet, or not in this process: ask again later. Or another partitioner wrote the source
+    than the application says; the message names the setting.
     """
 
 

@@ -24,7 +24,7 @@ def tls_context(cafile: str | None, certfile: str | None, keyfile: str | None, p
             _refuse_unreadable(name, path)
     context = _context_for(cafile)
     if certfile is not None:
-        _show(context, certfile, keyfile, password)
+        _load_certificate(context, certfile, keyfile, password)
     return context
 
 
@@ -38,7 +38,7 @@ def _context_for(cafile: str | None) -> ssl.SSLContext:
         ) from None
 
 
-def _show(context: ssl.SSLContext, certfile: str, keyfile: str | None, password: str | None) -> None:
+def _load_certificate(context: ssl.SSLContext, certfile: str, keyfile: str | None, password: str | None) -> None:
     """Load a certificate into a context, for brokers that ask clients for a certificate."""
     was_asked = False
 

@@ -1,7 +1,8 @@
 """Records on the way to the log: cut into batches with sequence numbers, and sent until the broker takes each batch.
 
-The decisions are made here, once for every adapter. An adapter sends the requests and names the meaning of each answer
-(``Verdict``).
+The decisions are made here, once for the adapters ``kafka`` and ``simulated``. An adapter sends the requests and names
+the meaning of each answer (``Verdict``). Calls of ``Appends``, and of a ``TransactionalProducer`` (producer.py), go
+through a ``Session``: the session cuts the records into batches, sends the batches and judges the answers.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ BATCH_BYTES_MAX: Final = 1_000_000
 REQUEST_BYTES_MAX: Final = 8_000_000
 SEQUENCES: Final = 1 << 31
 BATCH_SHARE: Final = 0.25
-"""A batch may take this share of the bytes of a request, also where less of the request is left."""
+"""A batch may take this part of the bytes of a request, also where less of the request is left."""
 REST_FACTOR: Final = 2
-"""Half of the bytes that may go at once may be left of a transaction that meets a quota: the rest goes in one request
-behind the throttling, and is throttled in turn.
+"""The rest of a transaction that meets a quota goes in one request, after the throttling, and is throttled in turn. So
+the rest is bounded: this many times its bytes may gather by the quota. A larger rest is not sent: TransactionThrottled.
 """
 LIMITS_SECONDS_MAX: Final = 60.0  # a known setting of a topic counts for so long
 
@@ -164,7 +165,8 @@ class FencedAnswer(Exception):
 class _Queue(Generic[T]):
     """The records still to be sent to one partition: record indexes from ``next`` on.
 
-    ``batch`` is under way, with the indexes of the batch's records in ``sent``. The same batch may be sent again.
+    ``batch`` is under way, with the indexes of the batch's records in ``sent``. After some answers the same batch is
+    sent again.
     """
 
     indexes: Sequence[int]
@@ -187,7 +189,7 @@ class Session(Generic[T]):
         missing = await self.requests.missing(groups, deadline)
         if missing:
             first = missing[0]
-            raise self._refused(
+            raise self._refusal(
                 f"topic {first.topic!r} has no partition {first.partition}",
                 (index for partition in missing for index in groups[partition]),
             )
@@ -212,20 +214,8 @@ class Session(Generic[T]):
         queues: dict[TopicPartition, _Queue[T]] = {partition: _Queue(indexes) for partition, indexes in groups.items()}
         rest = 0
         while queues:
-            batches: dict[TopicPartition, ProduceBatch[T]] = {}
-            size, room = 0, max(allowance.request_max(loop.time()), rest * REST_FACTOR)
-            least = int(room * BATCH_SHARE)
-            for partition, queue in queues.items():
-                if queue.batch is None:
-                    limit = min(limits.get(partition.topic, BATCH_BYTES_MAX), max(room, least))
-                    self._encode(records, partition, queue, limit)
-                    await asyncio.sleep(0)  # a batch may take some ms to compress
-                assert queue.batch is not None
-                batches[partition] = queue.batch
-                size += queue.batch.size
-                room -= queue.batch.unpacked
-                if size >= REQUEST_BYTES_MAX or room <= 0:
-                    break
+            bytes_max = max(allowance.request_max(loop.time()), rest * REST_FACTOR)
+            batches = await self._next_batches(records, queues, limits, bytes_max)
             answers = await self.requests.produce(batches, deadline)
             again = self._judge(answers, queues)
             for partition in batches:
@@ -245,6 +235,31 @@ class Session(Generic[T]):
                 await deadline.pause(next(iter(again.values())))
                 await self.requests.missing(again, deadline)
         return ends
+
+    async def _next_batches(
+        self,
+        records: Sequence[Outgoing],
+        queues: Mapping[TopicPartition, _Queue[T]],
+        limits: Mapping[str, int],
+        bytes_max: int,
+    ) -> dict[TopicPartition, ProduceBatch[T]]:
+        """The batches for the next request: of each partition the batch to be sent again, or a new batch, until
+        ``bytes_max`` before compression are reached. ``limits``: the most bytes of a batch by topic.
+        """
+        batches: dict[TopicPartition, ProduceBatch[T]] = {}
+        size, room, least = 0, bytes_max, int(bytes_max * BATCH_SHARE)
+        for partition, queue in queues.items():
+            if queue.batch is None:
+                limit = min(limits.get(partition.topic, BATCH_BYTES_MAX), max(room, least))
+                self._encode(records, partition, queue, limit)
+                await asyncio.sleep(0)  # a batch may take some ms to compress
+            assert queue.batch is not None
+            batches[partition] = queue.batch
+            size += queue.batch.size
+            room -= queue.batch.unpacked
+            if size >= REQUEST_BYTES_MAX or room <= 0:
+                break
+        return batches
 
     def _checked_rest(self, records: Sequence[Outgoing], queues: Iterable[_Queue[T]]) -> int:
         """The bytes left to send; raises TransactionThrottled when these would keep the transaction open for long."""
@@ -288,10 +303,10 @@ class Session(Generic[T]):
             partition, first = next(iter(refused.items()))
             culprits = (index for place in refused for index in queues[place].sent)
             what = f"{partition.topic}[{partition.partition}] refuses a batch: {first.problem}"
-            raise self._refused(what, culprits, is_untimely=all(answer.is_untimely for answer in refused.values()))
+            raise self._refusal(what, culprits, is_untimely=all(answer.is_untimely for answer in refused.values()))
         return again
 
-    def _refused(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> RecordsRefused:
+    def _refusal(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> RecordsRefused:
         self.requests.limits.forget()
         return RecordsRefused(message, culprits, is_untimely=is_untimely)
 
@@ -305,9 +320,9 @@ class PartitionTurns:
     @asynccontextmanager
     async def at(self, partitions: Iterable[TopicPartition]) -> AsyncIterator[None]:
         """Wait for the turn at each of the partitions, and hold the turns until the end of the block."""
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as turns:
             for partition in sorted(partitions):  # all in one order, so nobody waits in a circle
-                await held.enter_async_context(self._locks.setdefault(partition, asyncio.Lock()))
+                await turns.enter_async_context(self._locks.setdefault(partition, asyncio.Lock()))
             yield
 
 
@@ -337,7 +352,7 @@ class Appends(Generic[T]):
         deadline = self._deadline("appending")
         async with self._turns.at(by_partition(records)):
             deadline.check("others were in front of it")
-            session = await self._opened(deadline, dict.fromkeys(record.topic for record in records))
+            session = await self._open_session(deadline, dict.fromkeys(record.topic for record in records))
             self._calls[session] += 1
             try:
                 groups = await session.plan(records, deadline)
@@ -355,7 +370,8 @@ class Appends(Generic[T]):
                 self._calls[session] -= 1
                 await self._drop_unused()
 
-    async def _opened(self, deadline: Deadline, topics: Collection[str]) -> Session[T]:
+    async def _open_session(self, deadline: Deadline, topics: Collection[str]) -> Session[T]:
+        """The session of the calls; made when there is none."""
         async with self._opening:
             self._check()
             if self._session is None:
@@ -371,6 +387,7 @@ class Appends(Generic[T]):
             raise BrokerError("the appender was closed")
 
     async def _drop_unused(self) -> None:
+        """Close the sessions that have no calls and get none any more."""
         for session in [one for one, calls in self._calls.items() if not calls and one is not self._session]:
             del self._calls[session]
             await session.requests.close()

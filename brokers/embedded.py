@@ -131,27 +131,27 @@ class EmbeddedBroker:
         self.folder = Path(os.path.abspath(folder))
         self._clock_ms = clock_ms
         self.throttling = Throttling()
-        self._held: _Shared | None = None
+        self._shared_if_open: _Shared | None = None
         self._threads = _threads()
 
     async def open(self) -> None:
         """Open the folder, or make a new one. Raises StoreError; EmbeddedInUse when another process uses the folder."""
-        if self._held is not None:
+        if self._shared_if_open is not None:
             return
         opening = asyncio.ensure_future(self._in_thread(functools.partial(_acquire, self.folder)))
         try:
-            self._held = await asyncio.shield(opening)
+            self._shared_if_open = await asyncio.shield(opening)
         except asyncio.CancelledError:
             # The thread goes on, and nobody will use the opened store: release the store.
             opening.add_done_callback(functools.partial(_release_unwanted, self.folder))
             raise
         finally:
-            if self._held is None:
+            if self._shared_if_open is None:
                 self._end_threads()
 
     async def close(self) -> None:
         """Let go; a second call does nothing. Readers that wait in a fetch of this folder look again."""
-        shared, self._held = self._held, None
+        shared, self._shared_if_open = self._shared_if_open, None
         if shared is not None:
             shared.wake()
             try:
@@ -226,9 +226,9 @@ class EmbeddedBroker:
 
     @property
     def _shared(self) -> _Shared:
-        if self._held is None:
+        if self._shared_if_open is None:
             raise BrokerError(f"the embedded broker in {self.folder} is not open")
-        return self._held
+        return self._shared_if_open
 
     @property
     def _store(self) -> TopicStore:
@@ -276,18 +276,18 @@ class EmbeddedReader:
         """See the protocol."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
-        asked = {source: self._positions[source] for source in sources}
+        wanted = {source: self._positions[source] for source in sources}
         await asyncio.sleep(0)  # a reader that always finds something must not keep the loop to itself
         while True:
             if self._closed:
                 raise BrokerError("the reader was closed")
             shared = self._broker._shared
             # Registered before the look: an append between the look and the wait is not missed.
-            news = shared.wait_for(frozenset(asked))
+            news = shared.wait_for(frozenset(wanted))
             try:
-                found = await self._look(shared.store, asked, records_max)
+                found = await self._look(shared.store, wanted, records_max)
                 # After an ``assign`` meanwhile, a batch of a partition that is no longer read is worthless.
-                fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
+                fresh = [batch for batch in found if self._positions.get(batch.source) == wanted[batch.source]]
                 for batch in fresh:
                     self._positions[batch.source] = batch.offset_next
                 wait = deadline - loop.time()
@@ -295,26 +295,26 @@ class EmbeddedReader:
                     return fresh
                 if not found:
                     await asyncio.wait({news}, timeout=wait)
-                asked = {source: self._positions[source] for source in sources if source in self._positions}
+                wanted = {source: self._positions[source] for source in sources if source in self._positions}
             finally:
                 shared.forget(news)
 
     async def close(self) -> None:
         """Let go; a waiting fetch ends with an error."""
         self._closed = True
-        if self._broker._held is not None:
-            self._broker._held.wake(self._positions)
+        if self._broker._shared_if_open is not None:
+            self._broker._shared_if_open.wake(self._positions)
 
-    async def _look(self, store: TopicStore, asked: Mapping[TopicPartition, int], records_max: int) -> list[Batch]:
+    async def _look(self, store: TopicStore, wanted: Mapping[TopicPartition, int], records_max: int) -> list[Batch]:
         """Read present records in bites, with turns of the loop between; each call begins with another partition."""
-        order = list(asked)
+        order = list(wanted)
         self._turn = (self._turn + 1) % max(1, len(order))
         room = records_max
         batches: list[Batch] = []
         bites = BITES_MAX + len(order)
         pause = False
         for source in order[self._turn :] + order[: self._turn]:
-            position = asked[source]
+            position = wanted[source]
             records: list[StoredRecord] = []
             while room > 0 and bites > 0:
                 if pause:

@@ -45,7 +45,7 @@ class Options(msgspec.Struct, frozen=True, metaclass=_ByName):
     """The base of structures that users fill in."""
 
     removed: ClassVar[Mapping[str, str]] = {}
-    """Fields of earlier versions, and what took the place of each. Whoever gives one is refused."""
+    """Fields of earlier versions, and what took the place of each. A structure with such a field is refused."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(type(self)):

@@ -1,4 +1,5 @@
-"""The transactional producer of every adapter: the outcome of each transaction is known, or named unknown.
+"""The transactional producer of the adapters ``kafka`` and ``simulated``: the outcome of each transaction is known, or
+named unknown.
 
 The possible ends of each step, and the reaction:
 
@@ -74,7 +75,7 @@ class TransactionalProducer(Generic[T]):
         self._timeout_ms = transaction_timeout_ms
         self._usable = True
         self.closed = False
-        self._opened: float | None = None  # when the open transaction began, in the loop's time
+        self._began_s: float | None = None  # when the open transaction began, in the loop's time
 
     async def transact(self, records: Sequence[Outgoing], *, in_parts: bool = False) -> dict[TopicPartition, int]:
         """See the protocol."""
@@ -95,13 +96,13 @@ class TransactionalProducer(Generic[T]):
 
     async def _write(self, records: Sequence[Outgoing], *, in_parts: bool) -> dict[TopicPartition, int]:
         """Begin a transaction and write records. Returns the offset behind each partition's last record."""
-        started = asyncio.get_running_loop().time()
+        began_s = asyncio.get_running_loop().time()
         deadline = self.requests.deadline(f"the transaction of {self._id!r}", self._timeout_ms)
-        self._opened = None
+        self._began_s = None
         try:
             groups = await self.session.plan(records, deadline)
             await self._add(groups, deadline)
-            self._opened = started
+            self._began_s = began_s
             return await self.session.deliver(records, groups, deadline, in_parts=in_parts)
         except (ProducerForgotten, TransactionThrottled):
             raise
@@ -139,8 +140,8 @@ class TransactionalProducer(Generic[T]):
 
     async def _fenced(self) -> BrokerError:
         """The meaning of "fenced": a newer producer, or a transaction that Kafka aborted at the time limit."""
-        open_ms = 0.0 if self._opened is None else (asyncio.get_running_loop().time() - self._opened) * 1000
-        # Kafka ends no transaction before the time limit, and the time here counts from before Kafka's began.
+        open_ms = 0.0 if self._began_s is None else (asyncio.get_running_loop().time() - self._began_s) * 1000
+        # Kafka ends no transaction before the time limit. The time here began earlier than the time at Kafka.
         if open_ms < self._timeout_ms or await self._was_replaced():
             return ProducerFenced(f"a newer producer of the transactional id {self._id!r} exists")
         return TransactionAborted(f"aborted by the broker: it took longer than {self._timeout_ms} ms")

@@ -8,13 +8,13 @@ Every adapter owes the same semantics:
 - A reader sees committed records only, in offset order, and never past an open transaction. Offsets have holes;
   ``position`` is the place to read next and passes holes, also at the end of a partition.
 - ``producer`` fences: every older producer of the id gets ``ProducerFenced`` from then on, and an open transaction of
-  the id is aborted. The last decided transaction is visible to ``watermarks``-bounded reads before ``producer``
-  returns.
+  the id is aborted. Before ``producer`` returns, the last decided transaction is visible to a read up to
+  ``watermarks``.
 - ``transact`` makes all records visible together, or none.
 - Writes outside of transactions go through an ``Appender``, in order per partition. Each appender has a session of its
   own, so no appender waits for another.
 - A topic created with ``state.tables.TABLE_CONFIG`` is kept by key by some brokers, and is a log like any other for the
-  rest: ``table`` tells the two apart. A reader can't read a topic that is kept by key.
+  other brokers: ``table`` tells the two apart. A reader can't read a topic that is kept by key.
 - ``watermarks().high`` is the high watermark (not the last stable offset). Every record acknowledged before the call
   lies below: the adapter tells a deposed leader that still answers from the true leader.
 - The offset of an own append is the surest end of a log, and ``append`` returns the offset. Only the true leader can

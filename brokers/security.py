@@ -82,7 +82,7 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if value is not None and not isinstance(value, Secret):
                 msgspec.structs.force_setattr(self, name, Secret(value))
         super().__post_init__()
-        _refuse_other("security_protocol", self.security_protocol, PROTOCOLS)
+        _refuse_unknown("security_protocol", self.security_protocol, PROTOCOLS)
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise SettingsError(
                 f"ssl_keyfile is the key of ssl_certfile; seen ssl_keyfile={self.ssl_keyfile!r} and no ssl_certfile: "
@@ -105,7 +105,7 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def _check_log_in(self) -> None:
         mechanism, provider = self.sasl_mechanism, self.sasl_oauth_token_provider
-        _refuse_other("sasl_mechanism", mechanism, MECHANISMS)
+        _refuse_unknown("sasl_mechanism", mechanism, MECHANISMS)
         if mechanism == "GSSAPI" and importlib.util.find_spec("gssapi") is None:
             raise SettingsError(
                 "sasl_mechanism 'GSSAPI' needs the package gssapi, which is not installed: pip install gssapi, or use "
@@ -137,7 +137,7 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return None if is_named else "User:ANONYMOUS"
 
 
-def _refuse_other(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def _refuse_unknown(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         meant = near(value.upper().replace("_", "-") if name == "sasl_mechanism" else value.upper(), allowed)
         raise SettingsError(

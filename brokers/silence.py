@@ -2,8 +2,9 @@
 
 A node is silent when an attempt passed without an answer, or when no connection to the node came about. Clients do not
 draw a silent node for a while. Each further silence doubles the pause, up to a maximum (the model is Kafka's
-reconnect.backoff.ms). Any answer of the node ends the silence. One object serves all connections of a process to a
-cluster: each connection knows the findings of the others. ``now_s`` is any clock that does not go back.
+reconnect.backoff.ms). After the pause the node may be drawn again, and is *doubtful* until it answers. Any answer of
+the node ends the silence and the doubt. One object serves all connections of a process to a cluster: each connection
+knows the findings of the others. ``now_s`` is any clock that does not go back.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -47,11 +48,11 @@ class SilentNodes(Generic[N]):
 
     @property
     def has_any(self) -> bool:
-        """Whether a node was silent and has not been heard since."""
+        """Whether any node is doubtful."""
         return bool(self._silences)
 
     def is_doubtful(self, node: N) -> bool:
-        """Whether the latest news of a node is a silence."""
+        """Whether the latest news of a node is a silence, however long ago."""
         return node in self._silences
 
     def lost_since(self, node: N, since_s: float) -> bool:
@@ -70,5 +71,6 @@ class SilentNodes(Generic[N]):
         return choose(awake) if awake else min(nodes, key=lambda node: self._silences[node].last_s)
 
     def _is_silent(self, node: N, now_s: float) -> bool:
+        """Whether a node is in the pause after a silence."""
         known = self._silences.get(node)
         return known is not None and now_s < known.until_s

@@ -23,7 +23,7 @@ class DaemonThreads(ThreadPoolExecutor):
         self.name = name
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._made: list[Thread] = []
-        self._free = 0
+        self._free = 0  # threads without a call, less the calls that wait for a thread
         self._guard = Lock()
         self._is_closed = False
 

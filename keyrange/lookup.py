@@ -1,7 +1,8 @@
 """PURE. The item at a point: the space is cut into many neighbouring intervals with an item each.
 
-A search by halves looks at ten bounds of a thousand. A table of the upper bits of points has the item at once. Only a
-bucket with a bound among its points leaves something to search.
+A binary search looks at ten bounds of a thousand. So the space is also cut into equal *buckets*, and the upper bits of
+a point are the number of its bucket. A bucket inside one interval has the item at once. Only a bucket with a bound
+among its points needs the search.
 """
 
 from bisect import bisect_right
@@ -13,6 +14,7 @@ from .hashing import SPACE_END
 T = TypeVar("T")
 
 BUCKETS_PER_BOUND: Final = 8
+"""So few buckets have a bound among their points."""
 BUCKETS_MAX: Final = 1 << 16
 
 

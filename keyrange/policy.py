@@ -2,8 +2,9 @@
 
 A worker runs one record at a time. A worker that is busy most of the time while records wait is the bottleneck of its
 keys: the worker is *hot*, and ``workers_to_watch`` names the hot workers that need a histogram. When the loop's thread
-has no time left all handlers take long, and more workers would make matters worse. Then only a worker with far more
-demand than the others is hot: the last to get through. The rules, in the order in which decisions come out:
+has no time left all handlers take long, and more workers would make matters worse. Then the caller sets
+``PolicyLimits.demand_share``: only a worker with far more demand than the others is hot, because this worker would
+finish its waiting records last. The rules, in the order in which decisions come out:
 
 - *Split*, the worker with the most demand first: a hot worker with a histogram. A point with half of the load or more
   gets a band of its own, by a cut on each side, the side with more load first. The rule also cuts on a side where no
@@ -31,21 +32,22 @@ import msgspec
 FULL = 1_000_000
 """The load of a worker that is always busy: microseconds of handler time a second."""
 SPLIT_SHARE = 0.5
-"""The part of its time for which a hot worker is busy, or more."""
+"""A hot worker is busy for this part of its time, or more."""
 MERGE_SHARE = 0.05
-"""The part of a worker's time for which workers that are merged are busy together, or less; so far below
+"""Workers are merged when their busy times add up to this part of one worker's time, or less. The part is so far below
 ``SPLIT_SHARE`` that ranges do not flap."""
 BUSY_SHARE = 0.9
-"""The part of its time for which an unsplittable worker is busy, or more."""
+"""An unsplittable worker is busy for this part of its time, or more."""
 BOTTLENECK_SHARE = 2.0
-"""An unsplittable worker has at least so many times the demand of an average one of the others that have any."""
+"""An unsplittable worker has at least this many times the average demand of the other workers with demand."""
 
 Points: TypeAlias = Sequence[tuple[int, int]]
 """A histogram: (point, cost) with costs above 0, in order of points."""
 
 
 class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
-    """The cost of one worker. ``busy`` in the last window and its decaying ``average`` are microseconds a second.
+    """The cost of one worker. ``busy`` in the last window and its decaying ``average`` are microseconds of handler time
+    a second.
 
     ``records``: processed in the last window; ``backlog_records`` and ``backlog_bytes`` wait in the worker's queue.
     ``is_behind``: a reader waits for the worker or went past its queue; ``is_held``: the worker is being merged or
@@ -68,9 +70,9 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PolicyLimits:
-    """The counts are of one partition.
+    """The limits for one partition: the most workers, the most splits of one ``decide``, and the most workers to watch.
 
-    ``demand_share``: a hot worker has at least this many times the demand of an average worker.
+    ``demand_share``: a hot worker has at least this many times the demand of an average worker; 0.0: any demand.
     """
 
     workers_max: int
@@ -137,22 +139,24 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Polic
 
 def hot(workers: Sequence[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]:
     """The workers that need a split, the worker with the most demand first."""
-    found = [(-demand(w), w.first, w) for w in workers if is_hot(w)]
+    found = [w for w in workers if is_hot(w)]
     if found and limits.demand_share:
         least = limits.demand_share * sum(map(demand, workers)) / len(workers)
-        found = [(less, first, w) for less, first, w in found if -less >= least]
-    return [w for *_, w in sorted(found, key=lambda f: f[:2])]
+        found = [w for w in found if demand(w) >= least]
+    return sorted(found, key=lambda w: (-demand(w), w.first))
 
 
 def is_hot(worker: WorkerLoad) -> bool:
-    """Whether a worker is busy, and more records wait than half of its records in the last window."""
+    """Whether a worker is busy and records wait: a reader waits for the worker, or more records wait than half of its
+    records in the last window. A worker that is being merged or released is not hot.
+    """
     waits = worker.is_behind or 2 * worker.backlog_records > worker.records
     return worker.busy >= SPLIT_SHARE * FULL and waits and not worker.is_held
 
 
 def is_bottleneck(worker: WorkerLoad, workers: Iterable[WorkerLoad]) -> bool:
-    """Whether a worker is busy nearly all of the time, with far more demand than the others with load: the others are
-    through sooner.
+    """Whether a worker is busy nearly all of the time, with far more demand than the others with load: the others
+    finish sooner.
     """
     if worker.busy < BUSY_SHARE * FULL:
         return False
@@ -161,10 +165,10 @@ def is_bottleneck(worker: WorkerLoad, workers: Iterable[WorkerLoad]) -> bool:
 
 
 def demand(worker: WorkerLoad) -> int:
-    """The worker's work of the last window and all waiting work, as a load.
+    """The load that a worker would have had if all of its waiting records had been processed in the last window, too.
 
-    Among workers that are busy all of the time the demand tells the last to get through. Splits are few: the bottleneck
-    gets both of its cuts before others get theirs.
+    Among workers that are busy all of the time, the worker with the most demand finishes last. Splits are few: the
+    bottleneck gets both of its cuts before others get theirs.
     """
     records = max(worker.records, 1)
     return worker.busy * (records + worker.backlog_records) // records
@@ -186,7 +190,7 @@ def cuts_of(worker: WorkerLoad) -> tuple[int, ...]:
         below += cost
         gap = abs(2 * below - total)
         if gap < best_gap:
-            # in the middle between both: a histogram of many points knows each point only about
+            # In the middle between both points: a large histogram was melted, so a point may stand for its neighbours.
             best, best_gap = after - (after - point - 1) // 2, gap
     return (best,)
 
@@ -208,15 +212,15 @@ def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int]) -> list
     most = MERGE_SHARE * FULL
     groups: list[list[int]] = []
     end = epoch = -1
-    cell: int | None = None
+    index: int | None = None
     busy = average = 0
     for worker in ordered:
         if worker.busy > most or worker.average > most or worker.backlog_records or worker.is_held or worker.is_behind:
             continue
-        cell_before, cell = cell, _cell(worker, declared)
-        if cell is None:
+        index_before, index = index, _declared_index(worker, declared)
+        if index is None:
             continue
-        is_neighbour = worker.first == end and worker.epoch == epoch and cell == cell_before
+        is_neighbour = worker.first == end and worker.epoch == epoch and index == index_before
         busy, average = busy + worker.busy, average + worker.average
         if is_neighbour and busy <= most and average <= most:
             groups[-1].append(worker.number)
@@ -227,7 +231,7 @@ def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int]) -> list
     return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _cell(worker: WorkerLoad, declared: Sequence[int]) -> int | None:
+def _declared_index(worker: WorkerLoad, declared: Sequence[int]) -> int | None:
     """The index of the range of the declared cut around a worker; None when the worker lies across two ranges."""
     i = bisect_right(declared, worker.first) - 1
     return i if 0 <= i < len(declared) - 1 and worker.end <= declared[i + 1] else None

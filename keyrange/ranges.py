@@ -80,15 +80,16 @@ R = TypeVar("R", bound=Ranged)
 
 
 def join_neighbours(intervals: Iterable[R], join: Callable[[R, R], R | None]) -> list[R]:
-    """The intervals in their order, where ``join`` made one of two that follow each other and touch.
+    """The intervals in their order, with neighbours that touch joined where ``join`` does so.
 
-    ``join`` gets the left one, which may be joined already, and the right one; None: the two stay apart.
+    ``join`` gets the left interval, which may be joined already, and the right interval. It returns the joined
+    interval, or None: the two stay apart.
     """
     joined: list[R] = []
     for interval in intervals:
-        one = join(joined[-1], interval) if joined and joined[-1].end == interval.first else None
-        if one is None:
+        both = join(joined[-1], interval) if joined and joined[-1].end == interval.first else None
+        if both is None:
             joined.append(interval)
         else:
-            joined[-1] = one
+            joined[-1] = both
     return joined

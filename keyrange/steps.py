@@ -89,30 +89,32 @@ class Steps(Generic[V]):
         return new
 
     def put(self, first: int, end: int, value: V | None) -> None:
-        """Set this value at every point of ``[first, end)``; None makes the function undefined there."""
+        """Set this value at every point of ``[first, end)``; None makes the function undefined there.
+
+        Raises ValueError unless ``0 <= first < end <= 2**32``.
+        """
         if not 0 <= first < end <= SPACE_END:
             raise ValueError(f"a piece needs 0 <= first < end <= {SPACE_END}; seen first={first}, end={end}")
         if end - first == SPACE_END:
             self._firsts, self._values = [0], [value]
             return
         firsts, values = self._firsts, self._values
-        lo = bisect_right(firsts, first) - 1
-        last = bisect_right(firsts, end - 1, lo) - 1
-        hi = last + 1
+        touched = bisect_right(firsts, first) - 1
+        touched_last = bisect_right(firsts, end - 1, touched) - 1
+        behind = touched_last + 1
         new_firsts: list[int] = []
         new_values: list[V | None] = []
-        keeps_left = firsts[lo] < first
-        left = lo if keeps_left else lo - 1
+        keeps_left = firsts[touched] < first
+        left = touched if keeps_left else touched - 1
         if left < 0 or values[left] != value:  # else the piece on the left goes on
             new_firsts.append(first)
             new_values.append(value)
-        if end < (firsts[hi] if hi < len(firsts) else SPACE_END):
-            if values[last] != value:
+        if end < (firsts[behind] if behind < len(firsts) else SPACE_END):
+            if values[touched_last] != value:
                 new_firsts.append(end)
-                new_values.append(values[last])
-        elif hi < len(firsts) and values[hi] == value:
-            hi += 1  # the piece on the right begins further left
-        if keeps_left:
-            lo += 1
-        firsts[lo:hi] = new_firsts
-        values[lo:hi] = new_values
+                new_values.append(values[touched_last])
+        elif behind < len(firsts) and values[behind] == value:
+            behind += 1  # the piece on the right begins further left
+        replaced = touched + 1 if keeps_left else touched
+        firsts[replaced:behind] = new_firsts
+        values[replaced:behind] = new_values

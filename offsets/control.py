@@ -48,7 +48,7 @@ LOAD: Final = "load"
 """The cause of a plan without an event of the control log as its cause."""
 LEARNER: Final = "learner"
 STANDBY: Final = "standby"
-"""The roles of a copy: of a member that shall own the bands of the copy, or of a member with a copy for later."""
+"""The roles of a copy. A learner shall own the bands of the copy; a standby has the copy for later."""
 REFUSALS_MAX: Final = 64
 """The number of refused births that are remembered. Only the refused process needs the reason, for a moment."""
 
@@ -93,8 +93,9 @@ class Moves:
     """Planned and requested changes of ownership. ``planned``: the moves of the newest whole plan, and earlier moves
     that have begun.
 
-    ``parts``: the parts of a plan whose last part was not read yet; ``copies``, ``asked``: requests to members, by
-    move. A copy is over when its member owns all of its bands, or was expelled, or the copy was ended.
+    ``parts``: the parts of a plan whose last part was not read yet; ``copies``, ``asked``: requests to members to copy
+    state, and to release ranges, by move. A copy is over when its member owns all of its bands, or was expelled, or the
+    copy was ended. ``answer``: the request for a member's plan, until the next whole plan.
     """
 
     plan: int = 0
@@ -145,7 +146,7 @@ class Control:
     stores: dict[str, StoreDeclared] = field(default_factory=dict)
     identities: dict[str, str] = field(default_factory=dict)
     pinned: tuple[PinnedEnd, ...] | None = None
-    """The ends of a run to the level, while a member runs to the level."""
+    """The ends at which members with ``until_level`` stop, as long as the group has such a member."""
     moves: Moves = field(default_factory=Moves)
     group_epoch: int = 0
     """The number of causes so far for ranges to move."""
@@ -186,7 +187,9 @@ class Control:
 
     @property
     def runs_to_level(self) -> bool:
-        """Whether a member runs to the level: then first writes to sources are written down."""
+        """Whether the group has a member with ``until_level``. Then the first writes to source topics are events, too:
+        the member waits for the records of these topics.
+        """
         return any(member.joined.until_level and not member.expelled for member in self.members.values())
 
     def member_of(self, birth: str) -> Member | None:
@@ -296,8 +299,8 @@ def _grant(control: Control, grant: RangesGranted) -> None:
         if copy.topic_partition == place and copy.incarnation == grant.incarnation and _owns(owners, copy):
             del control.moves.copies[move]
     if control.moves.asked:
-        for move, ask in list(control.moves.asked.items()):
-            if ask.topic_partition == place and not _waits(owners, ask):
+        for move, request in list(control.moves.asked.items()):
+            if request.topic_partition == place and not _waits(owners, request):
                 del control.moves.asked[move]
                 control.moves.planned.pop(move, None)  # done: only another move may ask the new owner
     for loser in losers:
@@ -306,9 +309,9 @@ def _grant(control: Control, grant: RangesGranted) -> None:
             _retire(control, loser)
 
 
-def _waits(owners: Steps[Owner], ask: ReleaseAsked) -> bool:
-    """Whether requested points still belong to the requested epoch."""
-    return any(owner.epoch == ask.epoch for _, _, owner in owners.pieces(ask.first, ask.end))
+def _waits(owners: Steps[Owner], request: ReleaseAsked) -> bool:
+    """Whether some points of a request for a release still belong to the epoch of the request."""
+    return any(owner.epoch == request.epoch for _, _, owner in owners.pieces(request.first, request.end))
 
 
 def _owns(owners: Steps[Owner], copy: CopyAsked) -> bool:

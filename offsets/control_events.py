@@ -40,7 +40,8 @@ class MemberJoined(_Numbered, frozen=True, tag="member_joined/2"):
     ``transactional_ids``: no other member ever gets these ids, and fencing the member means all of them. ``host``,
     ``endpoint``: the host of the process and its address for requests, "" if not given. ``capacity``: relative to 1.0.
     ``level``: the highest level of events that the process reads. ``topics``: the topics that the process can handle;
-    ``writes``: its declared output topics; ``until_level``: the process ends when the group is level.
+    ``writes``: its declared output topics; ``until_level``: the process ends when the group has committed everything
+    before the pinned ends.
     """
 
     incarnation: int
@@ -64,10 +65,10 @@ class MemberRefused(_Numbered, frozen=True, tag="member_refused/1"):
 
 
 class MemberExpelled(_Numbered, frozen=True, tag="member_expelled/2"):
-    """The incarnation may not commit any more. The event itself ends nothing: the next grant does.
+    """The incarnation may not commit any more. The event itself ends no epoch: the next grant of the points does.
 
-    ``cause``: silent, left, superseded, stuck or operator. ``hold_ms``: the time for which its ranges with state wait
-    for the return of its name.
+    ``cause``: silent, left, superseded, stuck, died or operator. ``hold_ms``: the time for which its ranges with state
+    wait for the return of its name.
     """
 
     incarnation: int
@@ -86,8 +87,8 @@ class MemberFenced(_Numbered, frozen=True, tag="member_fenced/2"):
 class PlanMade(_Numbered, frozen=True, tag="plan_made/1"):
     """The planned moves. A plan takes effect with the last of its ``parts``, and replaces all moves not yet begun.
 
-    ``group_epoch``: the causes that the plan answers; ``cause``: in words, "load" when no event of this log is the
-    cause; ``input``: the position of the control log that the plan was made from.
+    ``group_epoch``: the number of causes so far, all of which the plan answers; ``cause``: in words, "load" when no
+    event of this log is the cause; ``input``: the position of the control log that the plan was made from.
     """
 
     plan: int
@@ -198,7 +199,7 @@ class SourceIdentified(_Numbered, frozen=True, tag="source_identified/2"):
 
 
 class EndsPinned(_Numbered, frozen=True, tag="ends_pinned/1"):
-    """The ends of a run to the level; the first event counts until no member with ``until_level`` is left."""
+    """The ends at which members with ``until_level`` stop; the first event counts until no such member is left."""
 
     ends: tuple[PinnedEnd, ...]
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 BAND_BYTES_MAX = 28
 TILE_BYTES_MAX = 48
-"""At offsets and points of the greatest width."""
+"""The bytes of a band, and of a tile, with offsets and points of the greatest width."""
 _BANDS_MAX = EVENT_BYTES_MAX // BAND_BYTES_MAX
 _TILES_MAX = EVENT_BYTES_MAX // TILE_BYTES_MAX
 WRITERS_MAX = 64
@@ -32,7 +32,7 @@ STORE_NUMBER_MAX = (1 << 16) - 1
 
 class Turn:
     """The right to decide: the term of the writer's own election, never the last term that the writer read, and the
-    number of the next decision.
+    number of the writer's last decision in this term.
     """
 
     def __init__(self, term: int, number: int = 0) -> None:
@@ -61,8 +61,9 @@ class StoreSpec(NamedTuple):
 
 
 class WorkerAdvance(NamedTuple):
-    """A worker's progress in one generation, with the production of the records between both offsets; or the progress
-    of several neighbours that moved alike, consecutive in points and in numbers from the first worker on.
+    """A worker's progress in one generation, with the production of the records between both offsets. Or the progress
+    of several neighbours with the same offsets: ``workers`` of them, consecutive in points, and in numbers from
+    ``worker`` on.
     """
 
     worker: int
@@ -116,17 +117,17 @@ def decide_grant(
     partition = ledger.partition(place)
     edges = partition.edges(ledger.control.started[place])
     bands = [Band(a, b, edge) for a, b, edge in edges.pieces(within.first, within.end)]
-    epoch = partition.epoch_next
-    before = [(partition.parts[epoch], a, b) for a, b, epoch in partition.newest.pieces(within.first, within.end)]
-    hot = {at for part, a, b in before if part.released.pieces(a, b) for at in part.bounds}
-    bounds = tuple(sorted(at for at in hot if within.first <= at <= within.end))  # a touching band may join
+    older = [(partition.parts[epoch], a, b) for a, b, epoch in partition.newest.pieces(within.first, within.end)]
+    hot_bounds = {at for part, a, b in older if part.released.pieces(a, b) for at in part.bounds}
+    # A bound at an end of the range counts, too: the new owner may join the range with a range beside.
+    bounds = tuple(sorted(at for at in hot_bounds if within.first <= at <= within.end))
     writers = tuple(Writer(*writer) for writer in sorted(partition.changed.items())[-WRITERS_MAX:])
     return [
         RangesGranted(
             *turn.next(),
             move=move,
             incarnation=incarnation,
-            epoch=epoch,
+            epoch=partition.epoch_next,
             topic=place[0],
             partition=place[1],
             bands=tuple(chunk),
@@ -183,12 +184,12 @@ def _describe_store(spec: StoreSpec) -> str:
     return f"a {spec.kind} of {spec.value_type}{keys} for {spec.topic} as {spec.codec}"
 
 
-def tiles_of(moves: Iterable[WorkerAdvance]) -> list[tuple[Tile, WorkerAdvance]]:
-    """Tiles, each with the summed production of its moves. Neighbours with equal moves become a single tile.
+def tiles_of(advances: Iterable[WorkerAdvance]) -> list[tuple[Tile, WorkerAdvance]]:
+    """Tiles, each with the summed production of its advances. Neighbours with the same offsets become a single tile.
 
-    Moves come in order of points; all moves of a call lie in one grant.
+    Advances come in order of points; all advances of a call lie in one grant.
     """
-    totals = join_neighbours(moves, _join_advances)
+    totals = join_neighbours(advances, _join_advances)
     return [
         (
             Tile(
@@ -208,12 +209,10 @@ def tiles_of(moves: Iterable[WorkerAdvance]) -> list[tuple[Tile, WorkerAdvance]]
 def decide_commits(
     commits: Sequence[tuple[CommitKey, Sequence[WorkerAdvance]]], tiles_max: int = _TILES_MAX
 ) -> list[Committed]:
-    """The commit events of a transaction, with numbered parts: for each source partition its moves in order of
-    points.
-
-    ``tiles_max`` limits the tiles of an event.
+    """The commit events of a transaction, with numbered parts. ``commits``: for each source partition the advances of
+    its workers, in order of points. ``tiles_max`` limits the tiles of an event.
     """
-    chunks = [(key, chunk) for key, moves in commits for chunk in _chunks(tiles_of(moves), tiles_max)]
+    chunks = [(key, chunk) for key, advances in commits for chunk in _chunks(tiles_of(advances), tiles_max)]
     return [_commit_event(key, part, len(chunks), chunk) for part, (key, chunk) in enumerate(chunks)]
 
 

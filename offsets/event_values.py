@@ -32,7 +32,7 @@ class OfPartition:
     @property
     def topic_partition(self: _OfPartition) -> tuple[str, int]:
         """The source partition as (topic, partition)."""
-        return (self.topic, self.partition)
+        return self.topic_partition
 
 
 class LogEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -117,7 +117,7 @@ class PlannedMove(OfPartition, msgspec.Struct, frozen=True, array_like=True, for
 
 
 class PinnedEnd(OfPartition, msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The end of a source partition for a run to its level."""
+    """The end of a source partition: members with ``until_level`` stop when all before the end is committed."""
 
     topic: str
     partition: int
@@ -125,7 +125,7 @@ class PinnedEnd(OfPartition, msgspec.Struct, frozen=True, array_like=True, forbi
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A part of the ledger's fold in a snapshot: one run of points with equal values. None: not defined there."""
+    """A part of the ledger's fold in a snapshot: points ``[first, end)`` with equal values. None: not defined there."""
 
     first: int
     end: int

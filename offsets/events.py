@@ -138,7 +138,7 @@ class SnapshotTaken(OfPartition, LogEvent, frozen=True, tag="snapshot_taken/3"):
     """The ledger of a source partition at the moment when the offset log was read up to ``position``.
 
     ``part`` of ``parts`` numbers the snapshots of the transaction from 0, one for each source partition with this log
-    partition (without any source partition there, one with ``topic == ""``). A reader that holds all parts goes on
+    partition (without any source partition there, one with ``topic == ""``). A reader that has all parts goes on
     reading at ``position``. ``epochs``: the epochs that are not complete, and the newest. ``changed``: for each
     incarnation that changed the partition's state, the last transaction with changes, in order of incarnations.
     ``destinations``: as in ``topics_written``, all of them. ``transactions``, in part 0 alone: for each incarnation

@@ -240,7 +240,7 @@ def evolve(ledger: Ledger, event: Event) -> Ledger:
         case LogOpened():
             ledger.opened.add(event.log_partition)
         case SnapshotTaken():
-            pass
+            pass  # a fold of events that were folded here already
         case _:
             return _evolve_control(ledger, event)
     if ledger.transactions.get(event.incarnation, 0) < event.transaction:
@@ -278,7 +278,7 @@ def fold_grant(ledger: Ledger, grant: RangesGranted) -> None:
 
 
 def keep_granted_bounds(folds: Mapping[Place, PartitionLedger], before: Mapping[Place, PartitionLedger]) -> None:
-    """Carry the bounds that came with grants, missing in snapshots, over from the folds of before."""
+    """Copy the bounds that came with grants from earlier folds: folds from snapshots lack these bounds."""
     for place, fold in folds.items():
         known = before[place].parts if place in before else {}
         for epoch, part in fold.parts.items():
@@ -287,7 +287,9 @@ def keep_granted_bounds(folds: Mapping[Place, PartitionLedger], before: Mapping[
 
 
 def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
-    """A later grant ends older epochs where the grant begins. Epochs rise; a grant may come in chunks of an epoch."""
+    """Fold in a grant. At its points the grant ends older epochs, at the offsets where its bands begin. Epochs rise; a
+    grant may come in chunks of an epoch.
+    """
     partition.version += 1
     newest = partition.epoch_newest
     part = partition.parts.get(grant.epoch)
@@ -296,7 +298,7 @@ def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
     if part is None:
         part = partition.parts[grant.epoch] = EpochPart(grant.epoch, grant.incarnation)
     part.granted_bounds = tuple(sorted({*part.granted_bounds, *grant.bounds}))
-    ended = [newest]
+    ended = [newest]  # may be complete already: only the newest epoch is never closed
     for band in grant.bands:
         if is_span(band.first, band.end):
             for first, end, known in part.froms.all_pieces(band.first, band.end):
@@ -313,7 +315,7 @@ def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
 def _take_over(
     partition: PartitionLedger, part: EpochPart, first: int, end: int, offset: int, ended: list[int]
 ) -> None:
-    """Points outside of the part become points of the part; the epochs that end there go into ``ended``."""
+    """Make points outside of the part points of the part; the epochs that end there go into ``ended``."""
     part.froms.put(first, end, offset)
     part.edges.put(first, end, offset)
     for a, b, older in partition.newest.pieces(first, end):
@@ -348,12 +350,15 @@ def _close(partition: PartitionLedger, epochs: Iterable[int]) -> None:
 
 
 def _evolve_partition(partition: PartitionLedger, event: EpochEvent) -> None:
-    """Fold in an event of an epoch, over the points of the epoch. Other points wait while their grant may still be
-    read, and violate when a newer epoch was granted and their grant can't come any more.
+    """Fold in an event of an epoch, over the points of the epoch.
+
+    A commit or a release may name other points, too. These wait while their grant may still be read. When a newer epoch
+    was granted, their grant can't come any more, and a commit is a violation. The numbers of workers are taken as the
+    owner says: no edge depends on the numbers.
     """
     part = partition.parts.get(event.epoch)
     if part is None:
-        _elsewhere(partition, event)
+        _wait_or_violate(partition, event)
         return
     match event:
         case Committed():
@@ -375,8 +380,10 @@ def _evolve_partition(partition: PartitionLedger, event: EpochEvent) -> None:
             _release(partition, part, event)
 
 
-def _elsewhere(partition: PartitionLedger, event: EpochEvent) -> None:
-    """Take in an event of an epoch about points outside of the epoch."""
+def _wait_or_violate(partition: PartitionLedger, event: EpochEvent) -> None:
+    """Fold in an event of an epoch about points outside of the epoch: the event waits for the grant of the points. A
+    commit whose grant can't come any more is a violation.
+    """
     if event.epoch >= max(partition.epoch_newest, 1):
         partition.waiting.setdefault(event.epoch, []).append(event)
     elif isinstance(event, Committed) and event.tiles:
@@ -395,14 +402,14 @@ def _release(partition: PartitionLedger, part: EpochPart, event: RangesReleased)
                     part.released.put(a, b, True)
     part.bounds = tuple(sorted({*part.bounds, *event.bounds}))
     if elsewhere:
-        _elsewhere(partition, msgspec.structs.replace(event, bands=tuple(elsewhere)))
+        _wait_or_violate(partition, msgspec.structs.replace(event, bands=tuple(elsewhere)))
 
 
 def _commit(partition: PartitionLedger, part: EpochPart, event: Committed) -> None:
     """Take the tiles that count. Other tiles, or pieces of tiles, are violations."""
     is_ours = event.incarnation == part.incarnation
     elsewhere: list[Tile] = []
-    may_end = False
+    may_end = False  # a tile on points without a next grant ends nothing
     for tile in event.tiles:
         if is_ours and _continues(part, tile):
             part.edges.put(tile.first, tile.end, tile.offset_to)
@@ -411,7 +418,7 @@ def _commit(partition: PartitionLedger, part: EpochPart, event: Committed) -> No
         if not is_span(tile.first, tile.end) or not _commit_in_pieces(part, tile, elsewhere, is_ours=is_ours):
             partition.violations.add(event.epoch)
     if elsewhere:
-        _elsewhere(partition, msgspec.structs.replace(event, tiles=tuple(elsewhere)))
+        _wait_or_violate(partition, msgspec.structs.replace(event, tiles=tuple(elsewhere)))
     if may_end:
         _close(partition, (event.epoch,))
 
@@ -429,8 +436,8 @@ def _continues(part: EpochPart, tile: Tile) -> bool:
 
 
 def _commit_in_pieces(part: EpochPart, tile: Tile, elsewhere: list[Tile], *, is_ours: bool) -> bool:
-    """Take the pieces of a tile that count; False when a piece on points of the part does not. Other pieces go
-    ``elsewhere``.
+    """Take the pieces of a tile that count. False: a piece on points of the part does not count. Pieces on other points
+    go into ``elsewhere``.
     """
     is_clean = True
     for a, b, edge in part.edges.all_pieces(tile.first, tile.end):

@@ -14,12 +14,13 @@ CAPACITY_MAX: Final = 1_000_000.0
 DIED: Final = "died"
 """The cause of an expulsion: the process that started the member's process has seen its end."""
 SLOT: Final = "slot"
-"""A move has not begun: its target makes its maximum of other copies."""
+"""A move with state has not begun: its target makes as many other copies as it may at once."""
 TURN: Final = "turn"
-"""A move has not begun: the maximum of moves with state in a minute have begun."""
+"""A move with state has not begun: as many others as may begin in a minute have begun."""
 COOLING: Final = "cooling"
-"""As ``TURN``, while only half of the maximum may begin."""
+"""As ``TURN``, while only half as many may begin."""
 WAITS_MAX: Final = 100
+"""The most waits in a beat of the coordinator."""
 
 
 class StoreAsked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -134,7 +135,7 @@ class Copies(LogEvent, frozen=True, tag="copies/1"):
 
 class BandLoad(OfPartition, msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The load of a band in an interval: ``busy_us`` of handlers' time and ``records``; the records that are left, and
-    the size of its state. ``points``: the distribution of the time, as (first point of a cell of the declared cut,
+    the size of its state. ``points``: the distribution of the time, as (first point of a range of the declared cut,
     busy_us) in rising order, light neighbours melted into the heaviest; may be ().
     """
 
@@ -185,7 +186,7 @@ class MemberRates(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The reason why a planned move with state has not begun: a word from above."""
+    """The reason why a planned move with state has not begun: ``SLOT``, ``TURN`` or ``COOLING``."""
 
     move: int
     reason: str

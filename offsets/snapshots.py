@@ -18,7 +18,9 @@ from .events import OffsetEvent, SnapshotTaken
 from .ledger import EpochPart, Ledger, PartitionLedger, Place
 
 FIRST_STEP = 1_000
+"""The first step back from the end of a log, in positions."""
 STEP_GROWTH = 4
+"""Each further step is so many times as long."""
 
 
 def search_starts(start: int, high: int) -> Iterable[int]:
@@ -46,14 +48,14 @@ def take_snapshot(
     for place in places:
         for epoch in sorted(ledger.partition(place).waiting):
             raise ValueError(f"no snapshot of {place[0]}[{place[1]}]: an event of epoch {epoch} waits for its grant")
-    living = {i: t for i, t in ledger.transactions.items() if not ledger.control.is_fenced(i)}
-    named = [(place, ledger.partition(place)) for place in places] or [(("", log_partition), PartitionLedger())]
+    unfenced = {i: t for i, t in ledger.transactions.items() if not ledger.control.is_fenced(i)}
+    folds = [(place, ledger.partition(place)) for place in places] or [(("", log_partition), PartitionLedger())]
     return [
         SnapshotTaken(
             incarnation=incarnation,
             transaction=transaction,
             part=i,
-            parts=len(named),
+            parts=len(folds),
             app=app,
             position=position,
             topic=place[0],
@@ -62,9 +64,9 @@ def take_snapshot(
             violations=tuple(sorted(fold.violations)),
             changed=tuple(Writer(*writer) for writer in sorted(fold.changed.items())),
             destinations=tuple(sorted(fold.destinations)),
-            transactions=() if i else tuple(Writer(*writer) for writer in sorted(living.items())),
+            transactions=() if i else tuple(Writer(*writer) for writer in sorted(unfenced.items())),
         )
-        for i, (place, fold) in enumerate(named)
+        for i, (place, fold) in enumerate(folds)
     ]
 
 
@@ -75,8 +77,8 @@ def newest_snapshot(events: Iterable[OffsetEvent]) -> list[SnapshotTaken] | None
     for event in events:
         if not isinstance(event, SnapshotTaken):
             continue
-        same = parts and (parts[0].incarnation, parts[0].transaction) == (event.incarnation, event.transaction)
-        parts = [*parts, event] if same else [event]
+        goes_on = parts and (parts[0].incarnation, parts[0].transaction) == (event.incarnation, event.transaction)
+        parts = [*parts, event] if goes_on else [event]
         if [p.part for p in parts] == list(range(event.parts)):
             newest = parts
     return newest
@@ -105,6 +107,7 @@ def transactions_in(parts: Sequence[SnapshotTaken]) -> dict[int, int]:
 
 
 def _fold_epoch(part: EpochPart) -> EpochFold:
+    """An epoch in a snapshot: cut at each bound of each function of the point, so all are constant on a piece."""
     bounds = sorted(
         {
             bound

@@ -65,7 +65,7 @@ class _NewestLeaders(ClusterMetadata):  # type: ignore[misc]  # aiokafka has no 
         return -1 if leader is None else leader
 
 
-class _ToldTopic(NamedTuple):
+class _TopicRow(NamedTuple):
     code: int
     name: str
     is_internal: bool
@@ -73,16 +73,18 @@ class _ToldTopic(NamedTuple):
     """For each partition: error, number, leader, replicas, and replicas in sync."""
 
 
-class _Told(NamedTuple):
+class _BrokersAnswer(NamedTuple):
     """An answer to a ``TopicsRequest`` in aiokafka's form, without leaders: ``Leaders`` knows the leaders."""
 
     brokers: list[tuple[int, str, int, str | None]]
     controller_id: int
-    topics: list[_ToldTopic]
+    topics: list[_TopicRow]
     API_VERSION: int = 5
 
 
 class _NodeAnswer(NamedTuple):
+    """The answer of a server to the question for the brokers, and the connection that it came on."""
+
     node: str
     connection: Any
     metadata: Any
@@ -118,11 +120,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._for_connections |= {"log_ins": log_ins, "allow_plaintext": allow_plaintext}
         self._servers: dict[Node, tuple[str, int]] = {}
         """The servers at which a client begins, under names that no broker has."""
-        self._making: dict[tuple[Node, ConnectionGroup], asyncio.Task[Any]] = {}
-        self._renewed: set[KafkaConnection] = set()
+        self._attempts: dict[tuple[Node, ConnectionGroup], asyncio.Task[Any]] = {}
+        """The tasks that make connections."""
+        self._replaced: set[KafkaConnection] = set()
         """Connections with a successor that still wait for their last answers."""
-        self._heard_s: dict[tuple[Node, ConnectionGroup], float] = {}
+        self._answered_s: dict[tuple[Node, ConnectionGroup], float] = {}
+        """When each node answered last, by connection."""
         self._problems: dict[Node, str] = {}
+        """Why the last attempt to connect to a node failed."""
         self.fetching = Allowance(throttling.limit_ms)
         """How much may be read at once."""
         self._is_closed = False
@@ -205,7 +210,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             if not metadata.brokers:
                 return False
             self._is_lost = False
-            self._take(cluster_metadata, metadata)
+            self._take_metadata(cluster_metadata, metadata)
             return True
         try:
             answered = await self._first_server()
@@ -219,13 +224,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._is_lost = False
         inside.abort(answered.connection)
         if answered.metadata.brokers and not topics:
-            self._take(cluster_metadata, answered.metadata)
+            self._take_metadata(cluster_metadata, answered.metadata)
             return True
         if answered.metadata.brokers:  # the next look asks these brokers for the topics
-            self._take(self.cluster, answered.metadata)
+            self._take_metadata(self.cluster, answered.metadata)
         return False
 
-    def _take(self, cluster_metadata: Any, metadata: Any) -> None:
+    def _take_metadata(self, cluster_metadata: Any, metadata: Any) -> None:
+        """Take the leaders and the brokers from an answer."""
         for topic in answered_topics(metadata):
             for partition, leadership in topic.leaderships():
                 self.leaders.advance(partition, leadership)
@@ -267,8 +273,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         finally:
             connection.limits -= limits
             answer.cancel()  # not done: the caller was cancelled, or has waited long enough
-            if connection in self._renewed:
-                self._close_renewed(connection)
+            if connection in self._replaced:
+                self._close_replaced(connection)
         try:
             reply = answer.result()
         except TimeoutError:
@@ -308,8 +314,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 logger.info("no broker throttles any more; all in all it was %d ms", self._throttling.total_ms)
 
     def lost(self, node: Node, *, is_handed_on: bool) -> None:
-        """A node let an attempt pass without an answer: close all connections to the node, and ask for the brokers
-        anew.
+        """Note that a node let an attempt pass without an answer: close all connections to the node, and ask for the
+        brokers anew.
 
         ``is_handed_on``: the node hands the request on to the controller, so the silent node may be the controller.
         """
@@ -333,7 +339,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             logger.warning("%s", what)
 
     def _note_answer(self, node: Node, group: ConnectionGroup) -> None:
-        self._heard_s[node, group] = self._now_s()
+        self._answered_s[node, group] = self._now_s()
         if self.silent.heard(node):
             logger.info("broker %s answers again", node)
 
@@ -349,35 +355,37 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         group: ConnectionGroup = ConnectionGroup.DEFAULT,
         no_hint: bool = False,  # noqa: ARG002  # aiokafka's own signature
     ) -> Any:
-        """A connection for writing; None when there is none, or none yet."""
+        """A connection for writing; None when there is none, or none yet. In the last part of a session the old
+        connection serves until its successor is there.
+        """
         key, connections = (node, group), inside.connections(self)
         connection = connections.get(key)
         # After other connections found a node silent, an open connection to the node counts as silent, too.
-        if connection is not None and self.silent.lost_since(node, self._heard_s.get(key, 0.0)):
+        if connection is not None and self.silent.lost_since(node, self._answered_s.get(key, 0.0)):
             inside.abort(connection, CloseReason.CONNECTION_TIMEOUT)
         if connection is None or close_if_reset(connection) or not connection.connected():
             connection = None
         elif self._now_s() < connection.renewed_s:
             return connection
-        making = self._making.get(key)
-        if making is None:
-            making = self._making[key] = asyncio.ensure_future(self._make(node, group))
-            making.add_done_callback(partial(self._made, key))
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            attempt = self._attempts[key] = asyncio.ensure_future(self._connect(node, group))
+            attempt.add_done_callback(partial(self._end_attempt, key))
         if connection is not None and self._now_s() < connection.unused_s:
             return connection
-        # The making is not cancelled with a caller: other callers may wait, too.
-        await asyncio.wait([making], timeout=DOUBTFUL_S if self.silent.is_doubtful(node) else None)
-        if not making.done() or making.cancelled():
+        # The attempt is not cancelled with a caller: other callers may wait, too.
+        await asyncio.wait([attempt], timeout=DOUBTFUL_S if self.silent.is_doubtful(node) else None)
+        if not attempt.done() or attempt.cancelled():
             return None
-        connection = making.result()
+        connection = attempt.result()
         return None if connection is None or close_if_reset(connection) else connection
 
-    def _made(self, key: tuple[Node, ConnectionGroup], making: asyncio.Task[Any]) -> None:
-        self._making.pop(key, None)
-        if not making.cancelled():
-            making.exception()  # read, also when nobody waits any more
+    def _end_attempt(self, key: tuple[Node, ConnectionGroup], attempt: asyncio.Task[Any]) -> None:
+        self._attempts.pop(key, None)
+        if not attempt.cancelled():
+            attempt.exception()  # read, also when nobody waits any more
 
-    async def _make(self, node: Node, group: ConnectionGroup) -> Any:
+    async def _connect(self, node: Node, group: ConnectionGroup) -> Any:
         """A new connection; None when none can be made now, and ``problem`` tells why."""
         broker = self.cluster.broker_metadata(node)
         address = self._servers.get(node) or (broker and (broker.host, broker.port))
@@ -410,19 +418,19 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         if self._is_closed:
             inside.abort(connection)
             return None
-        renewed = inside.connections(self).get((node, group))
+        replaced = inside.connections(self).get((node, group))
         inside.connections(self)[node, group] = connection
-        if renewed is not None:
-            self._renewed.add(renewed)
-            self._close_renewed(renewed)
+        if replaced is not None:
+            self._replaced.add(replaced)
+            self._close_replaced(replaced)
         self._problems.pop(node, None)
         self._note_answer(node, group)
         return connection
 
-    def _close_renewed(self, connection: KafkaConnection) -> None:
-        """Close a renewed connection, unless somebody still waits for an answer."""
+    def _close_replaced(self, connection: KafkaConnection) -> None:
+        """Close a connection with a successor, unless somebody still waits for an answer."""
         if not inside.is_waited_for(connection):
-            self._renewed.discard(connection)
+            self._replaced.discard(connection)
             inside.abort(connection)
 
     def _on_close(self, _connection: Any, reason: CloseReason | None) -> None:
@@ -431,35 +439,35 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
 
     def _let_go_of(self, node: Node) -> None:
         key = node, ConnectionGroup.DEFAULT
-        if (making := self._making.get(key)) is not None:
-            making.cancel()
+        if (attempt := self._attempts.get(key)) is not None:
+            attempt.cancel()
         if (connection := inside.connections(self).pop(key, None)) is not None:
             inside.abort(connection)
 
     async def close(self) -> None:
         """Close the connections, also the connections that come too late."""
         self.let_go()
-        if self._making:
-            await asyncio.wait(list(self._making.values()))
+        if self._attempts:
+            await asyncio.wait(list(self._attempts.values()))
         await super().close()
 
     def let_go(self) -> None:
         """Close the connections without waiting for the end."""
         self._is_closed = True
-        for making in list(self._making.values()):
-            making.cancel()
-        for connection in (*inside.connections(self).values(), *self._renewed):
+        for attempt in list(self._attempts.values()):
+            attempt.cancel()
+        for connection in (*inside.connections(self).values(), *self._replaced):
             connection.close(reason=CloseReason.SHUTDOWN)
 
 
-def _for_aiokafka(metadata: Any) -> _Told:
+def _for_aiokafka(metadata: Any) -> _BrokersAnswer:
     """An answer to a ``TopicsRequest`` for aiokafka."""
     topics = [
-        _ToldTopic(topic.code, topic.name, False, [(0, n, -1, (), ()) for n in topic.partitions])
+        _TopicRow(topic.code, topic.name, False, [(0, n, -1, (), ()) for n in topic.partitions])
         for topic in answered_topics(metadata)
     ]
     brokers = [(node, host, port, rack) for node, host, port, rack, *_ in metadata.brokers]
-    return _Told(brokers, metadata.controller_id, topics)
+    return _BrokersAnswer(brokers, metadata.controller_id, topics)
 
 
 def _fetched_bytes(reply: Any) -> int:

@@ -19,7 +19,7 @@ from .log_ins import LogIns
 
 KVSEP: Final = b"\x01"
 RENEWED_AT, UNUSED_AT = 0.7, 0.9
-"""Shares of a session. At the first share another connection is begun. From the second share on no request is sent on
+"""Parts of a session. After the first part another connection is begun. After the second part no request is sent on
 the old connection: the broker closes a connection at a request after the session.
 """
 
@@ -41,9 +41,9 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
     """A connection, see the module. ``attempt``: the limit for making the connection, of ``attempt_s``. The wait for a
     turn uses up nothing of the limit.
 
-    ``renewed_s``, ``unused_s``: the times at which the session comes to these shares, by the loop's clock.
-    ``muted_until_s``: until then the broker reads nothing of the connection. ``limits``: the limits of callers that
-    wait for an answer.
+    ``renewed_s``, ``unused_s``: the times at which the parts ``RENEWED_AT`` and ``UNUSED_AT`` of the session are over,
+    by the loop's clock. ``muted_until_s``: until then the broker reads nothing of the connection. ``limits``: the
+    limits of callers that wait for an answer.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         began_s = asyncio.get_running_loop().time()
         answer = await answering
         if session_s := getattr(answer, "session_lifetime_ms", 0) / 1000:
-            self.renewed_s, self.unused_s = (began_s + session_s * share for share in (RENEWED_AT, UNUSED_AT))
+            self.renewed_s, self.unused_s = (began_s + session_s * part for part in (RENEWED_AT, UNUSED_AT))
         return answer
 
     def authenticator_oauth(self) -> Any:

@@ -203,7 +203,7 @@ def partitions_held(consumer: Any) -> Collection[TopicPartition]:
 async def take_held(
     consumer: Any, source: TopicPartition, records_max: int
 ) -> Mapping[TopicPartition, list[ConsumerRecord]]:
-    """The present records of one partition, as parsed; raises the answer if the answer is an error. The call does not
+    """The present records of one partition, as parsed; raises an error that came as the answer. The call does not
     suspend. ``getmany`` would wait a turn, and make an object of each record.
     """
     _hand_on_as_parsed(consumer._fetcher._records[source])
@@ -215,7 +215,7 @@ async def take_held(
 def let_go(consumer: Any) -> None:
     """Give back prefetched data, up to some MiB of each partition, for nobody will read the data any more. An answer
     that was not read to the end is a reference cycle with its own iterator, and would wait for a garbage collection. An
-    error would be told of the next assignment.
+    answer that is an error is dropped, too: it would be raised after the next assignment.
     """
     for source, fetched in list(consumer._fetcher._records.items()):
         if not hasattr(fetched, "_partition_records"):

@@ -233,6 +233,14 @@ def describe_code(code: int) -> str:
         return f"Kafka error {code}"
 
 
+class Initialised(NamedTuple):
+    """A producer id at an epoch, and the node that gave the epoch."""
+
+    producer_id: int
+    epoch: int
+    node: Node
+
+
 class KafkaLink:
     """Connections of one client. All are closed and abandoned together, so nothing of the client can arrive late."""
 
@@ -398,7 +406,7 @@ class KafkaLink:
         named_itself, silent = list[int](), set[Node]()
         while True:
             node = self._node_but({*named_itself, *silent}) if named_itself else self.any_node()
-            if node is None:  # each node that answers names itself, or no other node answers
+            if node is None:  # all nodes that answer name themselves
                 return random.choice(named_itself)
             try:
                 reply = await self.ask(node, request, deadline)
@@ -420,15 +428,15 @@ class KafkaLink:
                     f"no coordinator for the transactional id {transactional_id!r}: {describe_code(reply.error_code)}"
                 )
 
-    def _node_but(self, asked: Collection[Node]) -> Node | None:
-        """A node that was not asked, and was not silent lately; None: no node is left."""
+    def _node_but(self, excluded: Collection[Node]) -> Node | None:
+        """A node that is not among these and not doubtful; None: no node is left."""
         silent = self.settings.silent
-        others = [node for node in self._client.nodes() if node not in asked and not silent.is_doubtful(node)]
+        others = [node for node in self._client.nodes() if node not in excluded and not silent.is_doubtful(node)]
         return random.choice(others) if others else None
 
     async def initialise(
         self, transactional_id: str | None, transaction_timeout_ms: int, deadline: Deadline, topics: Collection[str]
-    ) -> "Initialised":
+    ) -> Initialised:
         """InitProducerId: producer id and epoch. With a transactional id the call fences all older producers of the id;
         without an id the producer is for writing to ``topics``.
 
@@ -463,11 +471,3 @@ class KafkaLink:
             if reply.error_code != Code.CONCURRENT_TRANSACTIONS:
                 coordinator = None
             await deadline.pause(describe_code(reply.error_code))
-
-
-class Initialised(NamedTuple):
-    """A producer id at an epoch, and the node that gave the epoch."""
-
-    producer_id: int
-    epoch: int
-    node: Node

@@ -22,7 +22,7 @@ class LogIns:
         self.refusal: AuthenticationRefused | None = None
         self.tokens = tokens
         self._has_succeeded = False
-        self._is_anew = False
+        self._token_is_new = False
         """A new token was asked for after a refusal, and no client has logged in with the new token."""
         self._first = asyncio.Lock()
 
@@ -34,19 +34,20 @@ class LogIns:
         async with nullcontext() if self._has_succeeded else self._first:
             if self.refusal is not None:
                 raise self.refusal
-            was_anew = self._is_anew
+            token_was_new = self._token_is_new
             try:
                 yield
             except LOG_IN_REFUSED as error:
-                if self.tokens is None or was_anew:
+                if self.tokens is None or token_was_new:
                     raise
-                if not self._is_anew:  # others may have shown the same token
+                if not self._token_is_new:  # others may have shown the same token
                     logger.warning("a token is refused, and another one asked for: %s", error)
-                    self._is_anew = True
+                    self._token_is_new = True
                     self.tokens.forget()
                 raise NoToken(f"the token was refused: {error}") from None
             self._has_succeeded = True
-            self._is_anew = self._is_anew and not was_anew
+            # A log-in that began before a refusal showed the old token: its success says nothing of the new token.
+            self._token_is_new = self._token_is_new and not token_was_new
 
     def refuse(self, refusal: AuthenticationRefused) -> None:
         """Note a refusal that no further try mends."""

@@ -4,9 +4,12 @@ A deposed leader without a link to the others answers with an old end. So other 
 the leader epoch of the question: a follower that knows no newer leader epoch says NOT_LEADER, a follower that does says
 FENCED_LEADER_EPOCH.
 
-R - min.insync.replicas + 1 of the R replicas have to agree, with the leader. So many replicas share a member with any
-set of min.insync.replicas, so no record can be missing that was acknowledged at a newer leader epoch before the
-question.
+R - min.insync.replicas + 1 of the R replicas have to agree; the leader is one of them. So many replicas share a member
+with any set of min.insync.replicas, so no record can be missing that was acknowledged at a newer leader epoch before
+the question.
+
+With min.insync.replicas of 1, or where the setting is not told, all replicas would have to answer. Then a leader is
+*believed* without the others, unless one of them knows a newer leader epoch.
 
 aiokafka encodes the leader epoch of ListOffsets with the wrong width; the request is written here.
 
@@ -144,7 +147,7 @@ class ConfirmedWatermarks:
         self._link = link
         self._in_sync_min = in_sync_min
         self._doubted: set[str] = set()
-        """Topics with leaders that can't be confirmed, as the log says already."""
+        """Topics with leaders that are believed, as the log says already."""
 
     async def of(self, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, Watermarks]:
         """The watermarks of partitions. Raises UnknownTopic, BrokerTimeout, NotAuthorized."""
@@ -172,18 +175,18 @@ class ConfirmedWatermarks:
         return found
 
     async def _confirmed(self, epochs: Mapping[TopicPartition, int], deadline: Deadline) -> set[TopicPartition]:
-        """The partitions with a confirmed leader (enough replicas know no newer epoch), or a believed leader."""
+        """The partitions with a confirmed leader (enough replicas know no newer epoch), or with a believed leader."""
         needed, in_sync = await self._needed(epochs)
-        asked: dict[Node, dict[str, list[Row]]] = {}
+        rows_by_node: dict[Node, dict[str, list[Row]]] = {}
         for partition in needed:
             if (known := self._link.leaders.of(partition)) is not None:
                 for node in {*known.replicas} - {known.leader}:
-                    rows = asked.setdefault(node, {}).setdefault(partition.topic, [])
+                    rows = rows_by_node.setdefault(node, {}).setdefault(partition.topic, [])
                     rows.append((partition.partition, epochs[partition], LATEST))
         agree, deposed = Counter[TopicPartition](), set[TopicPartition]()
         answers = {
             asyncio.ensure_future(_answer_or_loss(self._link, node, ListOffsetsRequest(list(topics.items())), deadline))
-            for node, topics in asked.items()
+            for node, topics in rows_by_node.items()
         }
         try:
             waiting = set(answers)
@@ -199,7 +202,7 @@ class ConfirmedWatermarks:
                 answer.cancel()
         doubted = {p for p, count in needed.items() if agree[p] < count and p not in deposed}
         believed = {p for p in doubted if in_sync.get(p.topic, 1) == 1}
-        self._doubt({partition.topic for partition in believed})
+        self._warn({partition.topic for partition in believed})
         return epochs.keys() - deposed - (doubted - believed)
 
     async def _needed(self, partitions: Collection[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, int]]:
@@ -212,7 +215,7 @@ class ConfirmedWatermarks:
         in_sync = await self._in_sync_min.of({partition.topic for partition in replicas}) if replicas else {}
         return {partition: count - in_sync.get(partition.topic, 1) for partition, count in replicas.items()}, in_sync
 
-    def _doubt(self, topics: Collection[str]) -> None:
+    def _warn(self, topics: Collection[str]) -> None:
         """Say once for each topic that an unconfirmed leader is believed."""
         if new := sorted({*topics} - self._doubted):
             self._doubted.update(new)

@@ -42,7 +42,9 @@ PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
 PARTITION_BYTES_MIN: Final = 1024 * 1024  # as much as a batch may have by Kafka's own defaults: smaller ones stutter
 NO_TIMESTAMP: Final = -1
 LOOK_SECONDS: Final = 1.0
+"""Seconds between two looks whether topics are still the same."""
 TOLD_AGAIN_SECONDS: Final = 0.01
+"""Seconds until the tasks of a closed consumer are told again to end."""
 
 logger = logging.getLogger("keylanes")
 
@@ -61,21 +63,28 @@ class KafkaReader:
         self._watermarks = watermarks
         self._consumer: Any = None
         self._positions: dict[TopicPartition, int] = {}
-        self._assigned = True
-        self._waiting: asyncio.Future[None] | None = None
-        self._heard: dict[TopicPartition, tuple[Any, float]] = {}
-        self._empty: dict[TopicPartition, EmptyAnswers] = {}
+        self._is_applied = True
+        """Whether the consumer has the partitions of the last ``assign``."""
+        self._news: asyncio.Future[None] | None = None
+        """Done when a waiting ``fetch`` shall look again."""
+        self._last_answers: dict[TopicPartition, tuple[Any, float]] = {}
+        """The time of the last answer about each partition, by the wall clock, and when it was noticed, by the loop's.
+        The next records clear all.
+        """
+        self._empty_answers: dict[TopicPartition, EmptyAnswers] = {}
         self._careful: dict[TopicPartition, int] = {}
         """Partitions that are read record by record, with the number of records left."""
-        self._looking: asyncio.Task[None] | None = None
-        self._look_at = 0.0
-        self._checking: asyncio.Task[None] | None = None
+        self._topics_look: asyncio.Task[None] | None = None
+        """The regular look whether the topics are still the same."""
+        self._next_look_s = 0.0
+        self._first_look: asyncio.Task[None] | None = None
+        """The look whether newly assigned partitions exist. Nothing is handed out before its end."""
         self.closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets on, and no others."""
         self._positions = dict(positions)
-        self._assigned = False
+        self._is_applied = False
         self._wake()
 
     def position(self, source: TopicPartition) -> int:
@@ -103,10 +112,10 @@ class KafkaReader:
 
     async def _start(self, consumer: Any) -> None:
         await consumer.start()
-        self._answered(consumer, False)
-        inside.tell_at_once(consumer, partial(self._answered, consumer))
+        self._note_answer(consumer, False)
+        inside.tell_at_once(consumer, partial(self._note_answer, consumer))
 
-    def _answered(self, consumer: Any, has_news: bool) -> None:  # called by a hook
+    def _note_answer(self, consumer: Any, has_news: bool) -> None:  # called by a hook
         fetching, now_s = inside.client_of(consumer).fetching, asyncio.get_running_loop().time()
         allowed = min(fetching.request_max(now_s), fetching.bytes_max(now_s))
         inside.set_fetch_bytes(consumer, max(1, min(self._fetch_bytes_max, allowed)))
@@ -117,10 +126,10 @@ class KafkaReader:
         """Let go of connections; bounded in time."""
         self.closed = True
         self._wake()
-        for looking in (self._looking, self._checking):
-            if looking is not None:
-                looking.cancel()
-        self._looking = self._checking = None
+        for look in (self._topics_look, self._first_look):
+            if look is not None:
+                look.cancel()
+        self._topics_look = self._first_look = None
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._drop(consumer)
@@ -160,19 +169,19 @@ class KafkaReader:
         while True:
             if self.closed or self._consumer is None:
                 raise BrokerError("the reader is not open")
-            if not self._assigned:
+            if not self._is_applied:
                 await self._apply_assignment()
                 continue
             self._look_at_topics(loop.time())
-            asked = [source for source in sources if source in self._positions]
-            if self._checking is not None and inside.partitions_held(self._consumer):
-                await self._has_checked()
+            wanted = [source for source in sources if source in self._positions]
+            if self._first_look is not None and inside.partitions_held(self._consumer):
+                await self._end_first_look()
                 continue
-            batches = await self._take(asked, records_max)
+            batches = await self._take(wanted, records_max)
             left = end - loop.time()
             if batches or left <= 0:
                 if not batches:
-                    await self._check_alive(asked)
+                    await self._check_alive(wanted)
                 return batches
             await self._wait(left)
 
@@ -182,16 +191,16 @@ class KafkaReader:
         first record. The look goes on beside the requests, and nothing is handed out before the look is through.
         """
         positions = self._positions
-        if self._checking is not None:
-            self._checking.cancel()
-        self._checking = asyncio.ensure_future(self._identities.check(positions))
-        self._checking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        if self._first_look is not None:
+            self._first_look.cancel()
+        self._first_look = asyncio.ensure_future(self._identities.check(positions))
+        self._first_look.add_done_callback(lambda task: task.cancelled() or task.exception())
         if not self._identities.were_seen(positions, LOOK_SECONDS):
-            await self._has_checked()
+            await self._end_first_look()
         if positions is self._positions and not self.closed:  # else assigned anew meanwhile: ``fetch`` comes back
-            self._assigned = True
-            self._heard.clear()
-            self._empty.clear()
+            self._is_applied = True
+            self._last_answers.clear()
+            self._empty_answers.clear()
             self._careful.clear()
             # The consumer prefetches so much of each partition, without a bound for all partitions together.
             share = max(PARTITION_BYTES_MIN, self._fetch_bytes_max // max(1, len(positions)))
@@ -201,34 +210,34 @@ class KafkaReader:
             for source, offset in positions.items():
                 self._consumer.seek(source, offset)
 
-    async def _has_checked(self) -> None:
+    async def _end_first_look(self) -> None:
         """Wait for the look that was begun with the assignment. Raises the look's error: then another look begins."""
-        checking = self._checking
-        assert checking is not None, "it was begun"
-        await asyncio.wait({checking})
-        if checking is self._checking:  # else assigned anew meanwhile
-            self._checking = None
-            if not checking.cancelled() and (error := checking.exception()) is not None:
-                self._assigned = False
+        look = self._first_look
+        assert look is not None, "it was begun"
+        await asyncio.wait({look})
+        if look is self._first_look:  # else assigned anew meanwhile
+            self._first_look = None
+            if not look.cancelled() and (error := look.exception()) is not None:
+                self._is_applied = False
                 raise error
 
-    async def _take(self, asked: Collection[TopicPartition], records_max: int) -> list[Batch]:
+    async def _take(self, sources: Collection[TopicPartition], records_max: int) -> list[Batch]:
         """Take the present records of partitions from the consumer, in the order of arrival.
 
         One partition is asked at a time: an error in a partition would otherwise throw away the records of another.
         """
-        if not asked:
+        if not sources:
             return []
         consumer, positions = self._consumer, self._positions
         if (failed := inside.failure_of(consumer)) is not None:
             raise BrokerError(f"the reader has failed: {failed!r}") from failed
-        wanted = {source: source for source in asked}  # aiokafka's partitions equal ours, but are not ours
+        ours = {source: source for source in sources}  # aiokafka's partitions equal ours, but are not ours
         batches: list[Batch] = []
-        for source in [wanted[held] for held in inside.partitions_held(consumer) if held in wanted]:
+        for source in [ours[theirs] for theirs in inside.partitions_held(consumer) if theirs in ours]:
             try:
                 # The call does not suspend: nothing can be assigned in between.
-                wanted_max = 1 if source in self._careful else records_max
-                found = await inside.take_held(consumer, source, wanted_max)
+                taken_max = 1 if source in self._careful else records_max
+                found = await inside.take_held(consumer, source, taken_max)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # decompressors may raise anything
@@ -241,13 +250,15 @@ class KafkaReader:
                     continue
                 if batches:
                     break  # the error comes again with the next fetch
-                raise await self._meaning(error, source, positions[source]) from error
+                raise await self._translate_error(error, source, positions[source]) from error
             position = inside.position_of(consumer, source)
             if position != positions[source]:
                 records: Sequence[ConsumerRecord] = found.get(source, ())
                 if records and records[0].timestamp is None:  # as Kafka kept records before version 0.10
                     records = [
-                        _Old(offset=r.offset, timestamp=NO_TIMESTAMP, key=r.key, value=r.value, headers=r.headers)
+                        _UntimedRecord(
+                            offset=r.offset, timestamp=NO_TIMESTAMP, key=r.key, value=r.value, headers=r.headers
+                        )
                         for r in records
                     ]
                 positions[source] = position
@@ -257,8 +268,8 @@ class KafkaReader:
                 if records_max == 0:
                     break
         if batches:
-            self._heard.clear()
-            self._empty.clear()
+            self._last_answers.clear()
+            self._empty_answers.clear()
         return batches
 
     def _count_careful(self, source: TopicPartition, good: int) -> None:
@@ -272,20 +283,20 @@ class KafkaReader:
     async def _wait(self, seconds: float) -> None:
         """Wait until the consumer has something new, an assignment comes, or the time is over."""
         loop = asyncio.get_running_loop()
-        self._waiting = loop.create_future()
+        self._news = loop.create_future()
         timer = loop.call_later(seconds, self._wake)
         try:
-            await self._waiting
+            await self._news
         finally:
             timer.cancel()
-            self._waiting = None
+            self._news = None
 
     def _wake(self) -> None:
         """Let a waiting ``fetch`` look again."""
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
-    async def _meaning(self, error: Exception, source: TopicPartition, position: int) -> BrokerError:
+    async def _translate_error(self, error: Exception, source: TopicPartition, position: int) -> BrokerError:
         """An error of the consumer as an error of the protocol."""
         match error:
             case aiokafka.errors.OffsetOutOfRangeError():
@@ -304,35 +315,35 @@ class KafkaReader:
                     "application name"
                 )
 
-    async def _check_alive(self, asked: Collection[TopicPartition]) -> None:
-        """Nothing came: raise when the brokers are silent for longer than a call may take, or when a topic is gone.
-        Raise also when a broker answers all the time without the announced records: the broker can't read a damaged
-        file, and does not say so.
+    async def _check_alive(self, sources: Collection[TopicPartition]) -> None:
+        """Nothing came: raises BrokerTimeout when the brokers are silent for longer than a call may take, UnknownTopic
+        when a topic is gone. Raises CorruptRecord when a broker answers all the time without the announced records: the
+        broker can't read a damaged file, and does not say so.
         """
         if (refusal := inside.client_of(self._consumer).refusal) is not None:
             raise refusal
         now = asyncio.get_running_loop().time()
         limit_ms = self._settings.default_api_timeout_ms
-        for source in asked:
+        for source in sources:
             position, (answered, end) = self._positions[source], inside.answered_of(self._consumer, source)
             if end is None or end <= position:
-                self._empty.pop(source, None)
+                self._empty_answers.pop(source, None)
             else:
-                empty = self._empty.get(source, EmptyAnswers(answered, 0)).heard(answered, limit_ms)
-                self._empty[source] = empty
+                empty = self._empty_answers.get(source, EmptyAnswers(answered, 0)).heard(answered, limit_ms)
+                self._empty_answers[source] = empty
                 if empty.ms > 2 * limit_ms:
                     raise CorruptRecord(
                         f"{source.topic}[{source.partition}] can't be read at offset {position}: it has records up to "
                         f"{end}, and for {2 * limit_ms} ms the broker gave none. Its file is damaged there; "
                         "nothing was skipped"
                     )
-            seen, since = self._heard.setdefault(source, (answered, now))
+            seen, since = self._last_answers.setdefault(source, (answered, now))
             if seen != answered:
-                self._heard[source] = (answered, now)
+                self._last_answers[source] = (answered, now)
             elif (now - since) * 1000 > limit_ms:
                 await self._identities.check([source])
                 raise BrokerTimeout(f"no answer to reads of {source.topic}[{source.partition}] for {limit_ms} ms")
-        gone = [source for source in asked if not inside.leader_known(self._consumer, source)]
+        gone = [source for source in sources if not inside.leader_known(self._consumer, source)]
         await self._identities.check(gone)
 
     def _look_at_topics(self, now: float) -> None:
@@ -340,16 +351,16 @@ class KafkaReader:
 
         Fetches go by name: a topic that was deleted and created anew goes on being read at the old offset.
         """
-        looking = self._looking
-        if looking is not None and looking.done():
-            self._looking = None
-            if not looking.cancelled() and isinstance(error := looking.exception(), UnknownTopic):
+        look = self._topics_look
+        if look is not None and look.done():
+            self._topics_look = None
+            if not look.cancelled() and isinstance(error := look.exception(), UnknownTopic):
                 raise error
-        if self._looking is None and now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
-            self._looking = asyncio.ensure_future(self._identities.check(self._positions))
+        if self._topics_look is None and now >= self._next_look_s:
+            self._next_look_s = now + LOOK_SECONDS
+            self._topics_look = asyncio.ensure_future(self._identities.check(self._positions))
             # The error is read here, also when nobody fetches any more: asyncio would call it lost.
-            self._looking.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._topics_look.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 class EmptyAnswers(NamedTuple):
@@ -365,7 +376,7 @@ class EmptyAnswers(NamedTuple):
         return EmptyAnswers(answered, self.ms + min(max(answered - self.answered, 0), step_ms_max))
 
 
-class _Old(NamedTuple):
+class _UntimedRecord(NamedTuple):
     """A record without a timestamp."""
 
     offset: int

@@ -1,9 +1,9 @@
 """The rights that an application needs and this client lacks, as far as Kafka tells.
 
 Kafka tells a client the allowed operations on a topic that exists and is seen (KIP-430). Each other right is tried by a
-request that changes nothing, because Kafka looks at rights first: a request for a missing topic, for a partition that
-no topic has; a creation for trial only; the end of a transaction never begun. ``rights_lacking`` decides; the functions
-below ask.
+request that changes nothing: a request for a missing topic, or for a partition that no topic has; a creation for trial
+only; the end of a transaction that was never begun. Kafka looks at rights first, so the answer tells.
+``rights_lacking`` decides; the functions below ask.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -83,11 +83,11 @@ async def ask_lacking(link: KafkaLink, rights: Sequence[Right], deadline: Deadli
             elif topic.code == Code.TOPIC_NOT_AUTHORIZED:
                 unseen.add(topic.name)
     refused = [right for right in rights if right.resource != "topic" and await _is_refused(link, right, deadline)]
-    for operation, ask in ASKED.items():
-        own = {right.name: right for right in rights if (right.resource, right.operation) == ("topic", operation)}
-        asked = own.keys() - allowed.keys() - (unseen if operation in SHOWING else set())
-        if asked:
-            refused += [own[name] for name in await ask(link, sorted(asked), deadline)]
+    for operation, ask in QUESTIONS.items():
+        by_topic = {right.name: right for right in rights if (right.resource, right.operation) == ("topic", operation)}
+        untold = by_topic.keys() - allowed.keys() - (unseen if operation in SHOWING else set())
+        if untold:
+            refused += [by_topic[name] for name in await ask(link, sorted(untold), deadline)]
     answers = Answers(allowed, frozenset(unseen), frozenset(refused))
     return rights_lacking(rights, answers, link.settings.security.principal)
 
@@ -102,15 +102,15 @@ async def _is_refused(link: KafkaLink, right: Right, deadline: Deadline) -> bool
     return False
 
 
-# --- of topics that do not exist, or are not seen --------------------------------------------------------------------
+# --- questions: the topics where an operation is refused, of topics that do not exist or are not seen ----------------
 
 
-async def _not_read(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
+async def _refused_reads(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     rows = [(name, [(NO_PARTITION, 0, 1)]) for name in topics]
     return _refused_topics(await link.ask_any(FetchRequest(0, 0, 1, 0, rows), deadline), 1)
 
 
-async def _not_written(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
+async def _refused_writes(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     batch = DefaultRecordBatchBuilder(2, 0, False, NO_PRODUCER, -1, -1, 1)
     batch.append(0, 0, None, None, [])
     rows = [(name, [(NO_PARTITION, bytes(batch.build()))]) for name in topics]
@@ -118,7 +118,7 @@ async def _not_written(link: KafkaLink, topics: Collection[str], deadline: Deadl
     return _refused_topics(await link.ask_any(request, deadline), 1)
 
 
-async def _not_deleted(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
+async def _refused_deletions(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     rows = [(name, [(NO_PARTITION, 0)]) for name in topics]
     return _refused_topics(
         await link.ask_any(DeleteRecordsRequest(rows, link.settings.answered_within_ms), deadline), 2
@@ -130,13 +130,13 @@ def _refused_topics(reply: Any, code_at: int) -> list[str]:
     return [topic for topic, (row,), *_tags in reply.topics if row[code_at] == Code.TOPIC_NOT_AUTHORIZED]
 
 
-async def _no_settings(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
+async def _refused_settings(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     request = DescribeConfigsRequest([(TOPIC_RESOURCE, name, None) for name in topics])
     reply = await link.ask_any(request, deadline)
     return [name for code, _said, _kind, name, _ in reply.resources if code == Code.TOPIC_NOT_AUTHORIZED]
 
 
-async def _not_created(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
+async def _refused_creations(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     request = CreateTopicsRequest(
         create_topic_requests=[(name, 1, DEFAULT_REPLICATION, [], []) for name in topics],
         timeout=link.settings.answered_within_ms,
@@ -154,11 +154,11 @@ async def _not_created(link: KafkaLink, topics: Collection[str], deadline: Deadl
         await deadline.pause("the controller is not ready")
 
 
-ASKED: Final[Mapping[Operation, Callable[[KafkaLink, Collection[str], Deadline], Awaitable[list[str]]]]] = {
-    "READ": _not_read,
-    "WRITE": _not_written,
-    "DELETE": _not_deleted,
-    "DESCRIBE_CONFIGS": _no_settings,
-    "CREATE": _not_created,
+QUESTIONS: Final[Mapping[Operation, Callable[[KafkaLink, Collection[str], Deadline], Awaitable[list[str]]]]] = {
+    "READ": _refused_reads,
+    "WRITE": _refused_writes,
+    "DELETE": _refused_deletions,
+    "DESCRIBE_CONFIGS": _refused_settings,
+    "CREATE": _refused_creations,
 }
 """For each operation: the question that tells the topics where the operation is refused."""

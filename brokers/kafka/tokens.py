@@ -19,6 +19,7 @@ from ..security import TokenProvider
 REFRESH_SHARE: Final = 0.2
 """A new token is asked for when so much of the life of a token is left; clocks differ, and a log-in takes time."""
 ASKED_S_MAX: Final = 10.0
+"""A call of the user's function may take so long."""
 
 
 class NoToken(aiokafka.errors.KafkaConnectionError):  # type: ignore[misc]  # aiokafka has no types
@@ -33,7 +34,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         self._now_s = now_s
         self._token = ""
         self._good_until_s = 0.0
-        self._asking = asyncio.Lock()
+        self._turn = asyncio.Lock()  # one caller asks for a token, the others get the same token
 
     def forget(self) -> None:
         """Ask for a new token at the next log-in: the present token was refused."""
@@ -43,7 +44,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         """A token that is good for a while. Raises AuthenticationRefused for a value that is no token, NoToken when the
         provider gives none.
         """
-        async with self._asking:
+        async with self._turn:
             if self._now_s() < self._good_until_s:
                 return self._token
             try:

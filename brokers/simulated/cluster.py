@@ -209,7 +209,9 @@ class Cluster:
             self._write_markers(transaction)
 
     def end_confirmed(self, transactional_id: str, epoch: int, commit: bool) -> None:
-        """As ``end``; by the faults raises CoordinatorUnavailable, in place of the end or after the end."""
+        """As ``end``. The fault ``coordinator_away`` raises CoordinatorUnavailable: by chance in place of the end,
+        or after the end.
+        """
         is_away = self.network.happens(self.network.faults.coordinator_away, "coordinator_away")
         if not is_away or self._random.random() < 0.5:
             self.end(transactional_id, epoch, commit)

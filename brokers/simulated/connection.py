@@ -177,15 +177,17 @@ class SimulatedReader:
         self._link = link
         self._cluster = cluster
         self._watermarks = watermarks
-        self._look_s = 0.0
+        self._next_look_s = 0.0
         self._positions: dict[TopicPartition, int] = {}
-        self._silent_since: float | None = None
-        self._assigned = True
+        self._silent_since_s: float | None = None
+        """When the leaders began to be silent; None: a leader answered last."""
+        self._is_checked = True
+        """Whether the partitions of the last ``assign`` were looked for."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read from these positions, and no others."""
         self._positions = dict(positions)
-        self._assigned = False
+        self._is_checked = False
 
     def position(self, source: TopicPartition) -> int:
         """The offset to be read next."""
@@ -196,16 +198,16 @@ class SimulatedReader:
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_ms / 1000
         while True:
-            if not self._assigned:
+            if not self._is_checked:
                 await self._apply_assignment()
                 continue
-            asked = {source: self._positions[source] for source in sources if source in self._positions}
+            wanted = {source: self._positions[source] for source in sources if source in self._positions}
             news: asyncio.Future[None] = loop.create_future()  # done when there is something for this fetch
             try:
-                answer = await self._ask(asked, records_max, news, end - loop.time())
+                answer = await self._ask(wanted, records_max, news, end - loop.time())
                 # After an ``assign`` meanwhile, a batch of a partition that is no longer read is worthless.
                 found = answer or []
-                fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
+                fresh = [batch for batch in found if self._positions.get(batch.source) == wanted[batch.source]]
                 for batch in fresh:
                     self._positions[batch.source] = batch.offset_next
                 wait = end - loop.time()
@@ -229,40 +231,40 @@ class SimulatedReader:
         told = await self._link.topics([source.topic for source in positions], self._link.deadline("asking for topics"))
         if missing := told.missing(list(positions)):
             raise unknown(missing[0])
-        self._assigned = positions is self._positions  # else assigned anew meanwhile: ``fetch`` comes back
+        self._is_checked = positions is self._positions  # else assigned anew meanwhile: ``fetch`` comes back
 
     async def _ask(
-        self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
+        self, wanted: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
     ) -> list[Batch] | None:
         """The answers of the leaders; None: no leader has answered."""
         now = asyncio.get_running_loop().time()
         try:
-            found = await self._ask_leaders(asked, records_max, news, wait)
+            found = await self._ask_leaders(wanted, records_max, news, wait)
         except ConnectionSevered:
             raise
         except BrokerTimeout:
             self._link.check()
-            self._link.leaders.forget(asked)
-            self._silent_since = now if self._silent_since is None else self._silent_since
+            self._link.leaders.forget(wanted)
+            self._silent_since_s = now if self._silent_since_s is None else self._silent_since_s
             return None
         except OffsetOutOfRange as error:
             marks = (await self._watermarks([error.source]))[error.source]
             if marks.start <= error.offset <= marks.high:  # in the leader's log: a deposed leader has less
                 raise BrokerTimeout(f"a node that does not lead {error.source} answered") from error
             raise
-        self._silent_since = None
+        self._silent_since_s = None
         self._link.leaders.forget(found.strayed)
         return None if found.strayed and not found.batches else found.batches
 
     async def _ask_leaders(
-        self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
+        self, wanted: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
     ) -> Fetched:
         """One fetch, behind a look for the leaders where a leader is unknown, or the last look was long ago."""
         link, now, deadline = self._link, asyncio.get_running_loop().time(), self._link.deadline("reading")
         patience_s = max(wait, PATIENCE_S_MIN)
-        led = link.led(asked)
-        if len(led) < len(asked) or now >= self._look_s:
-            names = tuple(dict.fromkeys(source.topic for source in asked))
+        led = link.led(wanted)
+        if len(led) < len(wanted) or now >= self._next_look_s:
+            names = tuple(dict.fromkeys(source.topic for source in wanted))
             link.learn(
                 await link.ask_node(
                     RequestKind.METADATA,
@@ -272,14 +274,14 @@ class SimulatedReader:
                     patience_s=patience_s,
                 )
             )
-            self._look_s, led = now + LOOK_S, link.led(asked)
+            self._next_look_s, led = now + LOOK_S, link.led(wanted)
         leading = Leading(self._cluster, link.client_name)
-        step = partial(leading.read, asked, led, records_max, news if wait > 0 else None)
+        step = partial(leading.read, wanted, led, records_max, news if wait > 0 else None)
         return await link.ask(RequestKind.FETCH, step, deadline, patience_s=patience_s)
 
     def _check_heard(self, found: Sequence[Batch]) -> None:
         limit_ms = self._cluster.network.latency.timeout_ms
-        since, now = self._silent_since, asyncio.get_running_loop().time()
+        since, now = self._silent_since_s, asyncio.get_running_loop().time()
         if not found and since is not None and (now - since) * 1000 >= limit_ms:
             raise BrokerTimeout(f"{self._link.client_name}: no answer to reads for {limit_ms:.0f} ms")
 

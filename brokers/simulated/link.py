@@ -164,10 +164,10 @@ class Link:
         step = step_of(Node(self.cluster, number))
         return await self.ask(kind, step, deadline, patience_s=patience_s, node=number)
 
-    async def _again(self, asking: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
+    async def _again(self, attempt: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
         while True:
             try:
-                return await asking()
+                return await attempt()
             except ConnectionSevered:
                 raise
             except BrokerTimeout as error:
@@ -186,10 +186,10 @@ class Link:
 
     def learn(self, told: Metadata) -> None:
         """Take the leaderships in the answer of a node; each counts by its leader epoch."""
-        for source, told_one in told.leaderships.items():
+        for source, leadership in told.leaderships.items():
             before = self.leaders.of(source)
-            self.leaders.advance(source, told_one)
-            if before is not None and before.identity == told_one.identity:
+            self.leaders.advance(source, leadership)
+            if before is not None and before.identity == leadership.identity:
                 self.cluster.count(WENT_BACK, self.leaders.epoch(source) < before.epoch)
 
     def led(self, sources: Collection[TopicPartition]) -> Led:
@@ -199,9 +199,9 @@ class Link:
 
     async def topics(self, names: Collection[str], deadline: Deadline, *, to_write: bool = False) -> Metadata:
         """The topics among the given names that exist, by any node."""
-        asked = tuple(dict.fromkeys(names))
+        topics = tuple(dict.fromkeys(names))
         told = await self.ask_any(
-            RequestKind.METADATA, lambda node: partial(node.metadata, asked, to_write=to_write), deadline
+            RequestKind.METADATA, lambda node: partial(node.metadata, topics, to_write=to_write), deadline
         )
         self.learn(told)
         return told
@@ -258,10 +258,10 @@ class Link:
             others = [node for node in self.cluster.nodes.numbers if node not in named_itself]
             if named_itself and all(self.known.silent.is_doubtful(node) for node in others):
                 return self.cluster.network.choose(sorted(named_itself))
-            asked = self.any_node(named_itself)
+            number = self.any_node(named_itself)
             try:
                 named = await self.ask_node(
-                    RequestKind.COORDINATOR, asked, lambda node: partial(node.coordinator, transactional_id), deadline
+                    RequestKind.COORDINATOR, number, lambda node: partial(node.coordinator, transactional_id), deadline
                 )
             except ConnectionSevered:
                 raise
@@ -269,7 +269,7 @@ class Link:
                 self.check()
                 await deadline.pause(error)
                 continue
-            if named != asked:
+            if named != number:
                 return named
             named_itself.add(named)
 

@@ -72,8 +72,8 @@ class SimulatedRecord(NamedTuple):
 class Transaction:
     """A transaction; ``committed`` is None while open. ``unmarked``: the partitions with a marker still to be written.
 
-    ``epoch_after``: the epoch that a marker tells the partition, the next epoch after an end by a fence or the time
-    limit.
+    ``epoch_after``: the epoch that a marker tells the partition: the epoch of the transaction, or the next epoch after
+    an end by a fence or the time limit.
     """
 
     transactional_id: str
@@ -149,7 +149,9 @@ class PartitionLog:
         return None
 
     def begin(self, producer: str, epoch: int, sequence: int) -> None:
-        """Note a transaction's first sequence number here: after a refusal of the first batch, no later batch fits."""
+        """Note the sequence number of a transaction's first batch here. If the batch is refused, its number stays the
+        next one: a later batch is out of order.
+        """
         known_epoch, lowest = self._begun.get(producer, (epoch, sequence))
         self._begun[producer] = (epoch, min(lowest, sequence) if known_epoch == epoch else sequence)
 
@@ -187,7 +189,7 @@ class PartitionLog:
             self.start = before
 
     def compact(self, before: int, *, keep_tombstones: bool, spared: Callable[[], bool]) -> None:
-        """Below ``before`` make holes of aborted records, and of all records of a key but the newest committed record.
+        """Below ``before`` make holes of aborted records, and of each record of a key but the newest committed record.
 
         ``spared`` decides about each older record: a spared record stays. A newest record without a value goes too,
         unless tombstones are kept or an older record of the key has stayed, which would count again.
@@ -236,7 +238,7 @@ class SimulatedTopic(NamedTuple):
 
 @dataclass
 class TransactionalId:
-    """The epoch of an id, and the newest transaction. ``forgotten``: producers up to this epoch were forgotten."""
+    """The epoch of an id, and the newest transaction. ``forgotten``: the cluster forgot producers up to this epoch."""
 
     epoch: int = -1
     forgotten: int = -1

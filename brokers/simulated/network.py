@@ -52,9 +52,9 @@ class Faults:
     request_late_ms: float = 20_000.0
     marker_late: float = 0.0  # of a marker: written up to marker_late_ms later
     marker_late_ms: float = 5_000.0
-    cut: set[str] = field(default_factory=set)  # clients that nothing reaches, and that reach nobody
-    cut_from: set[tuple[str, str]] = field(default_factory=set)  # the same of a client and a topic alone
-    cut_from_node: set[tuple[str, int]] = field(default_factory=set)  # the same of a client and a node
+    cut: set[str] = field(default_factory=set)  # clients without any link: nothing leaves and nothing arrives
+    cut_from: set[tuple[str, str]] = field(default_factory=set)  # as ``cut``, for requests of a client about a topic
+    cut_from_node: set[tuple[str, int]] = field(default_factory=set)  # as ``cut``, between a client and a node
     denied: set[Right] = field(default_factory=set)  # rights that no client has, though all were allowed to start
     away: bool = False  # nothing is answered; every call ends with BrokerTimeout
 
@@ -113,8 +113,8 @@ class Fault(Enum):
 
 @dataclass(eq=False)
 class NodeRequest:
-    """A request under way. ``patience_s``: so long the sender waits when no answer will come; ``node``: the node asked,
-    None: no node in particular.
+    """A request under way. ``patience_s``: so long the sender waits when no answer will come; ``node``: the node that
+    gets the request, None: no node in particular.
     """
 
     client_name: str
@@ -279,6 +279,7 @@ class Network:
         request.timer = self.later(delay, callback, *arguments)
 
     def _leave_silent(self, request: NodeRequest) -> None:
+        """Send no answer: the request fails when the sender has waited long enough."""
         now = asyncio.get_running_loop().time()
         request.timer = self.later(
             max(0.0, min(request.gives_up_at - now, request.patience_s)), self._fail, request, SILENT

@@ -133,7 +133,9 @@ class Node:
 
 
 class Leading:
-    """The leaders of partitions, as far as one client reaches their nodes."""
+    """The leaders of several partitions, asked by one client in one request. Only leaders on nodes that the client
+    reaches answer.
+    """
 
     def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.cluster = cluster
@@ -168,9 +170,9 @@ class Leading:
     ) -> Fetched:
         """As ``Cluster.read``; a deposed leader has no records behind its old end."""
         answers = self._answers(led)
-        asked = {source: position for source, position in positions.items() if source in answers}
+        wanted = {source: position for source, position in positions.items() if source in answers}
         old = {source: ends for source, ends in answers.items() if ends is not None}
-        batches = self.cluster.read(asked, records_max, news, old)
+        batches = self.cluster.read(wanted, records_max, news, old)
         return Fetched(batches, [source for source in positions if source not in answers])
 
     def watermarks(self, led: Led) -> dict[TopicPartition, Watermarks]:

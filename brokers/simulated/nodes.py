@@ -5,7 +5,7 @@ the deposed node, under the next leader epoch. The deposed node goes on answerin
 link to other brokers: with old metadata, old ends, old records, and old states of transactions. The deposed node
 acknowledges nothing.
 
-One node is deposed at a time: the other two are a quorum, and have every acknowledged record.
+One node is deposed at a time: of three nodes the other two are a quorum, and have every acknowledged record.
 """
 
 import zlib
@@ -86,7 +86,9 @@ class Deposed(NamedTuple):
 
 
 class Nodes:
-    """Of one cluster. ``salt``: text that decides the first leaders and coordinators."""
+    """The nodes of one cluster: their leaderships, and the deposed node. ``salt``: text that decides the first leaders
+    and coordinators.
+    """
 
     def __init__(self, state: ClusterState, count: int, salt: str) -> None:
         self.numbers = tuple(range(count))
@@ -192,7 +194,7 @@ class Nodes:
             raise NotLeader(f"node {node} does not lead {source.topic}[{source.partition}]")
         return None
 
-    def agrees(self, node: int, source: TopicPartition, asked: Leadership[int]) -> bool:
+    def agrees(self, node: int, source: TopicPartition, told: Leadership[int]) -> bool:
         """Whether a replica knows this leadership and no newer one."""
         known = self.told_leadership(node, source)
-        return known is not None and (known.leader, known.epoch) == (asked.leader, asked.epoch)
+        return known is not None and (known.leader, known.epoch) == (told.leader, told.epoch)

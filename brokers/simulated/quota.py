@@ -6,7 +6,9 @@ from ..throttling import WINDOW_S
 
 
 class Quota:
-    """A quota for all clients. ``rate``: bytes a second; ``moved``: bytes in all; ``longest_s``: the longest time."""
+    """A quota for all clients. ``rate``: bytes a second; ``moved``: bytes in all; ``longest_s``: the longest throttling
+    so far.
+    """
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
