@@ -32,7 +32,7 @@ class OfPartition:
     @property
     def topic_partition(self: _OfPartition) -> tuple[str, int]:
         """The source partition as (topic, partition)."""
-        return self.topic_partition
+        return (self.topic, self.partition)
 
 
 class LogEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -297,7 +297,7 @@ def _members(
     begun: dict[Source, int] = {}
     for reign in reigns:
         owned[reign.incarnation] += (reign.end - reign.first) * (reign.until_ms - reign.from_ms)
-        source = reign.topic_partition
+        source = (reign.topic, reign.partition)
         begun[source] = min(begun.get(source, reign.from_ms), reign.from_ms)
     total = sum(until_ms - from_ms for from_ms in begun.values()) * SPACE_END
     joined = {

@@ -98,19 +98,19 @@ def loads(takers: Iterable[Taker], shares: Sequence[Share]) -> dict[int, Fractio
     """How full each is, worked out the long way."""
     weights, records = books.weights_of(shares), Counter[tuple[str, int]]()
     for share in shares:
-        records[share.place] += share.records_per_s
+        records[share.topic_partition] += share.records_per_s
     found: dict[int, Fraction] = {}
     for taker in takers:
         own = [(share, weight) for share, weight in zip(shares, weights, strict=True)]
         own = [(s, w) for s, w in own if s.owner == taker.incarnation and s.topic in taker.topics]
-        reads = sum(records[place] * READ_NS // 1_000 for place in {share.place for share, _ in own})
+        reads = sum(records[place] * READ_NS // 1_000 for place in {share.topic_partition for share, _ in own})
         found[taker.incarnation] = Fraction(sum(w for _, w in own) + reads) / Fraction(taker.capacity)
     return found
 
 
 def bands(shares: Iterable[Share], member: int, place: tuple[str, int]) -> int:
     """How many bands a member has of a partition."""
-    own = sorted((s.first, s.end) for s in shares if s.owner == member and s.place == place)
+    own = sorted((s.first, s.end) for s in shares if s.owner == member and s.topic_partition == place)
     return sum(not any(end == first for _, end in own) for first, _ in own)
 
 
@@ -311,7 +311,10 @@ def test_a_skew_is_levelled_with_little_more_than_must_move(
     moved = sum(
         weight
         for share, weight in zip(after(shares, shifts), books.weights_of(after(shares, shifts)), strict=True)
-        if share.owner != next(s.owner for s in shares if s.topic_partition == share.place and s.first <= share.first < s.end)
+        if share.owner
+        != next(
+            s.owner for s in shares if s.topic_partition == share.topic_partition and s.first <= share.first < s.end
+        )
     )
     least = sum(max(0, full - mean) for full in before.values())
     assert moved <= Fraction(13, 10) * least + mean / 10
