@@ -102,8 +102,8 @@ class Sibling:
 
 
 def sibling_in(environ: MutableMapping[str, str]) -> Sibling | None:
-    """The own process as a child, by the environment variable; None without the variable. Removes the variable: programs
-    that this process starts are no children of the parent.
+    """The own process as a child, by the environment variable; None without the variable. Removes the variable: a
+    program that this process starts is no child of the parent.
     """
     value = environ.pop(VARIABLE, None)
     if value is None:
