@@ -27,7 +27,7 @@ SAMPLED_MS: Final = 60_000
 
 
 class LoadReport:
-    """The reports of a process. A band is a range of touching points held at the same epoch."""
+    """The reports of a process. A band is a range of touching points that the process owns at the same epoch."""
 
     def __init__(
         self, windows: Windows, ends_watch: EndsWatch, keeper: Keeper, group: Group, settings: Settings
@@ -126,7 +126,7 @@ class LoadReport:
 
 
 def _bands(run: PartitionRun) -> list[tuple[int, int, int]]:
-    """The held bands of a partition as (first, end, epoch), with touching points of an epoch joined."""
+    """The bands of a partition in this process as (first, end, epoch): touching workers of an epoch make a band."""
     return Steps((worker.first, worker.end, worker.epoch) for worker in run.dispatch.workers).pieces()
 
 

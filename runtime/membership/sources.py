@@ -155,12 +155,12 @@ def check_growth(control: Control, sources: Iterable[Place], stateful: Collectio
 
 def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) -> None:
     """Raises SourceError for a topic with another identity than the known identity; "": the broker does not tell."""
-    for name, told in sorted(identities.items()):
-        if told and known.get(name, told) != told:
+    for name, identity in sorted(identities.items()):
+        if identity and known.get(name, identity) != identity:
             raise SourceError(
-                f"{name} was deleted and created anew, or this is another cluster: it was {known[name]}, it is {told}. "
-                "Offsets of the one mean nothing in the other, so nothing of it was read. Start under a new "
-                "application name to process it"
+                f"{name} was deleted and created anew, or this is another cluster: it was {known[name]}, it is "
+                f"{identity}. Offsets of the one mean nothing in the other, so nothing of it was read. Start under a "
+                "new application name to process it"
             )
 
 
