@@ -205,11 +205,11 @@ class Signals:
     async def close(self) -> None:
         """Drop the connections, after a bounded wait for the appends under way."""
         limit_s = self.settings.close_timeout_ms / 1000
-        if telling := list(self._sends.values()):
+        if sends := list(self._sends.values()):
             try:
-                await asyncio.wait(telling, timeout=limit_s)
+                await asyncio.wait(sends, timeout=limit_s)
             finally:  # also when the caller has less time
-                for task in telling:
+                for task in sends:
                     task.cancel()
         appenders, self._appenders = list(self._appenders.values()), {}
         for appender in appenders:
