@@ -372,8 +372,7 @@ class App:
 
     async def send_many(self, topic: str, records: Iterable[Record]) -> None:
         """Write records, as ``Record(value, key=…)``, in their order; returns when each record has its outcome. Reads
-        an iterator no faster than ``send_bytes_max`` leaves room. Raises the first error, as ``send`` does; all other
-        records are tried.
+        an iterator only as far as there is room. Raises the first error, as ``send`` does; all other records are tried.
         """
         check_topic_name(topic, "send_many: topic")
         await self._call(self._sending.send_many(topic, records))

@@ -17,7 +17,7 @@ ENDS_INTERVAL_MS: Final = 10_000
 
 class EndsWatch:
     """The ends of the source partitions with ranges in this process; on the coordinator, of ranges without an owner,
-    too (``unowned``). ``seen_s``: the loop's time of the last question for the ends that a broker has answered. Until
+    too (``unowned``). ``seen_s``: when the last answered question for the ends was sent, by the loop's time. Until
     the first answer the ends from the take-up of the ranges count (``Holding.found``).
     """
 
@@ -74,7 +74,7 @@ class EndsWatch:
         )
 
     def is_level(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether all ranges in this process are committed up to ``ends``; False for a partition without an end."""
+        """Whether all own ranges are committed up to ``ends``; False for a partition without an end."""
         return all(source in ends and edge >= ends[source] for source, edge in self.holding.edges().items())
 
     def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
@@ -85,8 +85,8 @@ class EndsWatch:
 
 
 class WayToLevel:
-    """How far this process's ranges are from the ends that the control log pins for a group with ``until="level"``.
-    The way grows by ranges taken up later. Any other run has no way.
+    """How far the own ranges are from the ends pinned in the control log, for a group with ``until="level"``. The way
+    grows by ranges taken up later. Any other run has no way.
     """
 
     def __init__(self, watch: EndsWatch) -> None:

@@ -28,8 +28,8 @@ StoreKey: TypeAlias = tuple[str, MapKey | None]
 
 class HandlerWatch:
     """Measures in real time each step of async handlers, and compares the values from stores at the end of an attempt.
-    A step is what a handler does from one suspension to the next. A step of ``lag_ms`` or more is logged once for each
-    handler, a lost change once for each store of a handler.
+    A step goes from a suspension of the handler to the next suspension. A step of ``lag_ms`` or more is logged once for
+    each handler, a lost change once for each store of a handler.
     """
 
     def __init__(self, lag_ms: int) -> None:
@@ -82,7 +82,7 @@ class HandlerWatch:
 class _Given:
     """The values that stores gave out in an attempt, by store key, each with its bytes from that moment.
 
-    A value is compared no more once the handler has written its store key, or has put the value under any store key.
+    A value is compared no more once the handler has written the store key, or has put the value under any store key.
     """
 
     def __init__(self) -> None:

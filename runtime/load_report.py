@@ -27,7 +27,7 @@ SAMPLED_MS: Final = 60_000
 
 
 class LoadReport:
-    """The reports of a process. A band is a range of touching points that the process owns at the same epoch."""
+    """The reports of a process. A band is a range of touching points owned at the same epoch."""
 
     def __init__(
         self, windows: Windows, ends_watch: EndsWatch, keeper: Keeper, group: Group, settings: Settings
@@ -77,7 +77,7 @@ class LoadReport:
                     self._bytes[run, within] = size, now
 
     def _send_due(self) -> None:
-        """Send the loads that are due; all loads when another member or another coordinator hears them first now."""
+        """Send the due loads; all loads when another member, or another coordinator, has come to hear reports."""
         has_others, beat = self._has_others(), self.group.heard.coordinator
         audience = has_others, 0 if beat is None else beat.term
         is_new, self._audience = has_others and audience != self._audience, audience
@@ -94,7 +94,7 @@ class LoadReport:
         return any(not member.expelled and i != standing.incarnation for i, member in members.items())
 
     def _measure(self) -> None:
-        """Take the cost since the last call; a partition without a window closed since then has its last cost again."""
+        """Take the cost since the last call; a partition without a window closed since then keeps the last cost."""
         before, self._measured = self._measured, {}
         for run in self.windows.runs:
             costs = self.windows.take(run)

@@ -136,8 +136,8 @@ class OwnLedger:
         self._own.held.clear()  # the reader has collected the same events
 
     def unknown(self) -> None:
-        """Note that the outcome of the own transaction is not known. From here on the log tells the outcome: events of
-        the transaction that were read already are folded now, further events when they are read.
+        """Note that the outcome of the own transaction is not known. From here on the log tells the outcome: events
+        read before are folded now, further events at the time of the reading.
         """
         self._own.in_flight = None
         held = list(self._own.held)

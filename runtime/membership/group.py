@@ -131,8 +131,8 @@ class Group:
         return member
 
     def is_level(self) -> bool:
-        """Whether a group with ``until="level"`` has caught up. Only a beat that the present coordinator has sent after
-        the joining of this process counts: an earlier beat does not know what this process has to do.
+        """Whether a group with ``until="level"`` has caught up. Only a beat of the present coordinator counts, and only
+        from the time after the joining: an earlier beat does not know the work of the own process.
         """
         control, beat = self.standing.ledger.control, self.heard.coordinator
         if control.pinned is None or beat is None or beat.term != control.term:

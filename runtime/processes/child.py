@@ -2,8 +2,8 @@
 
 The parent starts its own program once more for each child, from the beginning, with ``KEYLANES_PROCESS`` in the
 environment: the number of the child, the number of children, and the line, an inherited socket. Over the line the child
-tells the parent its births and the error that ends it, a line of text each. The parent tells the child to stop, a byte
-for each word. The parent sends no signal for a stop: a supervisor may also signal each process, and a second signal
+tells the parent each birth and the final error, a line of text each. The parent tells the child to stop, a byte for
+each word. The parent sends no signal for a stop: a supervisor may also signal each process, and a second signal
 hurries the stop. A child sees when the parent is gone, and stops in order.
 """
 
