@@ -96,9 +96,7 @@ class App:
             )
         check_topic_name(f"{name}.control", f"application name {name!r}")
         self.name = name
-        self.broker: str | Broker | None = broker
-        if broker is None:
-            self.broker = os.environ.get(BROKER_VARIABLE) or None
+        self.broker: str | Broker | None = (os.environ.get(BROKER_VARIABLE) or None) if broker is None else broker
         self.settings = settings or Settings()
         self.on_fatal = on_fatal
         self.handlers: dict[str, Handler] = {}
@@ -110,6 +108,7 @@ class App:
         self._member: AppRun | None = None
         self._runs: Rejoining | None = None
         self._call: Call = _as_it_is
+        """How a call gets to the loop of the run; anything but ``_as_it_is``: the application is under test."""
         self._watch: LoopWatch | HandlerWatch | None = None
         self._block: Block | None = None
 
@@ -186,7 +185,7 @@ class App:
         """Run until SIGTERM or SIGINT; with ``until="level"`` also until the current ends of the topics are reached.
 
         The first signal stops in order, and ``run`` returns; the second signal hurries the stop, see ``stop``; the
-        third aborts. With ``until="level"`` the run waits for the records of a released range until a new grant; when
+        third aborts. With ``until="level"`` the run waits for each released range until its next grant, too; when
         nothing else is left, the wait is logged. A fatal error is logged CRITICAL and raises SystemExit with an exit
         code of errors.py. ``on_step`` is called with each step of the commit cycle. ``run`` assumes a process of its
         own: garbage collection runs less often, and glibc keeps more freed memory.
@@ -237,7 +236,7 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop in order; raises the fatal error that ended the run, if any."""
-        assert self._block is not None, "it was entered"
+        assert self._block is not None, "__aenter__ has set the block"
         self.stop()
         await self._block.left()
 
@@ -280,7 +279,7 @@ class App:
         try:
             await runs.run(until_level=until_level)
         except Exception as error:
-            self._tell(error)
+            self._log_fatal(error)
             raise
         finally:
             watching.cancel()
@@ -335,7 +334,7 @@ class App:
             accepts=self.accepts,
         )
 
-    def _tell(self, error: Exception) -> None:
+    def _log_fatal(self, error: Exception) -> None:
         logger.critical("%s stops: %s", self.name, error, exc_info=foreign_in(error))
         if self.on_fatal is not None:
             try:
@@ -372,8 +371,8 @@ class App:
         await self._call(self._sending.send(output))
 
     async def send_many(self, topic: str, records: Iterable[Record]) -> None:
-        """Write records, as ``Record(value, key=…)``, in their order; returns when each record has its outcome. Takes
-        no more of an iterator than has room. Raises the first error, as ``send`` does; all other records are tried.
+        """Write records, as ``Record(value, key=…)``, in their order; returns when each record has its outcome. Reads
+        an iterator only as far as there is room. Raises the first error, as ``send`` does; all other records are tried.
         """
         check_topic_name(topic, "send_many: topic")
         await self._call(self._sending.send_many(topic, records))
@@ -399,6 +398,7 @@ class App:
         """Whether the application may stay in service; ``cause`` says why not."""
         member, state = self._member, self._state
         stalled = member is not None and member.stall.is_stalled
+        # While the process joins again, ``cause`` is still the cause that ended the run before.
         failure = None if member is None or state == "starting" else member.cause
         cause = str(failure) if failure else ("records wait and nothing moves" if stalled else None)
         is_good = state in AT_WORK and not stalled
@@ -489,13 +489,21 @@ class App:
         """
         self._check_handlers()
         self._watch = watch = HandlerWatch(self.settings.limits.loop_lag_ms)
-        given = (self.name, self.handlers, self.settings, self._adopt, watch, seed, self.partitioners, partitions)
-        return SimulatedApp(*given)
+        return SimulatedApp(
+            name=self.name,
+            handlers=self.handlers,
+            settings=self.settings,
+            adopt=self._adopt,
+            watch=watch,
+            seed=seed,
+            partitioners=self.partitioners,
+            partitions=partitions,
+        )
 
     def _adopt(self, member: AppRun | None, call: Call | None) -> None:
-        """Let calls of the application go to ``member``; ``call`` carries them to the run's loop (None: our loop)."""
+        """Let calls of the application go to ``member``; ``call`` carries them to the run's loop (None: no test)."""
         self._member, self._call = member, call or _as_it_is
-        if call is not _as_it_is:  # a test has begun or ended: the broker has changed
+        if call is not _as_it_is:  # a test has begun, or (None) has ended: the broker has changed
             self._sending = self._new_sending()
 
 

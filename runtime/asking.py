@@ -21,7 +21,7 @@ from .logs.reader import LogReader, control_topic, offsets_topic, signals_topic
 from .settings import Settings
 
 LOOK_MS: Final = 200
-"""The time between two looks into the control log."""
+"""The time between two reads of the control log."""
 AGAIN_S: Final = 5.0
 """The time until a request is sent again."""
 
@@ -62,15 +62,15 @@ def asker(what: str) -> str:
 async def ask(
     group: GroupLogs,
     make: Callable[[Control], A],
-    request: str,
+    request_id: str,
     timeout_s: float,
-    say: Callable[[str], None],
+    show: Callable[[str], None],
     *,
     also: Sequence[int] = (),
 ) -> A:
-    """Send the request that ``make`` makes of the control log; returns when the control log shows the request as done.
-    ``say`` is called with each new stage. ``also``: further signal partitions for the request. Raises SettingsError for
-    an impossible request, NotDone when ``timeout_s`` is over, LogError, BrokerError.
+    """Send the request that ``make`` makes from the control log; returns when the control log shows the request as
+    done. ``show`` is called with each new stage, in words. ``also``: further signal partitions for the request. Raises
+    SettingsError for an impossible request, NotDone when ``timeout_s`` is over, LogError, BrokerError.
     """
     if group.broker.is_alone:
         raise SettingsError("no process of the application runs: this broker's folder is open here alone")
@@ -82,21 +82,21 @@ async def ask(
     try:
         async with asyncio.timeout(timeout_s):
             ledger = await logs.read_control(Ledger())
-            asked = make(ledger.control)
+            request = make(ledger.control)
             again_s = 0.0
-            while not (now := asked.stage(ledger.control)).is_done:
+            while not (now := request.stage(ledger.control)).is_done:
                 if now.words != stage:
                     stage = now.words
-                    say(stage)
+                    show(stage)
                 now_s = asyncio.get_running_loop().time()
                 if not now.has_begun and now_s >= again_s:
-                    for partition in (partition_of("", request), *also):
-                        await _say(group, appender, partition, asked.signal)
+                    for partition in (partition_of("", request_id), *also):
+                        await _append_signal(group, appender, partition, request.signal)
                     again_s = now_s + AGAIN_S
                 await asyncio.sleep(LOOK_MS / 1000)
                 ledger = await logs.read_control(ledger)
-            say(now.words)
-            return asked
+            show(now.words)
+            return request
     except TimeoutError:
         raise NotDone(
             f"not done after {timeout_s:g} s: {stage}. It may still be done: see keylanes group, or wait for longer"
@@ -106,6 +106,6 @@ async def ask(
         await closed_within(group.settings.close_timeout_ms, appender.close(), "closing an appender of signals")
 
 
-async def _say(group: GroupLogs, appender: Appender, partition: int, signal: Signal) -> None:
+async def _append_signal(group: GroupLogs, appender: Appender, partition: int, signal: Signal) -> None:
     record = Outgoing(signals_topic(group.app), partition, None, encode(signal))
     await within_limit(appender.append([record]), group.settings.call_limit_ms, "asking")

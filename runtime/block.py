@@ -11,9 +11,9 @@ class Block:
         self._running = running
         self._body = asyncio.current_task()
         self._has_cancelled = False
-        running.add_done_callback(self._ended)
+        running.add_done_callback(self._cancel_body)
 
-    def _ended(self, running: asyncio.Task[None]) -> None:
+    def _cancel_body(self, running: asyncio.Task[None]) -> None:
         if self._body is not None and not running.cancelled() and running.exception() is not None:
             self._has_cancelled = self._body.cancel()
 
@@ -22,7 +22,8 @@ class Block:
         body, self._body = self._body, None
         if self._has_cancelled and body is not None and body is asyncio.current_task():
             body.uncancel()
-            # A body without an await behind the failure has not received the cancellation yet.
+            # asyncio raises a cancellation at the next await. A body that has awaited nothing since the failure has not
+            # received the cancellation yet: this await takes it.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
         await self._running

@@ -6,7 +6,9 @@ from ..errors import SettingsError
 from .settings import Settings
 
 THROTTLED_SHARE = 4
-"""A quarter of a session: throttling delays beats, too, and a third of a session without beats raises doubts."""
+"""The requests of a process shall bring no throttling longer than a quarter of a session. Throttling delays beats, too,
+and a third of a session without beats raises doubts.
+"""
 SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"
 
 

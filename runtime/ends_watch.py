@@ -17,8 +17,8 @@ ENDS_INTERVAL_MS: Final = 10_000
 
 class EndsWatch:
     """The ends of the source partitions with ranges in this process; on the coordinator, of ranges without an owner,
-    too (``unowned``). ``seen_s``: the time of the last answered question for the ends, in the loop's time. Until the
-    first answer the ends from the take-up of the ranges count.
+    too (``unowned``). ``seen_s``: when the last answered question for the ends was sent, by the loop's time. Until
+    the first answer the ends from the take-up of the ranges count (``Holding.found``).
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class EndsWatch:
 
     async def _ask(self) -> None:
         """Ask the broker for the ends. Raises BrokerError."""
-        asked_s = asyncio.get_running_loop().time()
+        question_s = asyncio.get_running_loop().time()
         sources = [*(self.holding.edges() | {TopicPartition(*one.place): one.edge for one in self._unowned()})]
         limit = self.settings.call_limit_ms
         marks = await within_limit(self.broker.watermarks(sources), limit, "watermarks of the sources")
         self._seen = {source: mark.high for source, mark in marks.items()}
-        self.seen_s = asked_s
+        self.seen_s = question_s  # the ends are at least as new as the question
 
     def end_of(self, source: TopicPartition, front: int) -> int:
         """The end of a source partition as last seen, but at least the partition's front."""
@@ -77,19 +77,19 @@ class EndsWatch:
         )
 
     def is_level(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether all held ranges are committed up to ``ends``."""
+        """Whether all own ranges are committed up to ``ends``; False for a partition without an end."""
         return all(source in ends and edge >= ends[source] for source, edge in self.holding.edges().items())
 
     def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
-        """How many offsets are left up to ``ends``, in proportion to the width of the held key ranges."""
-        held = self.holding.held()
-        area = sum(max(0, ends.get(source, 0) - edge) * (end - first) for source, first, end, edge in held)
+        """How many offsets are left up to ``ends``, rounded up; a key range counts in proportion to its width."""
+        bands = self.holding.held()
+        area = sum(max(0, ends.get(source, 0) - edge) * (end - first) for source, first, end, edge in bands)
         return -(-area // SPACE_END)
 
 
 class WayToLevel:
-    """The way of this process's ranges to the pinned ends. The way grows by ranges taken up later. Only a run with
-    ``until="level"`` has a way.
+    """How far the own ranges are from the ends pinned in the control log, for a group with ``until="level"``. The way
+    grows by ranges taken up later. Any other run has no way.
     """
 
     def __init__(self, watch: EndsWatch) -> None:
@@ -99,7 +99,7 @@ class WayToLevel:
         self._ends: dict[TopicPartition, int] | None = None
 
     def begins(self) -> None:
-        """Take the pinned ends, before the first records are read."""
+        """Take the pinned ends from the control log, before the first records are read."""
         standing = self._watch.holding.standing
         control = standing.ledger.control
         own = control.members.get(standing.incarnation)

@@ -2,8 +2,8 @@
 
 - A handler that would block the event loop of a run. Time is virtual in a test, and no loop is late there. A run uses
   ``LoopWatch``, at no cost for a record.
-- A value of a store that is changed in place and not put. The watch encodes each value from a store again and again.
-  A run does not watch for the mistake.
+- A value of a store that is changed in place and not put. The watch encodes each value from a store again at the end of
+  the attempt. A run does not watch for the mistake.
 """
 
 import logging
@@ -22,19 +22,21 @@ from .watch.watchdog import NOT_TURNED, blocked_by
 
 logger = logging.getLogger("keylanes")
 
-Place: TypeAlias = tuple[str, MapKey | None]
-"""The name of a store, and a key of a map."""
+StoreKey: TypeAlias = tuple[str, MapKey | None]
+"""The name of a store, and the key of a map; None: the store is no map."""
 
 
 class HandlerWatch:
     """Measures in real time each step of async handlers, and compares the values from stores at the end of an attempt.
-    A step of ``lag_ms`` or more is logged once for each handler, a lost change once for each store of a handler.
+    A step goes from a suspension of the handler to the next suspension. A step of ``lag_ms`` or more is logged once for
+    each handler, a lost change once for each store of a handler.
     """
 
     def __init__(self, lag_ms: int) -> None:
         self.lag_ms = lag_ms
         self.lag_max_s = 0.0
         self._said: set[tuple[str, str]] = set()
+        """The handlers with a line in the log, each with the store of the line; "" for a step."""
 
     def over(self, handler: Handler) -> Handler:
         """The handler with a watched function."""
@@ -43,7 +45,7 @@ class HandlerWatch:
         async def call(value: Any, *further: Any) -> Any:
             given = _Given()
             work = function(value, *given.watched(handler, further))
-            result = await _measure_steps(work, lambda seconds: self._took(handler.name, seconds))
+            result = await _measure_steps(work, lambda seconds: self._note_step(handler.name, seconds))
             self._compare(handler.name, given)
             return result
 
@@ -55,13 +57,13 @@ class HandlerWatch:
 
         return replace(handler, function=call if handler.is_async else call_in_thread, is_decorated=False)
 
-    def _took(self, handler: str, seconds: float) -> None:
+    def _note_step(self, handler: str, seconds: float) -> None:
         self.lag_max_s = max(self.lag_max_s, seconds)
         if seconds * 1000 >= self.lag_ms and self._is_new(handler, ""):
             logger.error(NOT_TURNED, seconds * 1000, blocked_by(handler))
 
     def _compare(self, handler: str, given: "_Given") -> None:
-        for store in given.lost():
+        for store in given.stores_with_lost_change():
             if self._is_new(handler, store):
                 logger.warning(
                     "handler %s changed a value of store %r in place, and the change is lost: give the changed value "
@@ -78,13 +80,13 @@ class HandlerWatch:
 
 
 class _Given:
-    """The values that stores gave out in an attempt, by their places, each with its bytes of the moment.
+    """The values that stores gave out in an attempt, by store key, each with its bytes from that moment.
 
-    A written place counts no more, nor does a value that was put at any place.
+    A value is compared no more once the handler has written the store key, or has put the value under any store key.
     """
 
     def __init__(self) -> None:
-        self._values: dict[Place, list[tuple[StoreDeclaration, Any, bytes]]] = {}
+        self._values: dict[StoreKey, list[tuple[StoreDeclaration, Any, bytes]]] = {}
         self._put: dict[int, Any] = {}
         """Put values by identity. A reference keeps the value alive: no other value gets the identity."""
 
@@ -101,12 +103,12 @@ class _Given:
             self._values.setdefault((declared.name, key), []).append((declared, value, data))
 
     def take(self, declared: StoreDeclaration, key: MapKey | None, value: Any = None) -> None:
-        """Note that a place was written or deleted."""
+        """Note that the handler has written or deleted a store key."""
         self._values.pop((declared.name, key), None)
         self._put[id(value)] = value
 
-    def lost(self) -> Iterator[str]:
-        """The names of stores with a value that has changed in place."""
+    def stores_with_lost_change(self) -> Iterator[str]:
+        """The names of the stores with a value that the handler has changed in place."""
         for values in self._values.values():
             for declared, value, data in values:
                 if id(value) not in self._put and _bytes_of(declared, value) != data:
@@ -187,8 +189,8 @@ def _bytes_of(declared: StoreDeclaration, value: Any) -> bytes | None:
 
 
 @types.coroutine
-def _measure_steps(work: Coroutine[Any, Any, Any], took: Callable[[float], None]) -> Generator[Any, None, Any]:
-    """Await the work, and call ``took`` with the seconds of each step."""
+def _measure_steps(work: Coroutine[Any, Any, Any], note: Callable[[float], None]) -> Generator[Any, None, Any]:
+    """Await the work, and call ``note`` with the seconds of each step."""
     raised: BaseException | None = None
     while True:
         began_s = time.perf_counter()
@@ -197,7 +199,7 @@ def _measure_steps(work: Coroutine[Any, Any, Any], took: Callable[[float], None]
         except StopIteration as ended:
             return ended.value
         finally:
-            took(time.perf_counter() - began_s)
+            note(time.perf_counter() - began_s)
         raised = None
         try:
             yield waits_for

@@ -27,7 +27,7 @@ SAMPLED_MS: Final = 60_000
 
 
 class LoadReport:
-    """The reports of a process. A band is a range of touching points held at the same epoch."""
+    """The reports of a process. A band is a range of touching points owned at the same epoch."""
 
     def __init__(
         self, windows: Windows, ends_watch: EndsWatch, keeper: Keeper, group: Group, settings: Settings
@@ -41,13 +41,13 @@ class LoadReport:
         self._measured: dict[PartitionRun, list[BandLoad]] = {}
         self._bytes: dict[tuple[PartitionRun, KeyRange], tuple[int, float]] = {}
         """The size of each range's state, and the time of the measurement by the loop's time."""
-        self._hears: tuple[bool, int] = (False, 0)
-        """Whether another member takes part, and the term of the coordinator that was heard last."""
+        self._audience: tuple[bool, int] = (False, 0)
+        """Whether another member takes part, and the term of the coordinator that beat last, at the last report."""
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
         """Look at the control log, which was read on: a report goes out at once when another member has joined."""
-        if not self._hears[0] and self._has_others():
+        if not self._audience[0] and self._has_others():
             self._wake.set()
 
     async def run(self) -> None:
@@ -62,7 +62,7 @@ class LoadReport:
             if due_s - loop.time() < DUE_S:
                 due_s = loop.time() + interval_s
                 self._measure()
-            self._tell()
+            self._send_due()
 
     async def sample(self) -> None:
         """Measure the size of each band's state, until cancelled."""
@@ -70,7 +70,7 @@ class LoadReport:
         while not self.group.taking_part.is_alone:
             await rest(self.settings.load_interval_ms / 1000)
             now, old = loop.time(), self._bytes
-            stateful = [run for run in self.windows.runs if run.state is not None and self._hears[0]]
+            stateful = [run for run in self.windows.runs if run.state is not None and self._audience[0]]
             bands = [(run, KeyRange(first, end)) for run in stateful for first, end, _ in _bands(run)]
             self._bytes = {band: old[band] for band in bands if band in old}
             for run, within in bands:
@@ -79,11 +79,12 @@ class LoadReport:
                     size = await self.keeper.sampled_bytes(run.dispatch.place, within)
                     self._bytes[run, within] = size, now
 
-    def _tell(self) -> None:
-        others, beat = self._has_others(), self.group.heard.coordinator
-        hears = others, 0 if beat is None else beat.term
-        is_new, self._hears = others and hears != self._hears, hears
-        if not others:
+    def _send_due(self) -> None:
+        """Send the due loads; all loads when another member, or another coordinator, has come to hear reports."""
+        has_others, beat = self._has_others(), self.group.heard.coordinator
+        audience = has_others, 0 if beat is None else beat.term
+        is_new, self._audience = has_others and audience != self._audience, audience
+        if not has_others:
             return
         bands = [band for run in self.windows.runs for band in self._measured.get(run, ())]
         due, own = self._reports.due(bands, is_new=is_new), self.group.standing.incarnation
@@ -96,7 +97,7 @@ class LoadReport:
         return any(not member.expelled and i != standing.incarnation for i, member in members.items())
 
     def _measure(self) -> None:
-        """Take the cost since the last call; a partition whose windows are still open has its last cost again."""
+        """Take the cost since the last call; a partition without a window closed since then keeps the last cost."""
         before, self._measured = self._measured, {}
         for run in self.windows.runs:
             costs = self.windows.take(run)
@@ -105,22 +106,24 @@ class LoadReport:
 
     def _band_loads(self, run: PartitionRun, costs: CellCosts) -> Iterator[BandLoad]:
         per_interval = self.settings.load_interval_ms / 1000 / costs.seconds
-        place, cut = run.dispatch.place, costs.bounds
+        place, bounds = run.dispatch.place, costs.bounds
         end_offset = self.ends_watch.end_of(place, run.dispatch.front)
         for first, end, epoch in _bands(run):
             points: list[tuple[int, int]] = []
             busy_us = records = 0
-            for cell, spent_us in sorted(costs.busy_us.items()):
-                a, b = max(first, cut[cell]), min(end, cut[cell + 1])
-                if a >= b:
+            for number, spent_us in sorted(costs.busy_us.items()):
+                cell_first, cell_end = bounds[number], bounds[number + 1]
+                first_here, end_here = max(first, cell_first), min(end, cell_end)
+                if first_here >= end_here:
                     continue
-                size = cut[cell + 1] - cut[cell]
-                cost = int(spent_us * (b - a) // size * per_interval)
-                records += int(costs.records[cell] * (b - a) // size * per_interval)
+                # Bands that share a cell divide its cost by points.
+                size, own_size = cell_end - cell_first, end_here - first_here
+                cost = int(spent_us * own_size // size * per_interval)
+                records += int(costs.records[number] * own_size // size * per_interval)
                 if cost:
-                    points.append((a, cost))
+                    points.append((first_here, cost))
                     busy_us += cost
-            size, _ = self._bytes.get((run, KeyRange(first, end)), (0, 0.0))
+            state_bytes, _ = self._bytes.get((run, KeyRange(first, end)), (0, 0.0))
             backlog = _backlog(run, KeyRange(first, end), end_offset)
             yield BandLoad(
                 topic=place[0],
@@ -131,13 +134,13 @@ class LoadReport:
                 busy_us=busy_us,
                 records=records,
                 backlog=backlog,
-                state_bytes=size,
+                state_bytes=state_bytes,
                 points=tuple(points),
             )
 
 
 def _bands(run: PartitionRun) -> list[tuple[int, int, int]]:
-    """The held bands of a partition as (first, end, epoch), with touching points of an epoch joined."""
+    """The bands of a partition in this process as (first, end, epoch): touching workers of an epoch make a band."""
     return Steps((worker.first, worker.end, worker.epoch) for worker in run.dispatch.workers).pieces()
 
 
@@ -149,4 +152,4 @@ def _backlog(run: PartitionRun, within: KeyRange, end: int) -> int:
         for worker in run.dispatch.workers
         if within.contains(worker.first)
     )
-    return area // SPACE_END
+    return area // SPACE_END  # as if the records were spread evenly over all points

@@ -18,13 +18,17 @@ are in no reference cycles: with Python's own thresholds the collector took a th
 """
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""How much may be free at the end of the heap: some of the largest answers (4 to 16 MiB), raw and parsed."""
+"""How much freed memory the process keeps at the end of the heap: room for some of the largest answers of a broker (4
+to 16 MiB), raw and parsed.
+"""
 
 MAPPED_BYTES: Final = 8 * 1024 * 1024
 """A block from this size on gets pages of its own; freeing the block gives the pages back at once."""
 
 OWN_WISHES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
-"""With a variable of a user here, or about malloc in ``GLIBC_TUNABLES``, keylanes leaves malloc alone."""
+"""Environment variables that set glibc's malloc. Where a user has set one of these, or malloc in ``GLIBC_TUNABLES``,
+keylanes leaves malloc alone.
+"""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # the numbers of malloc.h
 
@@ -72,11 +76,11 @@ def run_in_own_loop(main: Coroutine[Any, Any, None], left_s: Callable[[float], f
         try:
             loop.run_until_complete(main)
         finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
+            unfinished = asyncio.all_tasks(loop)
+            for task in unfinished:
                 task.cancel()
-            if left:
-                _, pending = loop.run_until_complete(asyncio.wait(left, timeout=left_s(loop.time())))
+            if unfinished:
+                _, pending = loop.run_until_complete(asyncio.wait(unfinished, timeout=left_s(loop.time())))
                 for task in pending:
                     abandon(task)
             ending = loop.create_task(loop.shutdown_asyncgens())
@@ -89,7 +93,9 @@ def run_in_own_loop(main: Coroutine[Any, Any, None], left_s: Callable[[float], f
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Raises SettingsError for a loop that begins tasks at once: a task of keylanes gets its work after its making."""
+    """Raises SettingsError for a loop that begins a task within ``create_task``: keylanes gives a task its work, and
+    notes the task, only after ``create_task`` has returned.
+    """
     began: list[bool] = []
 
     async def begin() -> None:

@@ -1,7 +1,8 @@
 """The return of a process that was expelled without a fault of its own, under a new birth, with empty memory.
 
 A process that was silent for a session, say on a paused machine, has lost its ranges to others and nothing else. The
-process asks to join again. A process that has left, or was superseded by another process of its name, does not.
+process asks to join again. A process that has left the group, or was superseded by another process of its name, does
+not join again.
 """
 
 import asyncio
@@ -29,11 +30,13 @@ class Rejoining:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
+        """Set when the process is told to stop."""
         self._next = asyncio.Event()
+        """Set when a further run has taken the place of an expelled run."""
         self.is_coming_back = False
         """The process was expelled, and is about to ask to join again."""
         self._ended_between = False
-        """The process ended between two runs."""
+        """The process was told to stop between two runs, and no run begins any more."""
         self.member = make()
         adopt(self.member)
 
@@ -48,7 +51,9 @@ class Rejoining:
         self.member.stop(at_once=at_once)
 
     async def started(self, running: "asyncio.Task[None]") -> None:
-        """Wait until a run works on its first grants. Raises the error that ended the task of ``run`` before."""
+        """Wait until a run works on its first grants; ``running``: the task of ``run``. Raises the error of the task
+        when the task ends before.
+        """
         while True:
             self._next.clear()
             tasks = [self.loop.create_task(self.member.started(running)), self.loop.create_task(self._next.wait())]
@@ -62,21 +67,21 @@ class Rejoining:
                 return
 
     async def run(self, *, until_level: bool = False) -> None:
-        """Run until the process is stopped, or ends for a cause that coming back would not mend."""
+        """Run until the process is told to stop, or ends for a cause that another run would meet again."""
         back_off_s = BACK_OFF_S
         while True:
             began_s = self.loop.time()
             try:
                 await self.member.run(until_level=until_level)
-            except Expelled as out:
-                if self.settings.exit_on_expulsion or not out.comes_back:
+            except Expelled as expelled:
+                if self.settings.exit_on_expulsion or not expelled.comes_back:
                     raise
                 if self._stop.is_set():
-                    logger.warning("%s; it was told to stop, and does", out)
+                    logger.warning("%s; it was told to stop, and does", expelled)
                     return
                 if self.loop.time() - began_s > BACK_OFF_S_MAX:
                     back_off_s = BACK_OFF_S
-                logger.warning("%s; it joins again in %.0f s", out, back_off_s)
+                logger.warning("%s; it joins again in %.0f s", expelled, back_off_s)
             else:
                 return
             self.is_coming_back = True

@@ -15,6 +15,8 @@ from .partition.worker import Worker
 
 ANYBODY = 0
 """As the target of a move: any other member."""
+ANY_EPOCH = 0
+"""As the epoch of a move: the request counts whatever the epoch of the range."""
 
 
 class Requests:
@@ -29,7 +31,7 @@ class Requests:
         self.holding = holding
         self.cycle = cycle
         self.taking_part = taking_part
-        self._asked = 0
+        self._moves_requested = 0
 
     @property
     def runs(self) -> Sequence[PartitionRun]:
@@ -43,15 +45,17 @@ class Requests:
         Raises ValueError when this process does not hold the whole range, CancelledError when the run ends before.
         """
         run = self._run_of(place)
-        held = _within(run, within)
-        if sum(min(w.end, within.end) - max(w.first, within.first) for w in held) < within.size:
+        if _points_here(run, within) < within.size:
             raise ValueError(f"{run.label}: not all of {within} is held here")
-        epochs = {worker.epoch for worker in held}
-        request = self._ask_move(place, within, ANYBODY, max(epochs) if len(epochs) == 1 else 0)
+        epochs = {worker.epoch for worker in _workers_in(run, within)}
+        # The epoch bounds the request: a repeat that arrives after the move would move the range once more. A range
+        # with several epochs can't name one.
+        epoch = max(epochs) if len(epochs) == 1 else ANY_EPOCH
+        request = self._ask_move(place, within, ANYBODY, epoch)
 
         def is_given_up() -> bool:
-            is_there = any(worker.epoch in epochs for worker in _within(run, within))
-            return not is_there and not self.holding.is_giving_up(place)
+            has_workers = any(worker.epoch in epochs for worker in _workers_in(run, within))
+            return not has_workers and not self.holding.is_giving_up(place)
 
         await self._until(is_given_up, request)
 
@@ -60,21 +64,19 @@ class Requests:
         the run ends before.
         """
         own = self.taking_part.standing.incarnation
-        request = self._ask_move(place, within, own, 0)
+        request = self._ask_move(place, within, own, ANY_EPOCH)
 
-        def is_held() -> bool:
+        def is_here() -> bool:
             runs = [run for run in self.runs if run.dispatch.place == place]
-            held = sum(
-                min(w.end, within.end) - max(w.first, within.first) for run in runs for w in _within(run, within)
-            )
-            return held == within.size
+            return sum(_points_here(run, within) for run in runs) == within.size
 
-        await self._until(is_held, request)
+        await self._until(is_here, request)
 
     async def split(self, place: Place, at: int) -> None:
         """Cut the worker that owns point ``at`` in two; the second half begins at ``at``. Returns after the commit.
 
-        Raises ValueError when no worker owns the points on both sides, CancelledError when the run ends before.
+        Raises ValueError when no single worker owns the points on both sides of the cut, CancelledError when the run
+        ends before.
         """
         await self._ask(SplitWish(self._run_of(place).dispatch, at))
 
@@ -89,9 +91,9 @@ class Requests:
 
     def _ask_move(self, place: Place, within: KeyRange, target: int, epoch: int) -> MoveAsked:
         by = self.taking_part.identity.birth
-        self._asked += 1
-        asked = MoveAsked(
-            request=f"{by}.{self._asked}",
+        self._moves_requested += 1
+        request = MoveAsked(
+            request=f"{by}.{self._moves_requested}",
             by=by,
             topic=place[0],
             partition=place[1],
@@ -100,23 +102,24 @@ class Requests:
             target=target,
             epoch=epoch,
         )
-        self.taking_part.ask_move(asked)
-        return asked
+        self.taking_part.ask_move(request)
+        return request
 
-    async def _until(self, is_reached: Callable[[], bool], asked: MoveAsked) -> None:
+    async def _until(self, is_reached: Callable[[], bool], request: MoveAsked) -> None:
         """Wait until ``is_reached``. Repeats the request, which may have been lost; a repeat does no harm."""
         loop, again_s = asyncio.get_running_loop(), self.taking_part.identity.settings.session_timeout_ms / 1000
         again_at = loop.time() + again_s
         while not is_reached():
             try:
-                async with asyncio.timeout_at(again_at):  # a fixed time: changes come in each interval
+                # A fixed time: with a time-out for each wait, the changes of each interval would put off the repeat.
+                async with asyncio.timeout_at(again_at):
                     await self.holding.changed()
             except TimeoutError:
                 again_at = loop.time() + again_s
-                self.taking_part.ask_move(asked)
+                self.taking_part.ask_move(request)
 
     async def _ask(self, wish: Wish) -> None:
-        """Have a wish fulfilled in the next commit cycles; returns after the commit."""
+        """Hand a wish to the commit cycle, which fulfils wishes between two transactions; returns after the commit."""
         settled = self.cycle.reshape.ask(wish)
         self.cycle.wake()
         await settled
@@ -125,6 +128,11 @@ class Requests:
         return run_of(self.runs, place, self.taking_part.identity.app)
 
 
-def _within(run: PartitionRun, within: KeyRange) -> list[Worker]:
+def _workers_in(run: PartitionRun, within: KeyRange) -> list[Worker]:
     """The workers that hold points of a range."""
     return [w for w in run.dispatch.workers if w.first < within.end and within.first < w.end]
+
+
+def _points_here(run: PartitionRun, within: KeyRange) -> int:
+    """How many points of a range the workers of a partition hold."""
+    return sum(min(w.end, within.end) - max(w.first, within.first) for w in _workers_in(run, within))

@@ -43,17 +43,17 @@ IDLE_MS_MAX: Final = 300_000
 BATCH_RECORDS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 1_000_000
 
-STRETCH_RECORDS: Final = 100
-"""How many records are handed over, or encoded, before other tasks have their turn at the loop."""
+TURN_RECORDS: Final = 100
+"""How many records are handed over, or encoded, in one turn of the loop."""
 
 
 class _Call:
     """A record that is to be sent, and the outcome. ``record``: the encoded record, once the call has room."""
 
-    __slots__ = ("outcome", "output", "queue", "record", "size", "way")
+    __slots__ = ("channel", "outcome", "output", "queue", "record", "size")
 
-    def __init__(self, way: "_Way", output: Output, queue: "_Queue") -> None:
-        self.way = way
+    def __init__(self, channel: "_Channel", output: Output, queue: "_Queue") -> None:
+        self.channel = channel
         self.output = output
         self.queue = queue
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -72,11 +72,11 @@ class _Call:
             self.outcome.exception()  # a caller cancelled at this moment never retrieves the error
 
     def leave(self) -> None:
-        """Take the call out, because its caller waits no more: a record not yet under way is not sent."""
+        """Take the call out of its queue, because its caller waits no more: a record not yet under way is not sent."""
         self.outcome.cancel()
         if self in self.queue:
             del self.queue[self]
-            self.way.take(-self.size)
+            self.channel.add_bytes(-self.size)
 
 
 _Queue = OrderedDict[_Call, None]
@@ -84,7 +84,9 @@ _Queue = OrderedDict[_Call, None]
 
 
 class Sending:
-    """The sending of an application. ``make``: by its role an unopened broker, and whether to close the broker here."""
+    """The sending of an application. ``make``: called with the role of the connection; returns an unopened broker, and
+    whether to close the broker here.
+    """
 
     def __init__(
         self,
@@ -100,11 +102,12 @@ class Sending:
         self.make = make
         self.placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.turns = count()
-        self._ways: dict[asyncio.AbstractEventLoop, _Way] = {}
+        """Counts the records. By the count, records without a key take turns among the partitions."""
+        self._channels: dict[asyncio.AbstractEventLoop, _Channel] = {}
 
     async def send(self, output: Output) -> None:
         """Write a record. Raises OutputRefused, SendUnknown, and a FatalError without a broker."""
-        call = self._way().enter(output)
+        call = self._channel().enter(output)
         try:
             await call.outcome
         finally:
@@ -116,81 +119,86 @@ class Sending:
         """
         calls = deque[_Call]()
         failure: BaseException | None = None
-        last: BaseException | None = None
+        mistake: BaseException | None = None
         try:
             try:
                 for number, output in enumerate(_outputs(topic, records)):
-                    calls.append(call := self._way().enter(output))
-                    if number % STRETCH_RECORDS == STRETCH_RECORDS - 1:
+                    calls.append(call := self._channel().enter(output))
+                    if number % TURN_RECORDS == TURN_RECORDS - 1:
                         await asyncio.sleep(0)
-                        if call.record is None:  # the call has no room, nor have others
+                        if call.record is None:  # no room: read no further record before this one has its outcome
                             await asyncio.wait([call.outcome])
                         while calls and calls[0].outcome.done():
                             error = calls.popleft().outcome.exception()
                             failure = failure or error
             except Exception as error:  # noqa: BLE001  # the records in front of the wrong record are on their way
-                last = error
+                mistake = error
             for call in calls:
                 await asyncio.wait([call.outcome])
                 failure = failure or call.outcome.exception()
         finally:
             for call in calls:
                 call.leave()
-        if failure := failure or last:
-            raise failure
+        if first_error := failure or mistake:
+            raise first_error
 
     async def close(self, limit_ms: int | None = None) -> None:
         """Let the calls under way on this loop end, then drop the connection, within ``limit_ms`` (None:
         ``close_timeout_ms``). Calls without an outcome by then fail.
         """
-        way = self._ways.get(asyncio.get_running_loop())
-        if way is not None:
-            await way.close(self.settings.close_timeout_ms if limit_ms is None else limit_ms)
+        channel = self._channels.get(asyncio.get_running_loop())
+        if channel is not None:
+            await channel.close(self.settings.close_timeout_ms if limit_ms is None else limit_ms)
 
     @property
     def broker(self) -> Broker | None:
         """The broker in use on this loop, if any."""
-        way = self._ways.get(asyncio.get_running_loop())
-        return way.broker if way is not None and way.is_usable else None
+        channel = self._channels.get(asyncio.get_running_loop())
+        return channel.broker if channel is not None and channel.is_usable else None
 
-    def _way(self) -> "_Way":
+    def _channel(self) -> "_Channel":
         loop = asyncio.get_running_loop()
-        way = self._ways.get(loop)
-        if way is None or not way.is_usable:
-            for ended in [other for other in list(self._ways) if other.is_closed()]:
-                del self._ways[ended]
-            way = self._ways[loop] = _Way(self, way)
-        return way
+        channel = self._channels.get(loop)
+        if channel is None or not channel.is_usable:
+            for ended in [other for other in list(self._channels) if other.is_closed()]:
+                del self._channels[ended]
+            channel = self._channels[loop] = _Channel(self, channel)
+        return channel
 
 
-class _Way:
-    """An application's connection on an event loop, and the calls over the connection. ``before``: the replaced
-    connection. The new connection closes ``before`` first: thus calls keep their order.
+class _Channel:
+    """The connection of an application on an event loop, and the calls over the connection. ``before``: the replaced
+    channel. The new channel closes ``before`` first: thus calls keep their order.
 
     A call waits for the connection and for the description of its topic, then for room, then for its partition.
     """
 
-    def __init__(self, sending: Sending, before: "_Way | None") -> None:
+    def __init__(self, sending: Sending, before: "_Channel | None") -> None:
         self._sending = sending
         self._settings = sending.settings
         self._before = before
         self.broker, self._is_ours = sending.make("send")
         stateful = [topic for topic, handler in sending.handlers.items() if handler.stores]
         reserved = reserved_topics(sending.app, stateful)
-        self._known = Destinations(self.broker, sending.settings, reserved, sending.placed)
+        self._destinations = Destinations(self.broker, sending.settings, reserved, sending.placed)
         self._appender = self.broker.appender()
         self._loop = asyncio.get_running_loop()
-        self._connection = self._connected()
+        self._connection = self._hold_open()
         self._opening: asyncio.Task[None] | None = None
         self._waiting: dict[str, _Queue] = {}
+        """By topic, the calls that are not encoded yet."""
         self._room = asyncio.Event()
+        """Set while fewer than ``send_bytes_max`` bytes wait for their answer."""
         self._room.set()
         self._flows: dict[TopicPartition, _Queue] = {}
+        """By partition, the encoded calls that are not under way yet."""
         self._bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._used_s = self._loop.time()
         self._is_over = self._is_closing = False
+        """Whether further calls need a new channel; whether ``close`` was called."""
         self._ended = asyncio.Event()
+        """Set at the end of ``close``."""
 
     @property
     def is_usable(self) -> bool:
@@ -217,7 +225,7 @@ class _Way:
         try:
             await self._opened()
             while queue:
-                if topic not in self._known.known:
+                if topic not in self._destinations.known:
                     await self._learn(topic)
                 await self._room.wait()
                 self._build(topic, queue)
@@ -228,8 +236,8 @@ class _Way:
 
     def _build(self, topic: str, queue: _Queue) -> None:
         """Encode the next calls; each call joins the queue of its partition."""
-        destination, codec = self._known.known.get(topic), codec_of_topic(topic, self._sending.handlers)
-        for _ in range(min(len(queue), STRETCH_RECORDS)):
+        destination, codec = self._destinations.known.get(topic), codec_of_topic(topic, self._sending.handlers)
+        for _ in range(min(len(queue), TURN_RECORDS)):
             if destination is None or not self._room.is_set():
                 return
             call, _ = queue.popitem(last=False)
@@ -238,19 +246,20 @@ class _Way:
             except Exception as error:  # noqa: BLE001  # the caller hears of any mistake in the record
                 call.fail(error)
             else:
-                self.take(call.size)
+                self.add_bytes(call.size)
                 self._join(call, TopicPartition(topic, call.record.partition))
 
     def _join(self, call: _Call, place: TopicPartition) -> None:
+        """Add an encoded call behind all other calls of its partition."""
         flow = self._flows.get(place)
         call.queue = OrderedDict() if flow is None else flow
         call.queue[call] = None
         if flow is None:
             self._flows[place] = call.queue
-            self._start(self._run(place, call.queue))
+            self._start(self._send_batches(place, call.queue))
 
-    def take(self, size: int) -> None:
-        """Add ``size`` bytes, or a negative number, to the bytes that wait for their answer."""
+    def add_bytes(self, size: int) -> None:
+        """Add ``size`` bytes to the bytes that wait for their answer; a negative ``size`` takes bytes away."""
         self._bytes += size
         if self._bytes < self._settings.send_bytes_max:
             self._room.set()
@@ -259,7 +268,7 @@ class _Way:
 
     # --- a partition -------------------------------------------------------------------------------------------------
 
-    async def _run(self, place: TopicPartition, flow: _Queue) -> None:
+    async def _send_batches(self, place: TopicPartition, flow: _Queue) -> None:
         """Send the calls of a partition batch by batch until no call is left."""
         await asyncio.sleep(0)  # calls of this turn of the loop go together
         while flow:
@@ -272,7 +281,7 @@ class _Way:
             try:
                 await self._send(place, batch)
             finally:
-                self.take(-size)
+                self.add_bytes(-size)
                 self._used_s = self._loop.time()
         del self._flows[place]
 
@@ -301,19 +310,21 @@ class _Way:
                 call.succeed()
 
     async def _isolate(self, place: TopicPartition, batch: Sequence[_Call], error: TransactionRefused) -> None:
-        """Send the calls of a refused batch apart, in their order: a few wrong records refuse the whole batch."""
+        """Send the calls of a refused batch apart, in their order: a few wrong records refuse the whole batch. The
+        calls from the first culprit to the last culprit are halved until each wrong record is alone.
+        """
         topic, first, end = place.topic, min(error.culprits), max(error.culprits) + 1
-        for call in batch[:first]:
+        for call in batch[:first]:  # the broker has written all records in front of the first culprit
             call.succeed()
         refused, behind = batch[first:end], batch[end:]
-        self._known.known.pop(topic, None)  # the name may belong to another topic now
+        self._destinations.known.pop(topic, None)  # the name may belong to another topic now
         if len(refused) > 1:
             try:
                 await self._learn(topic)
-            except KeylanesError as gone:
-                _fail(batch, gone, error)
+            except KeylanesError as lookup_error:
+                _fail(batch, lookup_error, error)
                 return
-        if len(refused) == 1 or place.partition >= self._known.known[topic].partitions:
+        if len(refused) == 1 or place.partition >= self._destinations.known[topic].partitions:
             _fail(refused, OutputRefused(f"{topic!r} refuses the record: {error}"), error)
             refused = ()
         middle = len(refused) // 2
@@ -345,7 +356,7 @@ class _Way:
             self._is_over = True
             raise
 
-    async def _connected(self) -> AsyncGenerator[None, None]:
+    async def _hold_open(self) -> AsyncGenerator[None, None]:
         """Open the connection, and close it with this generator. A loop such as that of ``asyncio.run`` closes its
         generators at its end: nothing stays open behind a program that does not close the application.
         """
@@ -377,6 +388,7 @@ class _Way:
                 self._ended.set()
 
     async def _let_go(self, until_s: float) -> None:
+        """Fail the calls without an outcome, and drop the connection."""
         for task in self._tasks:
             task.cancel()
         ending = asyncio.gather(*self._tasks, return_exceptions=True)
@@ -390,12 +402,13 @@ class _Way:
         return max(0, int((until_s - self._loop.time()) * 1000))
 
     async def _learn(self, topic: str) -> None:
-        known = self._known
-        if topic in known.reserved:
+        """Look a topic up for the calls. Raises OutputRefused for a missing topic, and for a log of ours."""
+        destinations = self._destinations
+        if topic in destinations.reserved:
             raise OutputRefused(f"topic {topic!r} is a log of this application: nothing is sent to it")
         patience = Patience(self._settings.broker_retry_ms, f"looking up {topic}")
         try:
-            found = await description_of(lambda: _describe_topic(known.broker, topic), topic, patience)
+            found = await description_of(lambda: _describe_topic(destinations.broker, topic), topic, patience)
         except BrokerError as error:
             raise fatal_of(error) from error
         if found is None:
@@ -403,7 +416,7 @@ class _Way:
                 f"topic {topic!r} does not exist, and nothing was sent. `keylanes topics MODULE:APP --partitions N "
                 "--create` makes the topics of an application"
             )
-        known.learn(found)
+        destinations.learn(found)
 
 
 def _fail(calls: Iterable[_Call], error: Exception, cause: BaseException | None) -> None:

@@ -113,7 +113,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # State
     state_folder: str | None = None  # local copies of state, a subfolder for each process; needed with state on Kafka
     endpoint: str = ""  # where others can ask this process for state; it is told to them, and nothing listens there
-    query_view_ms_max: ViewedAge = 10_000  # who has not read the control log for longer answers no query
+    query_view_ms_max: ViewedAge = 10_000  # a process that has not read the control log for longer answers no query
     # How the broker is reached
     security: Security = Security()
 
@@ -250,14 +250,16 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def _read(
     kind: type[Options], values: Mapping[str, Any], where: str, named: Callable[[str], str] = str
 ) -> dict[str, Any]:
-    """The values, with texts decoded to their fields' types and checked; ``where`` is filled with a field's name."""
+    """The values, checked, with texts decoded to the types of their fields. ``where``: the origin of the values, with
+    {} for the name of a field; ``named`` makes the name.
+    """
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     read = {}
     for name, value in values.items():
         if name not in fields:
             raise SettingsError(unknown_field(kind, name, where.format(named(name))))
         read[name] = from_text(fields[name], value) if isinstance(value, str) else value
-        if not is_sensitive(fields[name]):  # which Security makes a Secret of
+        if not is_sensitive(fields[name]):  # Security makes a Secret of a sensitive value
             check(fields[name], read[name], where.format(named(name)))
     return read
 
@@ -265,14 +267,14 @@ def _read(
 def _warn_of_others(names: Iterable[str], prefix: str) -> None:
     """Log a single warning for all variables without a setting, each with the setting probably meant."""
     known = [name for name in (*Settings.__struct_fields__, *Security.__struct_fields__) if name != "security"]
-    told = []
+    ignored = []
     for name in sorted(names):
         meant = near(name, known)
         if name.upper() not in OTHER_VARIABLES:
-            told.append(f"{prefix}{name.upper()}" + (f" (did you mean {prefix}{meant.upper()}?)" if meant else ""))
-    if told:
+            ignored.append(f"{prefix}{name.upper()}" + (f" (did you mean {prefix}{meant.upper()}?)" if meant else ""))
+    if ignored:
         logger.warning(
             "environment variables that name no setting are ignored, seen %s; docs/settings.md lists the settings: "
             "correct these, or let them be (Kubernetes leaves its own out with enableServiceLinks: false)",
-            ", ".join(told),
+            ", ".join(ignored),
         )

@@ -32,16 +32,16 @@ TICK_MS: Final = 10
 SETTLE_SHARE: Final = 0.2
 """In this last part of the drain no record is begun: the running records shall come to their end."""
 
-CANCELLED: Final = 0.2
-COMMITTED: Final = 0.6
-LEFT: Final = 0.7
-TASKS_ENDED: Final = 0.7
-TOLD: Final = 0.75
-CONNECTIONS_CLOSED: Final = 0.8
-COPIES_CLOSED: Final = 0.9
+# The time at which each step behind the drain is over, as a part of ``close_timeout_ms``.
+CANCELLED: Final = 0.2  # running handlers
+COMMITTED: Final = 0.6  # the last transactions
+LEFT: Final = 0.7  # the producer is closed, and the group goes on without the process
+TASKS_ENDED: Final = 0.7  # all tasks of the run, and its handlers
+TOLD: Final = 0.75  # the group knows that the process is gone, in case the process did not leave in order
+CONNECTIONS_CLOSED: Final = 0.8  # of the logs, the signals and the readers
+COPIES_CLOSED: Final = 0.9  # of the state
 BROKER_CLOSED: Final = 0.95
 ENDED: Final = 1.0
-"""The time at which each step behind the drain is over, as a part of ``close_timeout_ms``."""
 
 
 class StopBudget:
@@ -51,6 +51,7 @@ class StopBudget:
         self.drain_s = settings.drain_timeout_ms / 1000
         self.close_s = settings.close_timeout_ms / 1000
         self._drained_by_s: float | None = None
+        """The end of the drain. None: the process neither drains nor closes."""
 
     @property
     def has_begun(self) -> bool:
@@ -66,17 +67,21 @@ class StopBudget:
         self._drained_by(now_s)
 
     def left_s(self, part: float, now_s: float) -> float:
-        """The seconds left to a step that ends after ``part`` of ``close_timeout_ms``; 0.0: the end of the drain."""
+        """The seconds left to a step that is over after ``part`` of ``close_timeout_ms``, 0.0 or more. Part 0.0 is the
+        end of the drain.
+        """
         by_s = now_s if self._drained_by_s is None else self._drained_by_s
         return max(0.0, by_s + part * self.close_s - now_s)
 
     def _drained_by(self, at_s: float) -> None:
-        """Set the end of the drain; a later call never moves the end further away."""
+        """Set the end of the drain; a further call may set an earlier end, and never a later end."""
         self._drained_by_s = at_s if self._drained_by_s is None else min(self._drained_by_s, at_s)
 
 
 class Stopping:
-    """The stop of a run. ``is_over``: whether the run ends anyway; ``has_failed``: by an error, without waiting."""
+    """The stop of a run. ``is_over``: whether the run ends anyway; ``has_failed``: whether an error ends the run, and
+    nothing waits.
+    """
 
     def __init__(
         self,
@@ -96,11 +101,12 @@ class Stopping:
         self.has_failed = has_failed
         self.budget = StopBudget(self.settings)
         self.asked = asyncio.Event()
+        """Set by the first order to stop."""
         self.is_at_once = False
         """A second order to stop: the process waits neither for other processes nor for handlers."""
 
     def ask(self, now_s: float, *, at_once: bool = False) -> None:
-        """Begin to stop; ``at_once``: neither work on nor drain."""
+        """Order the stop; ``at_once``: the process neither works on nor drains."""
         self.asked.set()
         if at_once:
             self.is_at_once = True
@@ -140,6 +146,7 @@ class Stopping:
         return any(m.incarnation != standing.incarnation and not m.expelled for m in standing.ledger.control.unfenced())
 
     def _may_go(self) -> bool:
+        """Whether the leaving of this process is over."""
         return self.holding.holds_nothing() or self.holding.has_left() or self.group.is_dismissed()
 
     # --- 2 and 3: the end of the work --------------------------------------------------------------------------------
@@ -156,15 +163,16 @@ class Stopping:
         def has_enough() -> bool:
             return transactions.is_throttled or (slots.is_idle() and not slots.paused)
 
-        await self._until(has_enough, lambda: self.left_s(0.0) - settle_s)
+        await self._until_or_failed(has_enough, lambda: self.left_s(0.0) - settle_s)
         # Queued records are left for the next start. Workers that went on would always have more to commit, and under a
         # quota the commit of the done records takes long already.
         slots.stop()
-        await self._until(slots.is_idle, lambda: self.left_s(0.0))
+        await self._until_or_failed(slots.is_idle, lambda: self.left_s(0.0))
         # Before the last commit: a handler that ended behind the commit would run again, although its work was done.
-        running, done = slots.running(), slots.records_done
+        running, done_before = slots.running(), slots.records_done
         await slots.close(self.left_s(CANCELLED))
-        self.telling.cut(running - (slots.records_done - done), at_once=self.is_at_once)
+        done_meanwhile = slots.records_done - done_before
+        self.telling.cut(running - done_meanwhile, at_once=self.is_at_once)
         for run in work.runs:
             run.dispatch.cut_off()
         await self._commit(work, committing)
@@ -175,12 +183,12 @@ class Stopping:
     async def _commit(self, work: Work, committing: "asyncio.Task[None]") -> None:
         """Commit the last transactions, which release all ranges. Raises a FatalError."""
         cycle = work.cycle
-        await self._until(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))
+        await self._until_or_failed(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))
         committing.cancel()
-        _, going_on = await asyncio.wait([committing], timeout=self.left_s(COMMITTED))
+        _, pending = await asyncio.wait([committing], timeout=self.left_s(COMMITTED))
         if self.has_failed():
             return
-        if cycle.is_sending or going_on:
+        if cycle.is_sending or pending:
             raise BrokerUnavailable("stopped without the last commit: the broker did not take it in time")
         limit_ms = self.left_ms(COMMITTED)
         try:
@@ -194,7 +202,7 @@ class Stopping:
         # Close the producer before leaving: else the fence of the own incarnation would refuse the open producer.
         await closed_within(self.left_ms(LEFT), cycle.transactions.close(), "closing a producer", excused=BrokerError)
 
-    async def _until(self, is_reached: Callable[[], bool], left_s: Callable[[], float]) -> None:
+    async def _until_or_failed(self, is_reached: Callable[[], bool], left_s: Callable[[], float]) -> None:
         await _until(lambda: is_reached() or self.has_failed(), left_s)
 
 

@@ -18,11 +18,11 @@ from .work import Work
 logger = logging.getLogger("keylanes")
 
 LEVEL_LOOK_S: Final = 1.0
-"""The time between two looks whether the run has caught up: a look goes through all workers."""
+"""The time between two looks whether the run has caught up: a look takes time for each worker."""
 
 
 class Telling:
-    """The log lines of a run. ``broker``: the address. ``statistics``: called for the state when a line is due."""
+    """The log lines of a run. ``broker``: the address. ``statistics`` returns the present state for a line."""
 
     def __init__(self, app: str, broker: str, settings: Settings, statistics: Callable[[], Statistics]) -> None:
         self.app = app
@@ -33,9 +33,10 @@ class Telling:
         self._work: Work | None = None
         """None: the run does not work yet."""
         self._interval = story.Interval(0.0)
-        self._was_level = False
+        self._is_catch_up_logged = False
         self.cut_off = 0
-        self._look_at_s = 0.0
+        """How many running records were dropped at the end."""
+        self._next_look_s = 0.0
 
     def starts(self, now_s: float) -> None:
         """Log the start, before anything is connected."""
@@ -48,7 +49,7 @@ class Telling:
         self._work, self._interval = work, story.Interval(now_s)
 
     def holds(self, runs: Sequence[PartitionRun]) -> None:
-        """Log new partitions, when their ranges were cut into workers, before the first record."""
+        """Log new partitions, once their ranges are cut into workers, and before the first record is read."""
         partitions, places = self._statistics().partitions, {run.dispatch.place for run in runs}
         for topic in dict.fromkeys(run.dispatch.topic for run in runs):
             own = [one for one in partitions if one.topic == topic and (topic, one.partition) in places]
@@ -56,11 +57,11 @@ class Telling:
             self._say(story.work_text(topic, offsets, sum(one.workers for one in own), sum(one.lag for one in own)))
 
     def look(self, work: Work, now_s: float) -> None:
-        """Log the lines that are due. Callers may call at any rate while the run works."""
-        if not self._was_level and now_s >= self._look_at_s:
-            self._look_at_s = now_s + LEVEL_LOOK_S
-            if self._is_level(work):
-                self._was_level = True
+        """Log the lines that are due. The run calls this function in short intervals."""
+        if not self._is_catch_up_logged and now_s >= self._next_look_s:
+            self._next_look_s = now_s + LEVEL_LOOK_S
+            if self._is_caught_up(work):
+                self._is_catch_up_logged = True
                 self._say(story.level(self._statistics().records_done, now_s - self._began_s))
         if self._interval.is_due(now_s):
             line = self._interval.look(now_s, self._figures(work, now_s))
@@ -98,12 +99,13 @@ class Telling:
         else:
             self._say(story.end_text(how, self._figures(self._work, now_s), now_s - self._began_s))
 
-    def _is_level(self, work: Work) -> bool:
+    def _is_caught_up(self, work: Work) -> bool:
         ends = work.ends
-        is_read = bool(work.runs) and all(
+        # Fronts first: the edges of all workers cost more time.
+        is_handed_out = bool(work.runs) and all(
             run.dispatch.place in ends and run.dispatch.front >= ends[run.dispatch.place] for run in work.runs
-        )  # the cheap check comes first
-        return is_read and work.ends_watch.is_level(ends)
+        )
+        return is_handed_out and work.ends_watch.is_level(ends)
 
     def _figures(self, work: Work, now_s: float) -> Figures:
         """The numbers of a line. Ages are by the loop's time, also where the statistics have another clock."""

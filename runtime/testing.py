@@ -40,12 +40,12 @@ Call: TypeAlias = Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None
 
 PARTITIONS = 2
 PARTITIONS_MAX = 1_000
-AS_IT_IS: Final = object()
+UNDECODED: Final = object()
 SETTLE_LIMIT_S = 3_600.0
 SETTLE_STEP_S = 0.05
 REST_S: Final = 10.0
-"""An application is at rest when its logs have not grown for this time. The rounds go on this long before the next
-timer.
+"""An application is at rest when its logs have not grown for this time. Skipped rounds begin again this time before the
+next timer of another kind.
 """
 REST_LOOK_S: Final = 0.37
 """The time between two looks for rest: no multiple of a round's time, or each look would meet the rounds at work."""
@@ -61,8 +61,9 @@ class SimulatedApp:
     changed in place and not put (docs/mistakes.md).
     """
 
-    # ``handlers`` by topic; ``adopt`` is told which run answers for the application (None: no run does), and how to
-    # send the run a request: on the run's loop. ``partitions`` of each topic, or by topic, the others two.
+    # ``handlers``: by topic. ``adopt`` is called with the run that answers for the application (None: no run), and with
+    # the function that carries a request to the run's loop. ``partitions``: of each topic, or by topic; a topic without
+    # a number has two.
     def __init__(
         self,
         name: str,
@@ -92,9 +93,10 @@ class SimulatedApp:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylanes-simulation")
         self._crashes = 0
         self._ends: dict[TopicPartition, int] = {}
-        self._look_s = self._rests_s = 0.0
+        self._next_look_s = self._still_since_s = 0.0
         """When to look next, and since when the logs have had their present ends."""
-        self._told: BaseException | None = None
+        self._raised: BaseException | None = None
+        """The error that a call of the test has raised: the end of the block does not raise the error again."""
 
     # --- the calls of a test ---------------------------------------------------------------------------------------
 
@@ -123,14 +125,14 @@ class SimulatedApp:
     async def read(self, topic: str, kind: type[T]) -> list[T]: ...
     @overload
     async def read(self, topic: str, kind: Any) -> list[Any]: ...
-    async def read(self, topic: str, kind: Any = AS_IT_IS) -> list[Any]:
+    async def read(self, topic: str, kind: Any = UNDECODED) -> list[Any]:
         """The values of a topic, once all sent records are processed; in order per partition.
 
         The codec of the topic's reading handler decodes the values to ``kind``, else the codec of a handler that writes
         results or dead letters to the topic, else JSON; without ``kind`` the values are undecoded bytes. A tombstone is
         None. Raises the error that stopped the application, if any.
         """
-        if kind is AS_IT_IS:
+        if kind is UNDECODED:
             return [record.value for record in await self.records(topic)]
         wanted = kind | None if isinstance(kind, type) else kind
         decode = value_decoder(wanted, codec_of_topic(topic, self.handlers), f"read({topic!r})")
@@ -186,6 +188,7 @@ class SimulatedApp:
     # --- on the virtual loop ---------------------------------------------------------------------------------------
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work on the virtual loop, in the thread of the simulation."""
         loop = asyncio.get_running_loop()
         run = copy_context().run  # handlers see the variables of the test
         return await loop.run_in_executor(self._thread, run, self._loop.run_until_complete, work)
@@ -232,20 +235,20 @@ class SimulatedApp:
         try:
             await self._member.started(self._run)
         except BaseException:
-            self._leave()
+            self._forget_member()
             raise
 
     async def _stop(self) -> BaseException | None:
-        """Stop in order; returns the error that had stopped the application, unless already raised."""
+        """Stop in order; returns the error that had stopped the application, unless a call has raised the error."""
         error: BaseException | None = None
         await self._sending.close()
         if self._member is not None:
             self._member.stop()
-            self._leave()
+            self._forget_member()
             await asyncio.wait([self._run])
             error = None if self._run.cancelled() else self._run.exception()
         error = self._loop.refused or error
-        return None if error is self._told else error
+        return None if error is self._raised else error
 
     async def _crash(self) -> None:
         if self._member is None:
@@ -256,10 +259,10 @@ class SimulatedApp:
             await asyncio.wait([self._run])
         if not self._run.cancelled():
             self._run.exception()
-        self._leave()
+        self._forget_member()
         self._crashes += 1
 
-    def _leave(self) -> None:
+    def _forget_member(self) -> None:
         self._member = None
         self.adopt(None, self._on_loop)
 
@@ -303,27 +306,28 @@ class SimulatedApp:
     def _skip_rounds(self) -> None:
         """Leave out rounds once only signals were written for ``REST_S``, and the application has nothing to do."""
         now_s = self._loop.time()
-        if now_s < self._look_s:
+        if now_s < self._next_look_s:
             return
-        self._look_s = now_s + REST_LOOK_S
+        self._next_look_s = now_s + REST_LOOK_S
         signals = signals_topic(self.name)
         places = [place for topic in self._cluster.topics() if topic != signals for place in self._places(topic)]
         ends = {place: self._cluster.watermarks(place).high for place in places}
         if ends != self._ends:
-            self._ends, self._rests_s = ends, now_s
-        if now_s - self._rests_s < REST_S:
+            self._ends, self._still_since_s = ends, now_s
+        if now_s - self._still_since_s < REST_S:
             return
         member = self._member
         is_at_rest = member is None or (self._is_processed(member) and member.is_at_rest())
         if is_at_rest and self._loop.skip_rests(REST_S) and member is not None:
-            member.group.following.has_read(member.group.following.moment())  # the log has not grown meanwhile
+            # The reads of the control log were left out, too. The log has not grown: the view is as new as the clock.
+            member.group.following.has_read(member.group.following.moment())
 
     def _is_processed(self, member: AppRun) -> bool:
         """Whether everything in the sources is committed."""
         sources = [place for topic in self.handlers for place in self._places(topic)]
         ends = {source: self._cluster.watermarks(source).high for source in sources}
-        held, frontier = member.work.holding.edges(), member.standing.ledger.frontier
-        return all(min(held.get(source, end), frontier(source)) >= end for source, end in ends.items())
+        edges, frontier = member.work.holding.edges(), member.standing.ledger.frontier
+        return all(min(edges.get(source, end), frontier(source)) >= end for source, end in ends.items())
 
     async def _settle(self) -> None:
         """Wait until everything in the sources is committed; raises the error that stopped the application."""
@@ -333,12 +337,12 @@ class SimulatedApp:
             if self._member is None:
                 raise KeylanesError("the application does not run: restart() it first")
             if self._loop.refused is not None:
-                self._told = self._loop.refused
+                self._raised = self._loop.refused
                 if self._member.error is not None:  # the run is on the way to its end
                     await asyncio.wait([self._run])
                 raise self._loop.refused
             if self._run.done():
-                self._told = self._run.exception()
+                self._raised = self._run.exception()
                 await self._run
             if self._is_processed(self._member):
                 return

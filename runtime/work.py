@@ -22,9 +22,10 @@ from .watch.statistics import Statistics
 
 @dataclass(slots=True)
 class Work:
-    """The parts of a working process: made together after the joining. ``runs`` come and go with the held ranges."""
+    """The parts of a working process: made together after the joining."""
 
     runs: list[PartitionRun]
+    """The source partitions with ranges in this process; partitions come and go with their ranges."""
     ends: dict[TopicPartition, int]
     """The end of each source partition at the first take-up of its ranges."""
     standing: OwnLedger
@@ -41,14 +42,14 @@ class Work:
     holding: Holding
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """The loops beside the commits, from the start of the work to its end."""
+        """The loops of the work, without the loop of the commits: from the start of the work to its end."""
         keeper = self.holding.keeper
         beside = (keeper.learner, keeper.key_places, self.ends_watch, self.load_report)
         works = (self.reader, self.windows, self.holding, *beside)
         return [*(one.run() for one in works), self.load_report.sample()]
 
     def stop_reading(self) -> None:
-        """Stop to read, to split and to merge."""
+        """Stop reading, splitting and merging."""
         self.reader.stop()
         self.catch_up.stop()
         self.windows.stop()

@@ -16,6 +16,7 @@ class GrantTable:
 
     def __init__(self) -> None:
         self._by_place: dict[Place, array[int]] = {}
+        """By source partition: epoch and position of the first grant, epoch and position of the second grant, …"""
 
     def add(self, grant: RangesGranted, position: int) -> None:
         """Add a grant that counts; callers add in the order of the log."""
@@ -27,7 +28,9 @@ class GrantTable:
         return self._by_place.keys()
 
     def lacking(self, folds: Mapping[Place, PartitionLedger]) -> set[int]:
-        """The positions of the grants that may be missing in ``folds``: of the newest epoch of each fold, and later."""
+        """The positions of the grants that may be missing in ``folds``. A fold may lack grants of its newest epoch, and
+        lacks all grants of later epochs.
+        """
         found: set[int] = set()
         for place, pairs in self._by_place.items():
             newest = folds[place].epoch_newest if place in folds else 0

@@ -19,7 +19,9 @@ from .true_ends import TrueEnds
 logger = logging.getLogger("keylanes")
 
 BEHIND_MAX = 20_000
-"""A process further behind the ends of the offset log (in events) begins with the newest snapshots, as a start does."""
+"""A process that is more events than this behind an end of the offset log begins with the newest snapshots, as a start
+does.
+"""
 
 
 class Identity:
@@ -38,9 +40,11 @@ class Identity:
         self.settings = settings
         self.ends = TrueEnds(broker, logs, settings)
         self.transactional_id = ""
-        """The transactional id of the producer, from the event of the joining."""
+        """The transactional id of the producer, from the event of the joining; "" before."""
         self.incarnation: int | None = None
-        """The incarnation of this process, from its joining on; the control log forgets an incarnation in the end."""
+        """The incarnation of this process; None before the joining. The control log forgets an incarnation some time
+        after the expulsion.
+        """
 
     def joined(self, member: Member) -> None:
         """Note the incarnation and the transactional id of the member as which this process has joined."""
@@ -92,7 +96,7 @@ class OwnLedger:
         self._has_begun = False
         self._reading_control = asyncio.Lock()
         self.reading_offsets = asyncio.Lock()
-        """Each lock belongs to a log. The reader of the log takes the lock."""
+        """A lock for each log, taken by each read of the log: only one read at a time moves the position."""
         self.sending = asyncio.Lock()
         """Locked while the own transaction is under way, and while the offset log is begun anew. Without the lock:
 
@@ -101,10 +105,12 @@ class OwnLedger:
         3. The snapshot does not say whether the new folds contain the transaction. The folds lack the transaction, or
            count it twice, and the next own commit looks like damage.
         """
-        self._begun = self._through = 0
-        """How many reads of the control log have begun, and the number of the last read that came to the end."""
-        self._offsets_begun = self._offsets_through = 0
-        """Both numbers for the offset log."""
+        self._control_reads = self._last_control_read = 0
+        """How many reads of the control log have begun, and the number of the last read that came to the end. A caller
+        that finds a read done, begun after the call, needs no read of its own.
+        """
+        self._offset_reads = self._last_offset_read = 0
+        """The same two numbers for the offset log."""
 
     @property
     def incarnation(self) -> int:
@@ -125,7 +131,7 @@ class OwnLedger:
         return self.transaction
 
     def fold(self, transaction: int, events: Sequence[OffsetEvent]) -> None:
-        """Fold the events of the own committed transaction. The reader of the log passes the events over later.
+        """Fold the events of the own committed transaction at once. Later the reader of the log passes over the events.
 
         Reading goes on from the last position, not from behind the transaction: commits of other processes in front of
         the transaction belong in the ledger, too.
@@ -133,17 +139,19 @@ class OwnLedger:
         self.ledger = evolve_all(self.ledger, events)
         self._own.folded = transaction
         self._own.in_flight = None
-        self._own.held.clear()  # the same events
+        self._own.held.clear()  # the reader has collected the same events
 
     def unknown(self) -> None:
-        """The outcome of the own transaction is not known: from here on the log tells the outcome."""
+        """Note that the outcome of the own transaction is not known. From here on the log tells the outcome: events
+        read before are folded now, further events at the time of the reading.
+        """
         self._own.in_flight = None
         held = list(self._own.held)
         self._own.held.clear()
         self.ledger = evolve_all(self.ledger, held)
 
     def has_committed(self, transaction: int) -> bool:
-        """Whether the offset log, as far as read, contains a transaction of this process."""
+        """Whether this process committed ``transaction``, by the offset log as far as read."""
         return self.ledger.transactions.get(self.incarnation, 0) >= transaction
 
     def check(self) -> None:
@@ -158,13 +166,13 @@ class OwnLedger:
 
         Callers that come during a read share the next read: a busy process would be late with a read for each caller.
         """
-        asked = self._begun
+        begun_before = self._control_reads
         async with self._reading_control:
-            if self._through <= asked:
-                self._begun += 1
-                number = self._begun
+            if self._last_control_read <= begun_before:
+                self._control_reads += 1
+                number = self._control_reads
                 self.ledger = await self.logs.read_control(self.ledger)
-                self._through = number
+                self._last_control_read = number
             return self.logs.positions[self.logs.control]
 
     async def read_control_to(self, end: int) -> None:
@@ -190,18 +198,20 @@ class OwnLedger:
         reader below the start of the log, or far behind the end, begins with the newest snapshot.
         """
         await self.read_control()
-        asked = self._offsets_begun
+        begun_before = self._offset_reads
         async with self.reading_offsets:  # read_control has read to the end: a second read would bring newer grants
-            if self._offsets_through > asked:
+            if self._last_offset_read > begun_before:
                 return
-            self._offsets_begun += 1
-            number = self._offsets_begun
+            self._offset_reads += 1
+            number = self._offset_reads
             await self._read_offsets()
             await self._check_read()
-            self._offsets_through = number
+            self._last_offset_read = number
 
     async def read_partition(self, log_partition: int) -> None:
-        """Read a partition of the offset log to its end; the first read reads all. Raises LogError, BrokerError."""
+        """Read a partition of the offset log to its end; the first read reads all partitions. Raises LogError,
+        BrokerError.
+        """
         if self._has_begun:
             await self.read_offsets_to(await self.logs.ends_of([self.logs.offsets(log_partition)]))
         else:
@@ -229,7 +239,7 @@ class OwnLedger:
             await self._check_read()
 
     async def read_of(self, places: Sequence[Place]) -> None:
-        """Read to their ends the control log and the partitions of the offset log with the progress of ``places``.
+        """Read the control log, and the partitions of the offset log with the progress of ``places``, to their ends.
         Raises LogError, BrokerError.
         """
         log_partitions = {self.logs.log_partition_of(partition) for _, partition in places}
@@ -239,8 +249,9 @@ class OwnLedger:
         await asyncio.gather(self.read_control(), *map(self.read_partition, log_partitions))
 
     async def _check_read(self) -> None:
+        """Raises LogError when the logs, as far as read, contradict the rules."""
         if self.ledger.waiting():
-            # After the read of the control log, a grant may have been written, and then a commit of the granted range.
+            # A commit of a grant that is not known yet: both may have been written after the read of the control log.
             await self.read_control_to(await self.identity.ends.control())
         check_ledger(self.ledger)
 
@@ -255,6 +266,7 @@ class OwnLedger:
             return True
 
     async def _read_offsets(self) -> None:
+        """Read the offset log to its ends, from the last positions on, or from the newest snapshots on."""
         logs = self.logs
         ends = await logs.ends_of(logs.offset_logs()) if self._has_begun else {}
         if not ends or max(end - logs.positions[source] for source, end in ends.items()) > BEHIND_MAX:

@@ -41,6 +41,7 @@ GRANTS = "the control log again"
 Extent: TypeAlias = tuple[int, int]
 """Positions ``[first, end)``."""
 Found: TypeAlias = tuple[list[SnapshotTaken] | None, int]
+"""The parts of a whole snapshot (None: the log has no snapshot), and the position to go on reading at."""
 
 
 class Placed(NamedTuple):
@@ -63,10 +64,12 @@ class EventsRead(NamedTuple):
 class Own:
     """The own transactions of the reading process. A commit folds the events at once, and the reader passes them over.
 
-    ``folded``: the last transaction with events in the ledger by a commit. ``in_flight``: the transaction under way;
-    its events are collected in ``held`` until the outcome is known. The reader does not pass over everything up to the
-    last transaction in the ledger: a transaction of unknown outcome may be read in a partition while its events in the
-    next partition are still to be read.
+    ``folded``: the last transaction that a commit of this process has folded. ``in_flight``: the transaction under way;
+    its events are collected in ``held`` until the outcome is known.
+
+    The last transaction in the ledger is no such bound. The events of a transaction with an unknown outcome come from
+    the logs: the ledger may have the events of one partition while the events of the next partition are still to be
+    read and folded.
     """
 
     incarnation: int = 0
@@ -75,7 +78,9 @@ class Own:
     held: list[OffsetEvent] = field(default_factory=list)
 
     def takes(self, event: OffsetEvent) -> bool:
-        """Whether the event belongs to these transactions, and needs no folding now."""
+        """Whether the event belongs to these transactions, and the reader does not fold it now; collects an event of
+        the transaction in flight.
+        """
         if event.incarnation != self.incarnation or not event.transaction:
             return False
         if self.in_flight is not None and event.transaction >= self.in_flight:
@@ -105,8 +110,8 @@ def signals_topic(app: str) -> str:
 
 class LogReader:
     """Reads the logs of an application; positions stay between calls. ``log_partitions``: the number of the offset
-    log's partitions. Two arguments serve programs that look at the past. ``ends``: positions; a log counts as ending
-    there. ``passed_over``: prefixes of events that are not decoded.
+    log's partitions. Two attributes serve programs that look at the past. ``ends``: positions at which logs count as
+    ending. ``passed_over``: the first bytes of events that are not decoded.
 
     The two logs have connections of their own, and are read side by side: an open transaction at the end of the offset
     log does not stop the reading of the control log, which may say how the transaction ends. Each log has only one call
@@ -133,6 +138,7 @@ class LogReader:
         self._granted_meanwhile: list[RangesGranted] = []
         """The grants read while the offset log is begun."""
         self._has_begun = self._is_beginning = False
+        """Whether the offset log was begun: the ledger has folds; whether the offset log is being begun now."""
 
     async def open(self, what: str) -> Reader:
         """The reader for a topic or another purpose, connected by the first call."""
@@ -175,10 +181,10 @@ class LogReader:
                 )
             self.positions[self.control] = 0
         high = (await self.ends_of([self.control]))[self.control] if end is None else end
-        async for placed in self.stream({self.control: (self.positions[self.control], high)}):
-            for one in placed.events:
-                self._fold_control(ledger, one)
-            self.positions[self.control] = placed.end
+        async for read in self.stream({self.control: (self.positions[self.control], high)}):
+            for placed in read.events:
+                self._fold_control(ledger, placed)
+            self.positions[self.control] = read.end
         self._check_level(ledger)
         return ledger
 
@@ -193,6 +199,7 @@ class LogReader:
         return ledger
 
     def _check_level(self, ledger: Ledger) -> None:
+        """Raises LogError when newer programs write the logs in formats that this version can't read."""
         if ledger.control.level > LEVEL:
             raise LogError(
                 f"{self.control.topic}: this application writes events of level {ledger.control.level}, and this "
@@ -200,6 +207,7 @@ class LogReader:
             )
 
     def _fold_control(self, ledger: Ledger, placed: Placed) -> None:
+        """Change the ledger by an event of the control log, if the event counts; note where a grant was read."""
         event = placed.event
         if not isinstance(event, ControlEvent):
             raise LogError(
@@ -278,18 +286,19 @@ class LogReader:
             return []
         span = (min(lacking), max(lacking) + 1)
         grants: list[RangesGranted] = []
-        async for placed in self.stream({self.control: span}, GRANTS):  # beside the usual reading of the control log
-            wanted = [one.event for one in placed.events if one.position in lacking]
+        async for read in self.stream({self.control: span}, GRANTS):  # beside the usual reading of the control log
+            wanted = [placed.event for placed in read.events if placed.position in lacking]
             grants += [event for event in wanted if isinstance(event, RangesGranted)]
         return grants
 
     async def _search_snapshots(self, marks: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Found]:
         """For each partition of the offset log: the newest whole snapshot, and the position to go on reading at."""
         found: dict[TopicPartition, Found] = {}
-        searched = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
-        while searched:
-            spans: dict[TopicPartition, tuple[int, int]] = {}
-            for source, starts in list(searched.items()):
+        # Each try reads to the end of the log from a start further back; the last start is the start of the log.
+        starts_left = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
+        while starts_left:
+            spans: dict[TopicPartition, Extent] = {}
+            for source, starts in list(starts_left.items()):
                 mark, start = marks[source], next(starts, None)
                 if start is not None:
                     spans[source] = start, mark.high
@@ -300,17 +309,17 @@ class LogReader:
                         "its history is lost. Restore the log, or start under a new application name."
                     )
                 found[source] = None, mark.start
-                del searched[source]
-            taken: dict[TopicPartition, list[SnapshotTaken]] = {source: [] for source in spans}
-            async for placed in self.stream(spans):
-                events = (one.event for one in placed.events)
-                taken[placed.source] += [event for event in events if isinstance(event, SnapshotTaken)]
-            for source, parts in taken.items():
+                del starts_left[source]
+            snapshot_parts: dict[TopicPartition, list[SnapshotTaken]] = {source: [] for source in spans}
+            async for read in self.stream(spans):
+                events = (placed.event for placed in read.events)
+                snapshot_parts[read.source] += [event for event in events if isinstance(event, SnapshotTaken)]
+            for source, parts in snapshot_parts.items():
                 snapshot = newest_snapshot(parts)
                 if snapshot is not None and snapshot[0].position >= marks[source].start:
                     self._check_name(snapshot[0].app, source)
                     found[source] = snapshot, snapshot[0].position
-                    del searched[source]
+                    del starts_left[source]
         return found
 
     def _check_history(self, marks: Mapping[TopicPartition, Watermarks], granted: Collection[int]) -> None:
@@ -328,11 +337,11 @@ class LogReader:
         """Read partitions of the offset log from the last positions up to the positions in ``ends``; raises LogError.
         ``own``: the transactions that are not to be folded.
         """
-        async for placed in self.stream({source: (self.positions[source], high) for source, high in ends.items()}):
-            events = [one.event for one in placed.events]
+        async for read in self.stream({source: (self.positions[source], high) for source, high in ends.items()}):
+            events = [placed.event for placed in read.events]
             self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)
-            self.fold_offsets(ledger, placed.source, events, own or Own())  # type: ignore[arg-type]  # of the offset log
-            self.positions[placed.source] = placed.end
+            self.fold_offsets(ledger, read.source, events, own or Own())  # type: ignore[arg-type]  # of the offset log
+            self.positions[read.source] = read.end
         return ledger
 
     def fold_offsets(self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], own: Own) -> Ledger:
@@ -365,8 +374,8 @@ class LogReader:
         decoded, HistoryTrimmed, BrokerTimeout.
         """
         found: dict[TopicPartition, list[Placed]] = {source: [] for source in spans}
-        async for placed in self.stream(spans):
-            found[placed.source] += placed.events
+        async for read in self.stream(spans):
+            found[read.source] += read.events
         return found
 
     async def stream(self, spans: Mapping[TopicPartition, Extent], over: str = "") -> AsyncIterator[EventsRead]:
@@ -418,6 +427,7 @@ class LogReader:
         return await within_limit(work, self.settings.call_limit_ms, what)
 
     def _check_app(self, app: str, hash_name: str, source: TopicPartition) -> None:
+        """Raises LogError for the first event of another application, or of another hash function."""
         self._check_name(app, source)
         if hash_name != HASH_NAME:
             raise LogError(

@@ -25,18 +25,18 @@ def replication_text(topics: Sequence[TopicDescription]) -> str:
 def warnings(topics: Sequence[TopicDescription]) -> list[str]:
     """A line for each way in which committed records can be lost."""
     found = []
-    if one := _where(topics, lambda topic: _replicas(topic) == 1 and _brokers(topic) > 1):
+    if one := _names_of(topics, lambda topic: _replicas(topic) == 1 and _brokers(topic) > 1):
         found.append(
             f"{one} on a cluster of {max(map(_brokers, topics))} brokers: kept by one of them alone (replication "
             "factor 1). While it is away nothing is committed, and what it loses is lost. Have topics made with a "
             "replication factor of 3 (default.replication.factor, or keylanes topics --replication-factor)"
         )
-    if early := _where(topics, lambda topic: _replicas(topic) > 1 and _min_in_sync(topic) == 1):
+    if early := _names_of(topics, lambda topic: _replicas(topic) > 1 and _min_in_sync(topic) == 1):
         found.append(
             f"{early}: min.insync.replicas is 1, so a commit may be acknowledged by one broker alone, and is lost with "
             "it. Set min.insync.replicas=2"
         )
-    if unclean := _where(topics, lambda topic: _replicas(topic) > 1 and topic.config.get(UNCLEAN) == "true"):
+    if unclean := _names_of(topics, lambda topic: _replicas(topic) > 1 and topic.config.get(UNCLEAN) == "true"):
         found.append(
             f"{unclean}: unclean.leader.election.enable is true, so a replica that lags behind may come to lead, and "
             "what it lacks is lost. Set unclean.leader.election.enable=false"
@@ -53,8 +53,8 @@ def _in_words(topic: TopicDescription) -> str:
     )
 
 
-def _where(topics: Iterable[TopicDescription], concerns: Callable[[TopicDescription], bool]) -> str:
-    return ", ".join(topic.name for topic in topics if topic.replication is not None and concerns(topic))
+def _names_of(topics: Iterable[TopicDescription], is_concerned: Callable[[TopicDescription], bool]) -> str:
+    return ", ".join(topic.name for topic in topics if topic.replication is not None and is_concerned(topic))
 
 
 def _replicas(topic: TopicDescription) -> int:

@@ -53,11 +53,11 @@ async def prepare_with_rights(
     before any topic is made.
     """
     needs = rights_needed(app, handlers, creates=settings.create_topics)
-    needs += await _groups(app, handlers, broker, settings)
+    needs += await _group_rights(app, handlers, broker, settings)
     await refuse_lacking(broker, settings, needs, app)
     stateful = [handler.topic for handler in handlers if handler.stores]
     topics = await prepare_topics(app, handlers, broker, settings, stateful, TABLE_CONFIG)
-    _tell_replication(app, [topics[name] for name in sorted(written_to(app, handlers))])
+    _log_replication(app, [topics[name] for name in sorted(written_to(app, handlers))])
     return topics
 
 
@@ -67,7 +67,7 @@ def written_to(app: str, handlers: Sequence[Handler]) -> list[str]:
     return [control_topic(app), offsets_topic(app), *changelogs, *destinations_of(handlers)]
 
 
-def _tell_replication(app: str, topics: Sequence[TopicDescription]) -> None:
+def _log_replication(app: str, topics: Sequence[TopicDescription]) -> None:
     if line := replication.replication_text(topics):
         logger.info("%s: %s", app, line)
     for line in replication.warnings(topics):
@@ -81,7 +81,7 @@ async def refuse_lacking(broker: Broker, settings: Settings, rights: Sequence[Ri
         raise NotAuthorized(as_granted(lacking.rights, app), lacking.principal)
 
 
-async def _groups(app: str, handlers: Sequence[Handler], broker: Broker, settings: Settings) -> list[Right]:
+async def _group_rights(app: str, handlers: Sequence[Handler], broker: Broker, settings: Settings) -> list[Right]:
     """The rights on consumer groups from which topics start. An application that has run before needs none: its control
     log names the started topics.
     """

@@ -31,8 +31,12 @@ class Snapshots:
         self.settings = settings
         self._is_coordinator = is_coordinator
         self._history = HistoryTrimming(standing.logs, settings, wall_ms)
-        self._own = self._read = 0
+        self._own_commits = self._commits_read_before = 0
+        """How many transactions this process has committed since the last snapshot, and ``LogReader.commits_read`` at
+        the last snapshot.
+        """
         self._is_told = False
+        """Whether the log has a line about the snapshots that fail now."""
 
     @property
     def trims_failed(self) -> int:
@@ -42,7 +46,7 @@ class Snapshots:
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is due, and this process is the coordinator."""
-        commits = self._own + self.standing.logs.commits_read - self._read
+        commits = self._own_commits + self.standing.logs.commits_read - self._commits_read_before
         return commits >= self.settings.limits.snapshot_every_commits and self._is_coordinator()
 
     async def take_when_due(self, transaction: int) -> list[OffsetEvent]:
@@ -61,10 +65,13 @@ class Snapshots:
 
     def committed(self, *, has_snapshot: bool) -> None:
         """Count a committed transaction."""
-        self._own = 0 if has_snapshot else self._own + 1
-        self._read = self.standing.logs.commits_read if has_snapshot else self._read
+        if has_snapshot:
+            self._own_commits, self._commits_read_before = 0, self.standing.logs.commits_read
+        else:
+            self._own_commits += 1
 
     async def _take(self, transaction: int) -> list[OffsetEvent]:
+        """The events of a snapshot; trims each log partition, too."""
         standing, logs = self.standing, self.standing.logs
         await standing.read()
         events: list[OffsetEvent] = []

@@ -106,7 +106,7 @@ async def prepare_topics(
     Raises SourceError for a missing source, SettingsError for a missing or unfit topic of ours or an output.
     """
     limit = settings.call_limit_ms
-    logs = [control_topic(app), offsets_topic(app), signals_topic(app)]
+    control, offsets, signals = logs = control_topic(app), offsets_topic(app), signals_topic(app)
     named = [*(h.topic for h in handlers), *destinations_of(handlers)]
     for name in named:
         if name in logs or name.startswith(changelog_topic(app, "")):
@@ -140,9 +140,9 @@ async def prepare_topics(
         found |= await within_limit(
             _wait_until_known(broker, missing), limit, f"waiting until all brokers know of {created}"
         )
-    _check_log(found[logs[0]], partitions=1)
-    _check_log(found[logs[1]], partitions=None)
-    _check_signals(found[logs[2]])
+    _check_log(found[control], partitions=1)
+    _check_log(found[offsets], partitions=None)
+    _check_signals(found[signals])
     for spec in changelogs:
         _check_changelog(found[spec.name], spec.partitions)
     return found
@@ -182,6 +182,7 @@ def _check_signals(topic: TopicDescription) -> None:
 
 
 def _check_log(topic: TopicDescription, partitions: int | None) -> None:
+    """Check the control log or the offset log. ``partitions``: the only number allowed; None: any number."""
     if partitions is not None and topic.partitions != partitions:
         raise SettingsError(f"{topic.name} must have {partitions} partition; it has {topic.partitions}")
     policy, retention = topic.config.get("cleanup.policy", "delete"), topic.config.get("retention.ms", "-1")

@@ -31,14 +31,19 @@ class HistoryTrimming:
         self.settings = settings
         self.wall_ms = wall_ms
         self._covered: dict[int, list[int]] = {}
+        """By log partition, the positions that the last three snapshots of this process cover, in order. The last of
+        these snapshots is about to be written.
+        """
         self._looked: dict[int, int] = {}
+        """By log partition, the position at which the next look begins; 0: at the start of the log."""
         self.failures = 0
         """How many trims of the log have failed."""
         self._failed_in_a_row = 0
         self._again_s = 0.0
 
     async def trim(self, log_partition: int, newest: int) -> None:
-        """Delete events older than the history, below the snapshot before the newest (which covers ``newest``).
+        """Delete the events that are older than the history, and lie below the snapshot before the newest snapshot.
+        ``newest``: the position that the newest snapshot covers.
 
         A trim that the broker refuses, or does not answer, is tried again later: an untrimmed log is only longer.
         """
@@ -61,6 +66,7 @@ class HistoryTrimming:
             self._failed_in_a_row = 0
 
     async def _trim(self, log_partition: int, second_newest: int) -> bool:
+        """Trim a partition of the offset log; False: nothing may be deleted yet."""
         before = await self._old_enough(log_partition, second_newest)
         if before is None:
             return False
@@ -83,7 +89,9 @@ class HistoryTrimming:
             )
 
     async def _old_enough(self, log_partition: int, below: int) -> int | None:
-        """The position covered by the newest snapshot older than the history; None: nothing may be deleted."""
+        """The position that the newest snapshot older than the history covers, up to ``below``; None: nothing may be
+        deleted.
+        """
         source = self.logs.offsets(log_partition)
         marks = (await self.logs.watermarks([source]))[source]
         limit = self.wall_ms() - self.settings.history_ms
@@ -103,7 +111,7 @@ class HistoryTrimming:
                     continue
                 if marks.start < event.position <= below:
                     found = event.position
-            if not is_old:  # the rest is younger, as mostly the whole log is: skip reading thousands of events
+            if not is_old:  # all later events are younger: do not read thousands of events that stay
                 break
         self._looked[log_partition] = end if found is None and is_old else 0
         return found

@@ -24,9 +24,9 @@ OPENS: Final = 0
 class TrueEnds:
     """The ends of the logs, as a process finds them with an appender of its own.
 
-    The process appends the first event of the log once more: APP CREATED or LOG OPENED. A second APP CREATED or LOG
-    OPENED counts nowhere. The append is plain: a record in a transaction would stop all readers until the end of the
-    transaction.
+    The process appends the first event of a log once more: APP CREATED to the control log, LOG OPENED to a partition of
+    the offset log. No reader counts a second event of these. The append is plain: a record in a transaction would stop
+    all readers until the end of the transaction.
     """
 
     def __init__(self, broker: Broker, logs: LogReader, settings: Settings) -> None:

@@ -1,12 +1,19 @@
-"""How decisions get into the control log: in turn, once each, and each behind a settled predecessor.
+"""How decisions get into the control log: in order, each counted once, and each behind its acknowledged predecessor.
 
-Control events are plain appends, and an append with a lost answer may still arrive. Therefore each decision carries the
-*term* for which its writer was elected, never the term that the writer read last: P is elected for term 1 and pauses, Q
-is elected for term 2, fences P and works; P wakes, reads on, and writes a grant; with term 2, just read, the grant
-would count. And each decision carries its *number* in the term: a grant that is given up after a lost answer, and
-arrives behind another decision, would make a second owner at the same epoch. Readers take the numbers of a term once
-and in turn. A decision without an acknowledgement is sent again, unchanged: a copy that arrives late counts for
-nothing.
+Control events are plain appends, and an append with a lost answer may still arrive. Therefore each decision carries two
+numbers:
+
+- The *term* for which its writer was elected, never the term that the writer read last. With the term read last:
+  1. P is elected for term 1 and pauses.
+  2. Q is elected for term 2, fences P and works.
+  3. P wakes, reads on up to term 2, and writes a grant with term 2: the grant counts, although P was replaced.
+- Its *number* in the term. Without numbers:
+  1. A grant has no answer, and the coordinator gives the grant up.
+  2. The coordinator grants the range to another process.
+  3. The first grant arrives behind: the range has a second owner at the same epoch.
+
+A reader counts each number of a term once, and only behind the number before. A decision without an acknowledgement is
+sent again, unchanged: a copy that arrives late counts for nothing.
 """
 
 from collections.abc import Sequence
@@ -38,9 +45,10 @@ class Decisions:
         self.turn = Turn(0)
         """The turn in the term for which this process was elected; term 0 before an election."""
         self._unsettled: list[Decision] = []
+        """The decisions without an acknowledgement, in order."""
 
     def stand(self, term: int) -> None:
-        """Decide in ``term`` from here on."""
+        """Write the decisions of ``term`` from here on; decisions of an earlier term are dropped."""
         self.turn = Turn(term)
         self._unsettled = []
 

@@ -19,19 +19,19 @@ from ...state.sampling import PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS
 from ..settings import Settings
 
 LOOK_S_MAX: Final = 5.0
-"""How long a start looks at records at most; the check goes without the records not read by then."""
+"""How long a start reads records for the check, at most; records not read by then are not checked."""
 WAIT_MS: Final = 100
 
 Found = dict[TopicPartition, list[ConsumerRecord]]
 
 
 def lowest(unread: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Watermarks]:
-    """The lowest ``PARTITIONS_LOOKED_AT_MAX`` partitions of each topic, without the empty partitions."""
-    kept: dict[TopicPartition, Watermarks] = {}
+    """Of each topic the lowest ``PARTITIONS_LOOKED_AT_MAX`` partitions, less the empty partitions among these."""
+    chosen: dict[TopicPartition, Watermarks] = {}
     for topic in sorted({place.topic for place in unread}):
         own = sorted(place for place in unread if place.topic == topic)[:PARTITIONS_LOOKED_AT_MAX]
-        kept |= {place: unread[place] for place in own if unread[place].start < unread[place].high}
-    return kept
+        chosen |= {place: unread[place] for place in own if unread[place].start < unread[place].high}
+    return chosen
 
 
 async def both_ends(broker: Broker, settings: Settings, spans: Mapping[TopicPartition, Watermarks]) -> Found:
@@ -44,7 +44,7 @@ async def both_ends(broker: Broker, settings: Settings, spans: Mapping[TopicPart
         async with asyncio.timeout(LOOK_S_MAX):
             for positions in (heads, tails):
                 await _read(reader, positions, spans, found)
-    except (TimeoutError, OffsetOutOfRange, CorruptRecord):  # a later reader of the records raises the error
+    except (TimeoutError, OffsetOutOfRange, CorruptRecord):  # the main reader of the partition raises such errors
         pass
     finally:
         closing = closed_within(settings.close_timeout_ms, reader.close(), "closing a reader", excused=BrokerError)

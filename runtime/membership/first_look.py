@@ -19,7 +19,11 @@ from .moved_keys import find_moved_keys
 
 
 class FirstLook:
-    """The check of a starting process. ``partitioners``: by topic, where the partitioner is not murmur2."""
+    """The check of a starting process. ``partitioners``: by topic, where the partitioner is not murmur2.
+
+    ``stateful``: the topics with stores whose keys are checked; ``looped``: the topics both written and read by the
+    application, to be checked for outputs of another application.
+    """
 
     def __init__(
         self,
@@ -38,18 +42,23 @@ class FirstLook:
 
     async def check(self, unread: Mapping[TopicPartition, Watermarks], topics: Mapping[str, TopicDescription]) -> None:
         """Check the ``unread`` offsets of partitions that were never started. Raises SettingsError, BrokerError."""
-        spread = {topic for topic in self.stateful if topics[topic].partitions > 1}
-        spans = {place: span for place, span in lowest(unread).items() if place.topic in spread | self.looped}
+        # All keys of a topic with a single partition lie where they belong.
+        partitioned = {topic for topic in self.stateful if topics[topic].partitions > 1}
+        spans = {place: span for place, span in lowest(unread).items() if place.topic in partitioned | self.looped}
         if not spans:
             return
         found = await both_ends(self.standing.identity.broker, self.standing.identity.settings, spans)
         await self._check_outputs({place: records for place, records in found.items() if place.topic in self.looped})
-        self._check_keys({place: records for place, records in found.items() if place.topic in spread}, topics)
+        self._check_keys({place: records for place, records in found.items() if place.topic in partitioned}, topics)
 
     async def _check_outputs(self, found: Found) -> None:
+        """Refuse a topic with outputs of another application. An application without an id was never started: each
+        output is foreign.
+        """
         if not any(source_of_other(records, b"", self.handled) for records in found.values()):
             return
-        await self.standing.read_control()  # another process of this application may have begun meanwhile
+        # Another process of this application may have started the application meanwhile: some outputs may be our own.
+        await self.standing.read_control()
         own = self.standing.app_id if self.standing.ledger.control.app_birth else b""
         for place, records in sorted(found.items()):
             source = source_of_other(records, own, self.handled)
@@ -63,6 +72,7 @@ class FirstLook:
                 )
 
     def _check_keys(self, found: Found, topics: Mapping[str, TopicDescription]) -> None:
+        """Refuse a topic with keys that lie where fewer partitions put them."""
         for topic in sorted({place.topic for place in found}):
             keys = {
                 place.partition: {record.key for record in records if record.key}

@@ -19,7 +19,7 @@ AWAY_WAIT_MS = 200
 
 
 class LogMoment(NamedTuple):
-    """A moment, by the loop's time and by ``wall_ms``."""
+    """A moment by two clocks: the loop's time in seconds, and ``wall_ms``, in ms since the epoch."""
 
     loop_s: float
     wall_ms: int
@@ -28,9 +28,9 @@ class LogMoment(NamedTuple):
 class Following:
     """Reads the control log for a process. ``news``: the times of the events. ``listeners`` are called after each read.
 
-    A reader at the end of the log learns of new events, but not that no more exist: a deposed leader that still answers
-    has nothing new for ever. Therefore the process also asks for the end of the log, and waits until the reader has
-    reached the end.
+    A reader at the end of the log learns of new events, but does not learn that no more events exist: a deposed leader
+    that still answers never has anything new. Therefore the process also asks for the end of the log, and waits until
+    the reader has reached the end.
     """
 
     def __init__(self, standing: OwnLedger, settings: Settings, news: News) -> None:
@@ -48,21 +48,22 @@ class Following:
         """
         self.seen_s = 0.0
         """``seen_ms`` by the loop's time."""
-        self._has_told = asyncio.Event()
-        # Short enough: the view is never too old for queries while the broker answers.
+        self._has_read_on = asyncio.Event()
+        """Set at each read; callers that wait for a position clear the event."""
+        # Short enough: while the broker answers, the view of the log is never too old to answer queries.
         self._wait_ms = max(1, min(settings.heartbeat_interval_ms, settings.query_view_ms_max // 4))
 
-    def moment(self) -> "LogMoment":
-        """The moment before the end of the log is asked for."""
+    def moment(self) -> LogMoment:
+        """The present moment, to be taken before the process asks for the end of the log."""
         return LogMoment(asyncio.get_running_loop().time(), self.wall_ms())
 
-    def has_read(self, asked: "LogMoment") -> None:
-        """Note that the log was read up to its end; the process had asked for the end at the moment ``asked``."""
-        self.seen_ms, self.seen_s = max(self.seen_ms, asked.wall_ms), max(self.seen_s, asked.loop_s)
-        self._tell()
+    def has_read(self, question: LogMoment) -> None:
+        """Note that the log was read up to its end; the process had asked for the end at the moment ``question``."""
+        self.seen_ms, self.seen_s = max(self.seen_ms, question.wall_ms), max(self.seen_s, question.loop_s)
+        self._tell_listeners()
 
-    def _tell(self) -> None:
-        self._has_told.set()
+    def _tell_listeners(self) -> None:
+        self._has_read_on.set()
         for listener in self.listeners:
             listener()
 
@@ -72,8 +73,8 @@ class Following:
         try:
             async with asyncio.timeout(limit_s):
                 while logs.positions.get(logs.control, 0) < position:
-                    self._has_told.clear()
-                    await self._has_told.wait()
+                    self._has_read_on.clear()
+                    await self._has_read_on.wait()
         except TimeoutError:
             return False
         return True
@@ -85,7 +86,7 @@ class Following:
         return max(self.wall_ms() - self.seen_ms, int((self.now_s() - self.seen_s) * 1000))
 
     def is_lost(self) -> bool:
-        """Whether the log could not be read for a session: this process no longer knows what it may do."""
+        """Whether the log could not be read for a session: this process no longer knows whether it may work."""
         return (asyncio.get_running_loop().time() - self.seen_s) * 1000 >= self.settings.session_timeout_ms
 
     async def run(self) -> None:
@@ -104,10 +105,10 @@ class Following:
                         reader = await broker.reader({source: position})
                     batches = await reader.fetch([source], records_max=FETCH_RECORDS_MAX, wait_ms=self._wait_ms)
                     for batch in batches:
-                        await self._take(position, batch)
+                        await self._fold(position, batch)
                         position = batch.offset_next
                 except NotAuthorized as error:
-                    await self._let_go(reader)
+                    await self._close(reader)
                     reader = None
                     await refused.wait(error)
                 except AuthenticationRefused as error:  # another try might lock the account
@@ -116,16 +117,16 @@ class Following:
                     if not is_told:
                         logger.warning("the control log can't be read, until it can: %s", error)
                     is_told = True
-                    await self._let_go(reader)
+                    await self._close(reader)
                     reader = None
                     await asyncio.sleep(AWAY_WAIT_MS / 1000)
                 else:
                     refused.answered()
                     is_told = False
                     if batches:
-                        self._tell()
+                        self._tell_listeners()
         finally:
-            await self._let_go(reader)
+            await self._close(reader)
 
     async def see_ends(self) -> None:
         """Ask for the end of the log again and again, until cancelled: the answers bound the age of the view. Raises
@@ -133,23 +134,23 @@ class Following:
         """
         logs = self.standing.logs
         while True:
-            asked = self.moment()
+            question = self.moment()
             try:
                 end = (await logs.ends_of([logs.control]))[logs.control]
             except BrokerError:  # the reader of the log logs the error; after a session the process pauses its work
                 await asyncio.sleep(AWAY_WAIT_MS / 1000)
                 continue
             if await self.has_reached(end, self.settings.call_limit_ms / 1000):
-                self.has_read(asked)
+                self.has_read(question)
                 await rest(self._wait_ms / 1000)
 
-    async def _take(self, begins: int, batch: Batch) -> None:
+    async def _fold(self, begins: int, batch: Batch) -> None:
         """Fold a fetched batch into the ledger. Another read of the log may have folded the batch before."""
         for record in batch.records:
             self.news.add(record.offset, record.timestamp)
         if not await self.standing.fold_control(begins, batch):
             await self.standing.read_control()
 
-    async def _let_go(self, reader: Reader | None) -> None:
+    async def _close(self, reader: Reader | None) -> None:
         if reader is not None:
             await closed_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of the control log")

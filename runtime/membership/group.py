@@ -61,17 +61,20 @@ class Group:
         )
         self._limits: dict[str, float] = {}
         """The rates of the own handlers, by topic; a process without rates answers no share of a rate."""
-        self.on_rate: Callable[[str, float], None] = _unheard
+        self.on_rate: Callable[[str, float], None] = _ignore_rate
         """Called with a topic, and the attempts per second that this process may begin from now on."""
         self.sources = Sources(identity.broker, settings)
         self.following.listeners += [self.taking_part.wake, self.coordinating.wake]
         self.taking_part.on_released = self.coordinating.wake
         self._woken_s = 0.0
+        """When signals woke the coordinator last."""
         self._heard_before = (0, 0)
-        """The term and number of the last coordinator's beat from before the joining."""
+        """The term and number of the coordinator's last beat before this process joined."""
 
     def _on_heard(self, has_news: bool) -> None:
-        """Look for silence in intervals: of many members, some member beats all the time."""
+        """Pass on new signals. The coordinator wakes at once for news. For plain beats the coordinator wakes ``PROBES``
+        times in a heartbeat interval at most: of many members, some member beats all the time.
+        """
         self.coordinating.hears_releases()
         self.coordinating.hears_rates()
         self._obey()
@@ -81,6 +84,7 @@ class Group:
             self.coordinating.wake()
 
     def _obey(self) -> None:
+        """Take the own shares of the rates from the coordinator's beat, and confirm the shares with a beat."""
         own, beat = self.identity.incarnation, self.heard.coordinator
         if own is not None and beat is not None and self.obeyed.hear(beat, own) and self._limits:
             for topic, share_per_s in self.obeyed.shares.items():
@@ -90,26 +94,28 @@ class Group:
     async def check(
         self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]
     ) -> dict[TopicPartition, Watermarks]:
-        """Read the control log, and check whether this process can take part; an unfit process disturbs nobody.
+        """Read the control log, and check whether this process can take part. The check comes before the joining: an
+        unfit process disturbs nobody.
 
-        Returns the start and the end of each partition that was never started. Raises SettingsError, SourceError,
-        LogError, BrokerError.
+        Returns, for each partition that was never started, the offset at which the partition would be started, and its
+        end. Raises SettingsError, SourceError, LogError, BrokerError.
         """
-        asked = self.following.moment()
+        question = self.following.moment()
         await self.standing.read_control()
-        self.following.has_read(asked)
+        self.following.has_read(question)
         control = self.standing.ledger.control
         check_identities(control.identities, identities)
         trial, places = Starts(self.identity.broker, self.settings, starts, is_trial=True), list(sources)
         trial.check(control)
         missing_stores(control, places, self.stores)
-        if new := {topic for topic, partition in places if (topic, partition) not in control.started}:
-            begun = [TopicPartition(*place) for place in places if place[0] in new]
-            limit = self.settings.call_limit_ms
-            marks = await within_limit(self.identity.broker.watermarks(begun), limit, "watermarks of sources")
-            decided = await trial.decide(control, marks)
-            return {place: Watermarks(begun.offset, marks[place].high) for place, begun in decided.items()}
-        return {}
+        growing = {topic for topic, partition in places if (topic, partition) not in control.started}
+        if not growing:
+            return {}
+        partitions = [TopicPartition(*place) for place in places if place[0] in growing]
+        limit = self.settings.call_limit_ms
+        marks = await within_limit(self.identity.broker.watermarks(partitions), limit, "watermarks of sources")
+        decided = await trial.decide(control, marks)
+        return {place: Watermarks(begun.offset, marks[place].high) for place, begun in decided.items()}
 
     def view(self) -> GroupView:
         """The view of the group that answers queries of state."""
@@ -142,7 +148,9 @@ class Group:
         return member
 
     def is_level(self) -> bool:
-        """Whether a group with ``until="level"`` has caught up, as the coordinator says since the joining."""
+        """Whether a group with ``until="level"`` has caught up. Only a beat of the present coordinator counts, and only
+        from the time after the joining: an earlier beat does not know the work of the own process.
+        """
         control, beat = self.standing.ledger.control, self.heard.coordinator
         if control.pinned is None or beat is None or beat.term != control.term:
             return False
@@ -158,7 +166,7 @@ class Group:
         return self.coordinating.unowned if self.coordinating.is_coordinator else ()
 
     def is_at_rest(self) -> bool:
-        """Whether no member has a request to fulfil, and every range has an owner."""
+        """Whether no move, copy or plan is requested of any member, and every range has an owner."""
         moves = self.standing.ledger.control.moves
         return not (moves.asked or moves.copies or moves.answer or self.unowned())
 
@@ -206,5 +214,5 @@ class Group:
         await asyncio.gather(self.signals.close(), self.coordinating.close(), self.identity.ends.close())
 
 
-def _unheard(topic: str, per_s: float) -> None:
+def _ignore_rate(topic: str, per_s: float) -> None:
     """Ignore the rate: no listener is set."""

@@ -1,8 +1,9 @@
 """Whether a group with ``until="level"`` has caught up: the host of engine/ends.py, in the coordinator.
 
-An event pins the ends: a successor uses the same ends. The offset log names the topics that the application itself
-writes to: while a member runs with ``until="level"``, members add the topic to the transaction of the first write. The
-coordinator's reading is complete once every member has read that such a member exists.
+An event in the control log pins the ends: the successor of a coordinator uses the same ends. A source topic that the
+application itself writes to has its end later. The offset log names such topics: while a member runs with
+``until="level"``, each member adds the name of a topic to the transaction of its first write to the topic. The
+coordinator knows all such topics once every member has read that a member with ``until="level"`` exists.
 """
 
 from ...brokers.protocol import TopicPartition
@@ -22,10 +23,10 @@ class Levelling:
         self.heard = heard
         self._ends: Ends | None = None
         self._pinned: tuple[PinnedEnd, ...] | None = None
-        self._level: tuple[PinnedEnd, ...] | None = None
+        self._reached: tuple[PinnedEnd, ...] | None = None
         """The pinned ends that were reached."""
         self._position = 0
-        """The position of the control log when the coordinator first saw the ends."""
+        """The position of the control log when the coordinator first saw the pinned ends."""
 
     @property
     def is_wanted(self) -> bool:
@@ -35,7 +36,7 @@ class Levelling:
     @property
     def is_level(self) -> bool:
         """Whether the group has reached the present pinned ends."""
-        return self.is_wanted and self._level is self.standing.ledger.control.pinned
+        return self.is_wanted and self._reached is self.standing.ledger.control.pinned
 
     async def look(self) -> None:
         """Check whether everything is committed up to the final ends. Raises LogError, BrokerError."""
@@ -58,7 +59,7 @@ class Levelling:
             marks = await within_limit(identity.broker.watermarks(wanted), limit, "ends of the sources")
             self._ends.pin({source: mark.high for source, mark in marks.items()})
         if self._ends.is_level(edges) and self._has_everybody_read(ledger.control):
-            self._level = pinned
+            self._reached = pinned
 
     def _has_everybody_read(self, control: Control) -> bool:
         own = self.standing.identity.birth

@@ -34,10 +34,10 @@ from ..settings import Settings
 logger = logging.getLogger("keylanes")
 
 HISTORY = 20
-"""How many older records of the coordinators' partition are heard: the coordinator may have said that it stops."""
+"""How many older records of the coordinators' partition are heard: the coordinator may have said there that it ends."""
 RECALLED = 200
-"""How many older records of each members' partition are recalled, to know who lived: a new coordinator goes on with the
-sessions, by the times of the appends.
+"""How many older records of each partition of members are recalled, to show when a member lived. A new coordinator goes
+on with the sessions of the old coordinator, by the times of the appends.
 """
 FETCH_RECORDS_MAX = 2_000
 AWAY_WAIT_MS = 200
@@ -61,54 +61,60 @@ class Signals:
         self.on_heard = on_heard
         self._appenders: dict[int, Appender] = {}
         self._waiting: dict[int, dict[object, tuple[Signal, asyncio.Future[None]]]] = {}
-        """By partition, the signals that wait for the append under way, in order; a repeated signal is stored by its
-        type: only the last one counts.
+        """By partition, the signals that wait for the append under way, in order, each with the future of its append. A
+        repeated signal is stored by its type, any other signal by a key of its own.
         """
-        self._telling: dict[int, asyncio.Task[None]] = {}
+        self._sends: dict[int, asyncio.Task[None]] = {}
+        """By partition, the task that appends the waiting signals."""
         self._positions: dict[TopicPartition, int] = {}
+        """By partition, the next offset to read."""
         self._begins: dict[TopicPartition, int] = {}
-        """The first offset that is heard; older records are recalled."""
+        """By partition, the first offset with a signal that is heard, which counts as a new signal. An older record is
+        recalled: the record only shows when its member lived.
+        """
         self._wanted = set(range(PARTITIONS))
-        self._mute: set[int] = set()
+        """The partitions to listen to."""
+        self._failing: set[int] = set()
         """The partitions whose last append failed."""
         self.read_s = [0.0] * PARTITIONS
         """The time of the last read of each partition, by the loop's time."""
         self.is_listening = asyncio.Event()
-        """Set when the reader has its positions: from here on no signal is missed."""
+        """Set when the reader has its positions: a signal sent from now on is not missed."""
 
     # --- telling -----------------------------------------------------------------------------------------------------
 
     def tell(self, partition: int, signal: Signal) -> None:
         """Send a signal to a partition, without waiting."""
-        self._say(partition, signal)
+        self._enqueue(partition, signal)
 
     async def told(self, partition: int, signal: Signal) -> None:
         """Send a signal to a partition; returns when the append is acknowledged, or has failed."""
-        await self._say(partition, signal)
+        await self._enqueue(partition, signal)
 
-    def _say(self, partition: int, signal: Signal) -> "asyncio.Future[None]":
+    def _enqueue(self, partition: int, signal: Signal) -> "asyncio.Future[None]":
+        """Let a signal wait for the next append. The future is done when the append is acknowledged, or has failed."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.setdefault(partition, {})
         key = type(signal) if isinstance(signal, REPEATED) else object()
         before = waiting.pop(key, None)
-        said: asyncio.Future[None] = loop.create_future() if before is None else before[1]
-        waiting[key] = signal, said
-        if partition not in self._telling:
-            self._telling[partition] = loop.create_task(self._tell_on(partition))
-        return said
+        sent: asyncio.Future[None] = loop.create_future() if before is None else before[1]
+        waiting[key] = signal, sent
+        if partition not in self._sends:
+            self._sends[partition] = loop.create_task(self._send_waiting(partition))
+        return sent
 
-    async def _tell_on(self, partition: int) -> None:
+    async def _send_waiting(self, partition: int) -> None:
         """Send the waiting signals of a partition until none is left."""
         try:
             while waiting := self._waiting.pop(partition, None):
                 try:
                     await self._append(partition, [signal for signal, _ in waiting.values()])
                 finally:
-                    for _, said in waiting.values():
-                        if not said.done():
-                            said.set_result(None)
+                    for _, sent in waiting.values():
+                        if not sent.done():
+                            sent.set_result(None)
         finally:
-            del self._telling[partition]
+            del self._sends[partition]
 
     async def _append(self, partition: int, signals: Sequence[Signal]) -> None:
         if partition not in self._appenders:
@@ -117,16 +123,18 @@ class Signals:
             records = [Outgoing(self.topic, partition, None, encode(signal)) for signal in signals]
             await within_limit(self._appenders[partition].append(records), self.settings.call_limit_ms, "telling")
         except (BrokerError, FatalError) as error:  # another part of the process ends the run for a fatal error
-            if not self._mute:
+            if not self._failing:
                 logger.warning("%s[%d] can't be written to, until it can: %s", self.topic, partition, error)
-            self._mute.add(partition)
+            self._failing.add(partition)
         else:
-            self._mute.discard(partition)
+            self._failing.discard(partition)
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
     def listen(self, *, to_all: bool) -> None:
-        """Listen to the coordinators' partition, or, as at the start, to all; older records are recalled."""
+        """Listen to the coordinators' partition alone, or, as at the start, to all partitions. A partition that comes
+        anew is read from a few older records on.
+        """
         self._wanted = set(range(PARTITIONS)) if to_all else {COORDINATORS}
 
     async def run(self) -> None:
@@ -164,9 +172,10 @@ class Signals:
                 await self._close(reader)
 
     async def _find_positions(self, wanted: list[TopicPartition]) -> None:
-        for source in self._positions.keys() - {*wanted}:  # nobody counts as silent in a partition without a listener
+        """Drop the positions of other partitions, and find the positions of new partitions."""
+        for source in self._positions.keys() - {*wanted}:
             del self._positions[source]
-            self.heard.begin_anew(source.partition)
+            self.heard.begin_anew(source.partition)  # no member counts as silent in a partition without a listener
         if missing := [source for source in wanted if source not in self._positions]:
             limit = self.settings.call_limit_ms
             marks = await within_limit(self.broker.watermarks(missing), limit, f"watermarks of {self.topic}")
@@ -183,7 +192,7 @@ class Signals:
             self._positions[batch.source] = batch.offset_next
             self.read_s[batch.source.partition] = asyncio.get_running_loop().time()
             for record in batch.records:
-                with contextlib.suppress(SignalError):  # a signal of a newer version; signals are no facts
+                with contextlib.suppress(SignalError):  # a newer version may write other signals; signals are no facts
                     signal = decode_signal(record.value or b"")
                     if record.offset < self._begins[batch.source]:
                         self.heard.recall(batch.source.partition, record.timestamp, signal)
@@ -199,11 +208,11 @@ class Signals:
     async def close(self) -> None:
         """Drop the connections, after a bounded wait for the appends under way."""
         limit_s = self.settings.close_timeout_ms / 1000
-        if telling := list(self._telling.values()):
+        if sends := list(self._sends.values()):
             try:
-                await asyncio.wait(telling, timeout=limit_s)
+                await asyncio.wait(sends, timeout=limit_s)
             finally:  # also when the caller has less time
-                for task in telling:
+                for task in sends:
                     task.cancel()
         appenders, self._appenders = list(self._appenders.values()), {}
         for appender in appenders:

@@ -87,15 +87,18 @@ class Sources:
     async def check_held(
         self, ledger: Ledger, held: Mapping[Place, Sequence[KeyRange]]
     ) -> Mapping[TopicPartition, Watermarks]:
-        """The present watermarks of the partitions with held ranges. Raises SourceError when a partition no longer
-        contains the records to be read next. The ledger may go on meanwhile.
+        """The present watermarks of the partitions with ranges in this process (``held``). Raises SourceError when a
+        partition no longer contains the records to be read next.
         """
         limit, sources = self.settings.call_limit_ms, [TopicPartition(*place) for place in held]
-        edges = {source: edges_of(ledger, source, held[source]) for source in sources}
+        # The edges may move while the broker answers. The end is newer than the edges before the question; the start is
+        # older than the edges after the answer.
+        edges_before = {source: edges_of(ledger, source, held[source]) for source in sources}
         marks = await within_limit(self.broker.watermarks(sources), limit, "watermarks of sources")
         for source in sources:
-            check_end(source, marks[source], max(edges[source]))
-            check_begin(source, marks[source], min(edges_of(ledger, source, held[source])))
+            edges_after = edges_of(ledger, source, held[source])
+            check_end(source, marks[source], max(edges_before[source]))
+            check_begin(source, marks[source], min(edges_after))
         return marks
 
 
@@ -106,7 +109,7 @@ def stateful_in(members: Iterable[Member]) -> set[str]:
 
 
 def start_in(control: Control, topic: str) -> Start:
-    """The start of a topic that the members declare."""
+    """The start of a topic, as the oldest member with the topic declares the start."""
     for _, member in sorted(control.members.items()):
         for source in member.joined.topics if not member.expelled else ():
             if source.topic == topic:
@@ -127,7 +130,9 @@ def start_of_text(text: str) -> Start:
 
 
 def missing_stores(control: Control, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> None:
-    """Raises SettingsError, SourceError when the state does not fit ``stores`` or the partitions in ``sources``."""
+    """Raises SettingsError when the stores in the log do not fit ``stores``; SourceError when a topic with state has
+    partitions in ``sources`` that were not started.
+    """
     check_growth(control, sources, {store.topic for store in stores})
     try:
         decide_stores(control, Turn(0), stores)
@@ -136,7 +141,7 @@ def missing_stores(control: Control, sources: Iterable[Place], stores: Sequence[
 
 
 def check_growth(control: Control, sources: Iterable[Place], stateful: Collection[str]) -> None:
-    """Raises SourceError when a topic of ``stateful`` with a declared store has new partitions."""
+    """Raises SourceError when a topic of ``stateful`` whose state has begun has a partition that was not started."""
     started, declared = control.started, {store.topic for store in control.stores.values()}
     places = list(sources)
     for topic in sorted(declared & set(stateful)):
@@ -150,13 +155,13 @@ def check_growth(control: Control, sources: Iterable[Place], stateful: Collectio
 
 
 def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) -> None:
-    """Raises SourceError for a topic with another identity than the known identity."""
-    for name, told in sorted(identities.items()):
-        if told and known.get(name, told) != told:
+    """Raises SourceError for a topic with another identity than the known identity; "": the broker does not tell."""
+    for name, identity in sorted(identities.items()):
+        if identity and known.get(name, identity) != identity:
             raise SourceError(
-                f"{name} was deleted and created anew, or this is another cluster: it was {known[name]}, it is {told}. "
-                "Offsets of the one mean nothing in the other, so nothing of it was read. Start under a new "
-                "application name to process it"
+                f"{name} was deleted and created anew, or this is another cluster: it was {known[name]}, it is "
+                f"{identity}. Offsets of the one mean nothing in the other, so nothing of it was read. Start under a "
+                "new application name to process it"
             )
 
 

@@ -24,6 +24,8 @@ logger = logging.getLogger("keylanes")
 
 LEAVES_AGAIN_MS = 200
 """The time between two requests to leave, until the answer."""
+PRODUCERS = 1
+"""How many transactional ids a process needs."""
 
 
 class MemberSignals:
@@ -50,17 +52,19 @@ class MemberSignals:
         """Called after this process has released a range; its ledger shows the release already."""
         self._changed = asyncio.Event()
         self._term = 0
-        self._asked: JoinAsked | None = None
+        """The term in which the request to join was sent last."""
+        self._join_signal: JoinAsked | None = None
+        """The request to join; None before ``join``."""
         self.leaves = False
         """Whether this process has asked to leave."""
         self._is_done = False
         """Whether this process commits nothing more."""
-        self._is_told = False
+        self._is_wait_logged = False
         self._late_ms = 0
-        """How late the event loop came to the last beat."""
+        """How late the event loop came to the last beat; the next beat tells the coordinator."""
 
     def wake(self) -> None:
-        """Note that the control log was read on."""
+        """Look at the control log, which was read on."""
         self._changed.set()
 
     @property
@@ -75,7 +79,7 @@ class MemberSignals:
 
     async def join(self, offer: Offer) -> Member:
         """Ask to join until the control log has the answer; a refusal raises FencedError, LogError, SettingsError."""
-        self._asked = _join_request(self.identity, offer, self.stores)
+        self._join_signal = _join_request(self.identity, offer, self.stores)
         await self.signals.is_listening.wait()
         began_s = asyncio.get_running_loop().time()
         while True:
@@ -89,10 +93,10 @@ class MemberSignals:
                     if all(store.name in control.stores for store in self.stores):
                         return member
                 case NotJoined():
-                    self._say_wait(asyncio.get_running_loop().time() - began_s)
+                    self._log_wait(asyncio.get_running_loop().time() - began_s)
             if control.term != self._term:  # a coordinator elected since has not heard the request
                 self._term = control.term
-                self.signals.tell(self.partition, self._asked)
+                self.signals.tell(self.partition, self._join_signal)
             await rest(self.identity.settings.heartbeat_interval_ms / 1000, self._changed)
 
     async def run(self) -> None:
@@ -105,13 +109,13 @@ class MemberSignals:
             self._late_ms = max(0, int((loop.time() - due_s) * 1000))
 
     def beat(self) -> None:
-        """Send a beat; before the joining a request to join; during a stop a request to leave, too."""
+        """Send a beat; before the joining, a request to join instead; during a stop, a request to leave, too."""
         identity = self.identity
         if self.leaves:
             self.leave()
         if identity.incarnation is None:
-            if self._asked is not None:
-                self.signals.tell(self.partition, self._asked)
+            if self._join_signal is not None:
+                self.signals.tell(self.partition, self._join_signal)
         elif not self.is_alone and not self._is_done:
             position = identity.logs.positions[identity.logs.control]
             beat = self.obeyed.beat(identity.incarnation, identity.birth, position, self._late_ms)
@@ -120,16 +124,16 @@ class MemberSignals:
     def leave(self) -> None:
         """Tell the coordinator of an orderly stop: a leaving process gets no more grants."""
         self.leaves = True
-        self.signals.tell(self.partition, self._leaving())
+        self.signals.tell(self.partition, self._leave_request())
 
     async def has_ended(self, partition: int) -> None:
         """Say in a partition that this process commits nothing more; returns when the signal is acknowledged, or the
         append has failed.
         """
         self.leaves = self._is_done = True
-        await self.signals.told(partition, self._leaving())
+        await self.signals.told(partition, self._leave_request())
 
-    def _leaving(self) -> LeaveAsked:
+    def _leave_request(self) -> LeaveAsked:
         incarnation, birth = self.standing.incarnation, self.identity.birth
         return LeaveAsked(incarnation, birth, self.returns_in_ms, is_done=self._is_done)
 
@@ -153,13 +157,13 @@ class MemberSignals:
         self.signals.tell(self.partition, asked)
 
     def has_released(self, told: ReleaseTold) -> None:
-        """Say that a range was released: the coordinator finds the release in the log."""
+        """Say that a range was released, so that the coordinator looks for the release in the log at once."""
         if not self.is_alone:
             self.signals.tell(self.partition, told)
         self.on_released()
 
     def has_spent(self, load: Load) -> None:
-        """Say what the ranges cost."""
+        """Say what the ranges of this process cost."""
         self.signals.tell(self.partition, load)
 
     def has_copied(self, copies: tuple[Copy, ...]) -> None:
@@ -167,15 +171,15 @@ class MemberSignals:
         if not self.is_alone:
             self.signals.tell(self.partition, Copies(self.standing.incarnation, copies))
 
-    def _say_wait(self, waited_s: float) -> None:
+    def _log_wait(self, waited_s: float) -> None:
         """Log once, in a long wait to join, for which silent members the process waits, and how to avoid the wait."""
         settings = self.identity.settings
         control = self.standing.ledger.control
         others = [m for m in control.unfenced() if m.birth != self.identity.birth]
         gone = [m for m in others if m.expelled or not self.heard.lives(m.joined.instance, m.birth)]
-        if self._is_told or waited_s * 1000 < settings.heartbeat_interval_ms or not gone:
+        if self._is_wait_logged or waited_s * 1000 < settings.heartbeat_interval_ms or not gone:
             return
-        self._is_told = True
+        self._is_wait_logged = True
         who = ", ".join(f"incarnation {m.incarnation} ({m.joined.host or m.birth})" for m in gone)
         logger.info(
             "%s: waiting to join, for about session_timeout_ms=%d, at most twice as long: %s did not leave in order "
@@ -191,7 +195,7 @@ def _join_request(identity: Identity, offer: Offer, stores: Sequence[StoreSpec])
     return JoinAsked(
         instance=identity.instance,
         birth=identity.birth,
-        producers=1,
+        producers=PRODUCERS,
         host=offer.host,
         endpoint=offer.endpoint,
         capacity=offer.capacity,
@@ -205,6 +209,7 @@ def _join_request(identity: Identity, offer: Offer, stores: Sequence[StoreSpec])
 
 
 def _refusal_error(reason: str) -> FencedError | LogError | SettingsError:
+    """The error for a refusal: LogError asks for a newer version, SettingsError for other settings."""
     kind = kind_of(reason)
     text = f"this process may not take part: {reason}"
     if kind == LEVEL_TOO_LOW:

@@ -2,9 +2,9 @@
 
 The parent starts its own program once more for each child, from the beginning, with ``KEYLANES_PROCESS`` in the
 environment: the number of the child, the number of children, and the line, an inherited socket. Over the line the child
-tells the parent its birth, and the parent tells the child to stop. The parent sends no signal for a stop: a supervisor
-may also signal each process, and a second signal hurries the stop. A child sees when the parent is gone, and stops in
-order.
+tells the parent each birth and the final error, a line of text each. The parent tells the child to stop, a byte for
+each word. The parent sends no signal for a stop: a supervisor may also signal each process, and a second signal
+hurries the stop. A child sees when the parent is gone, and stops in order.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ AT_ONCE: Final = b"o"
 ABORT: Final = b"a"
 """The words of the parent, in the order of their use."""
 COMES_BACK: Final = "="
-"""The word of an expelled child that may be started again; no birth has this text."""
+"""The line of an expelled child that may be started again; no birth has this text."""
 CAUSE: Final = "!"
-"""The prefix of the error that ends a child, as a line of JSON."""
+"""The beginning of a line with the error that ends a child, as JSON."""
 CAUSE_MAX: Final = 8_000
 """How many characters of the error are told."""
 
@@ -49,13 +49,13 @@ START_FOLDER: Final = _start_folder()
 
 
 class Sibling:
-    """The own process as child ``number`` of ``of``, counted from 1."""
+    """The own process as child ``number``, counted from 1, of ``of`` children. ``line``: the socket to the parent."""
 
     def __init__(self, number: int, of: int, line: socket.socket) -> None:
         self.number = number
         self.of = of
         self._line = line
-        self._has_begun = False
+        self._is_signed = False
 
     def settings(self, settings: Settings) -> Settings:
         """The settings of this process: the ``group_instance_id`` ends with the number of the child."""
@@ -65,32 +65,34 @@ class Sibling:
         )
 
     def sign(self) -> None:
-        """Put the number of this process before all its log lines."""
-        if not self._has_begun:
-            self._has_begun = True
+        """Put the number of this process before all its log lines; further calls do nothing."""
+        if not self._is_signed:
+            self._is_signed = True
             multiprocessing.current_process().name = f"keylanes-{self.number}"
-            logger.addFilter(self._signed)
+            logger.addFilter(self._add_number)
 
     def obey(self, stop: Callable[[], object], at_once: Callable[[], object], abort: Callable[[], object]) -> None:
-        """Call the function of each word of the parent in a thread; ``stop`` when the parent is gone."""
+        """From now on, call for each word of the parent the function of the word, in a thread of its own. When the
+        parent is gone, call ``stop``.
+        """
         calls = {STOP: stop, AT_ONCE: at_once, ABORT: abort}
         Thread(target=self._listen, args=(calls,), name="keylanes-parent", daemon=True).start()
 
     def tell(self, birth: str) -> None:
         """Tell the parent the birth of the present run."""
-        self._say(birth)
+        self._send_line(birth)
 
     def ends(self, error: BaseException) -> None:
         """Tell the parent the error that ends this process, and whether the parent may start the process again."""
         if isinstance(error, Expelled) and error.comes_back:
-            self._say(COMES_BACK)
-        self._say(CAUSE + json.dumps(str(error)[:CAUSE_MAX]))
+            self._send_line(COMES_BACK)
+        self._send_line(CAUSE + json.dumps(str(error)[:CAUSE_MAX]))
 
-    def _say(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         with contextlib.suppress(ConnectionError):  # the parent has ended
             self._line.sendall(f"{line}\n".encode())
 
-    def _signed(self, record: logging.LogRecord) -> bool:
+    def _add_number(self, record: logging.LogRecord) -> bool:
         record.msg = f"[{self.number}/{self.of}] {record.msg}"
         return True
 
@@ -102,7 +104,9 @@ class Sibling:
 
 
 def sibling_in(environ: MutableMapping[str, str]) -> Sibling | None:
-    """The child by the environment variable; removes the variable: programs started from here are no siblings."""
+    """The own process as a child, by the environment variable; None without the variable. Removes the variable: a
+    program that this process starts is no child of the parent.
+    """
     value = environ.pop(VARIABLE, None)
     if value is None:
         return None

@@ -24,11 +24,11 @@ def after(code: int, *, has_begun: bool, stops: bool, until_level: bool, may_com
     """What follows an exit code; a negative code is the number of the signal that killed the child.
 
     ``has_begun``: the child came as far as to run the application; ``stops``: all children were told to stop;
-    ``until_level``: the children run with ``until="level"``; ``may_come_back``: the child said that the group expelled
-    it, but not in favour of another process of its name. The child did not join again by itself because of the setting
-    ``exit_on_expulsion``.
+    ``until_level``: the children run with ``until="level"``; ``may_come_back``: as the child said, the group expelled
+    the child, and not in favour of another process of its name. The setting ``exit_on_expulsion`` ended such a child:
+    otherwise the child would have joined again by itself.
     """
-    if code == 0:
+    if code == 0:  # with until="level" the child has reached the ends
         return Then.DONE if stops or until_level else Then.AGAIN
     if stops:
         return Then.DONE
@@ -40,5 +40,5 @@ def after(code: int, *, has_begun: bool, stops: bool, until_level: bool, may_com
 
 
 def next_wait_s(wait_s: float, lived_s: float) -> float:
-    """The wait after a wait of ``wait_s`` and a life of ``lived_s``."""
+    """The wait before the next restart of a child that lived for ``lived_s`` after a wait of ``wait_s``."""
     return BACK_OFF_S if lived_s > BACK_OFF_S_MAX else min(2 * wait_s, BACK_OFF_S_MAX)

@@ -113,8 +113,8 @@ class _Child:
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ConnectionError):  # the child has ended
-            while told := await reader.readline():
-                if (text := told.decode().strip()) == COMES_BACK:
+            while line := await reader.readline():
+                if (text := line.decode().strip()) == COMES_BACK:
                     self.comes_back = True
                 elif text.startswith(CAUSE):
                     self.cause = json.loads(text.removeprefix(CAUSE))
@@ -134,11 +134,12 @@ class Parent:
         self._children: dict[int, _Child] = {}
         self._reports: set[asyncio.Task[None]] = set()
         self._stops = asyncio.Event()
-        self._said = 0
-        """How often all children were told to stop."""
+        self._stops_sent = 0
+        """How often all children were told to stop; each time the word is more urgent."""
         self._code = 0
+        """The exit code of this process."""
         self._cause: str | None = None
-        """The cause that ended a child, and with it all children."""
+        """The cause that ended a child, and then all children."""
 
     def run(self) -> int:
         """Run until all children have ended for good; returns the exit code."""
@@ -151,14 +152,14 @@ class Parent:
         logger.info("%s: starting %d processes", self.app, self.count)
         async with asyncio.TaskGroup() as group:
             for number in range(1, self.count + 1):
-                group.create_task(self._keep(number))
+                group.create_task(self._keep_running(number))
         for report in self._reports:
             report.cancel()
         if self._cause is not None:  # logged behind all lines of the children
             logger.critical("%s stops: %s", self.app, self._cause)
         return self._code
 
-    async def _keep(self, number: int) -> None:
+    async def _keep_running(self, number: int) -> None:
         """Run a child, and restart it, until no restart is to follow."""
         loop, wait_s = asyncio.get_running_loop(), BACK_OFF_S
         while not self._stops.is_set():
@@ -183,6 +184,7 @@ class Parent:
                 wait_s = next_wait_s(wait_s, lived_s)
 
     def _after(self, number: int, child: _Child, code: int) -> Then:
+        """Decide what follows the end of a child, and begin it: the end of all children, or the report of a death."""
         then = after(
             code,
             has_begun=child.birth is not None,
@@ -195,7 +197,7 @@ class Parent:
             logger.error("%s: process %d %s, and so all of them end", self.app, number, exit_code_text(code))
             self._stop(signal.SIGTERM)
         elif code and self._stops.is_set():
-            self._code = self._code or (code if code > 0 else 128 - code)
+            self._code = self._code or (code if code > 0 else 128 - code)  # by a signal: the number that a shell gives
             logger.error("%s: process %d %s while it stopped", self.app, number, exit_code_text(code))
         elif code and child.birth is not None:
             report = asyncio.ensure_future(self._report(number, child.birth))
@@ -206,7 +208,7 @@ class Parent:
     def _stop(self, sent: signal.Signals) -> None:
         """Pass a signal on to all children."""
         self._stops.set()
-        match self._said:
+        match self._stops_sent:
             case 0:
                 what, then = STOP, "stopping all processes in order; once more releases at once"
                 limit_ms = self.settings.stop_limit_ms + STOP_SPARE_MS
@@ -215,12 +217,13 @@ class Parent:
                 what, then = AT_ONCE, "all processes release at once; once more aborts"
             case _:
                 what, then = ABORT, "aborting all processes"
-        self._said += 1
+        self._stops_sent += 1
         logger.info("%s: %s: %s", self.app, sent.name, then)
         for child in self._children.values():
             child.say(what)
 
     def _kill(self) -> None:
+        """Kill the children that are left at the limit of a stop."""
         for number, child in self._children.items():
             logger.error("%s: process %d did not end within its limits, and is killed", self.app, number)
             child.process.kill()
@@ -229,17 +232,17 @@ class Parent:
 
     async def _report(self, number: int, birth: str) -> None:
         """Tell the group of a child's death until the child is expelled; the group need not wait for the session."""
-        request, by = os.urandom(8).hex(), asker(f"the parent of process {number}")
+        request_id, by = os.urandom(8).hex(), asker(f"the parent of process {number}")
 
         def make(control: Control) -> Expulsion:
-            return asked_for_the_dead(control, request, by, birth)
+            return asked_for_the_dead(control, request_id, by, birth)
 
         broker = connect(self.address, self.settings, self.app, "parent")
         try:
             await broker.open()
             logs = await GroupLogs.of(self.app, broker, self.settings)
             timeout_s = 2 * self.settings.session_timeout_ms / 1000
-            await ask(logs, make, request, timeout_s, logger.debug, also=(COORDINATORS,))
+            await ask(logs, make, request_id, timeout_s, logger.debug, also=(COORDINATORS,))
         except (KeylanesError, BrokerError) as error:
             logger.warning("%s: that process %d has died was not told to the group: %s", self.app, number, error)
         finally:

@@ -1,7 +1,8 @@
 """The count of all failures, and a sample of failures for the log: a storm of failures must not drown other lines.
 
 The log has the first failure of a kind at once, and then one failure in an interval. Each line says how many failures
-of the kind came before without a line. Failures behind the last line of their kind are counted, but have no line.
+of the kind came since the line before. After the last line of a kind, no line tells of further failures: only the count
+has these.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ KINDS_MAX: Final = 1_000
 
 
 class FailureKind(NamedTuple):
-    """A kind of similar failures: of the same topic's handler, with the same type of error and the same consequence."""
+    """A kind of similar failures: of the handler of a topic, with a type of error and a consequence."""
 
     topic: str
     error: str
@@ -77,8 +78,8 @@ def failure_text(error: BaseException) -> str:
 
 
 def foreign_in(error: BaseException) -> BaseException | None:
-    """The error in foreign code behind an error that ended a run, for the log to show its stack; None: keylanes raised
-    the error, and the text says everything.
+    """The error of foreign code (a handler, a codec) behind an error that ended the run: the log shows its stack. None:
+    keylanes raised the error, and the text says everything.
     """
     if not isinstance(error, HandlerFailed):
         return None if isinstance(error, KeylanesError) else error

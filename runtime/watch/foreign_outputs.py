@@ -14,8 +14,8 @@ logger = logging.getLogger("keylanes")
 
 
 def source_of_other(records: Iterable[ConsumerRecord], own: bytes, handled: Collection[str]) -> str | None:
-    """The source topic of the first record made by an application with another id than ``own``, if the source is in
-    ``handled``; None: no record matches.
+    """The source topic of the first record that another application has made of a record of a topic in ``handled``;
+    None: no record is such an output. ``own``: the id of the application; b"": each output is foreign.
     """
     for record in records:
         for name, data in record.headers:

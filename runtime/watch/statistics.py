@@ -43,8 +43,8 @@ class RunningRecord(NamedTuple):
 
 
 class ToLevel(NamedTuple):
-    """How far a run with ``until="level"`` is on the way to the ends that its start found. Both numbers are offsets,
-    summed over the source partitions; a key range counts in proportion to its width.
+    """How far a run with ``until="level"`` is on the way to the ends of its sources: ``done`` of ``total`` offsets,
+    summed over the source partitions. A key range counts in proportion to its width.
     """
 
     done: int

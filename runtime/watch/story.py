@@ -83,9 +83,11 @@ def places(offsets: Mapping[int, int]) -> str:
 
 
 def level(records: int, seconds: float) -> str:
-    """The line that the process has caught up with the sources' ends from the take-up of its ranges."""
-    held = "level with what its sources held at the start, of what this process holds"
-    return f"{held}: {count_text(records, 'record')} done in {seconds:.1f} s"
+    """The line that the process has caught up: its ranges are committed up to the ends that the sources had when the
+    process took its ranges up.
+    """
+    what = "level with what its sources held at the start, of what this process holds"
+    return f"{what}: {count_text(records, 'record')} done in {seconds:.1f} s"
 
 
 def leave_text(leave_ms: int) -> str:
@@ -143,8 +145,8 @@ def count_text(number: int, what: str) -> str:
 
 
 def _lag(figures: Figures) -> str:
-    asked = f" (as of {figures.ends_age_s:.0f} s ago)" if figures.ends_age_s > OLD_ENDS_S else ""
-    return f"{figures.lag:,} behind{asked}"
+    age = f" (as of {figures.ends_age_s:.0f} s ago)" if figures.ends_age_s > OLD_ENDS_S else ""
+    return f"{figures.lag:,} behind{age}"
 
 
 def _failures_text(failures: int, retries: int, dead_letters: int) -> str:

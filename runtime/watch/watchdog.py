@@ -1,4 +1,4 @@
-"""Watches for silent slowness: a blocked event loop, and records that wait while nothing moves."""
+"""Watches for slowness that raises no error: a blocked event loop, and records that wait while nothing moves."""
 
 import asyncio
 import logging
@@ -16,8 +16,10 @@ NOT_TURNED: Final = "the event loop has not turned for %d ms, so nothing else ru
 
 
 class LoopWatch:
-    """A thread that notices when the event loop does not turn, and logs the function that blocks the loop.
+    """Notices when the event loop does not turn for ``lag_ms``, and logs the function that blocks the loop, once for
+    each block.
 
+    A task of the loop sets an event four times in ``lag_ms``, and a thread waits for the event, ``lag_ms`` at most.
     ``handlers``: the names of async handlers by their code. For real loops only: in virtual time no other thread runs
     meanwhile.
     """
@@ -26,13 +28,13 @@ class LoopWatch:
         self.lag_ms = lag_ms
         self.handlers = handlers
         self.lag_max_s = 0.0
-        self._beat = threading.Event()
+        self._turned = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop_thread = 0
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Show the thread that the loop turns, until cancelled."""
         loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._thread = threading.Thread(target=self._watch, name="keylanes-watch", daemon=True)
@@ -41,30 +43,28 @@ class LoopWatch:
         try:
             while True:
                 before = loop.time()
-                self._beat.set()
+                self._turned.set()
                 await asyncio.sleep(step)
                 self.lag_max_s = max(self.lag_max_s, loop.time() - before - step)
         finally:
             self._stopped.set()
-            self._beat.set()
+            self._turned.set()
 
     def _watch(self) -> None:
-        said = False
+        is_logged = False
         while not self._stopped.is_set():
-            if self._beat.wait(self.lag_ms / 1000):
-                self._beat.clear()
-                said = False
-                self._stopped.wait(self.lag_ms / 8000)
-            elif not said:
-                said = True
+            if self._turned.wait(self.lag_ms / 1000):
+                self._turned.clear()
+                is_logged = False
+                self._stopped.wait(self.lag_ms / 8000)  # the thread needs the lock of Python no more often than this
+            elif not is_logged:
+                is_logged = True
                 if (frame := sys._current_frames().get(self._loop_thread)) is not None:
-                    self._say(frame)
+                    self._log_block(frame)
 
-    def _say(self, frame: FrameType) -> None:
+    def _log_block(self, frame: FrameType) -> None:
         names = [self.handlers[each.f_code] for each, _ in traceback.walk_stack(frame) if each.f_code in self.handlers]
-        what = f"function {frame.f_code.co_qualname} blocks it."
-        if names:
-            what = blocked_by(names[0])
+        what = blocked_by(names[0]) if names else f"function {frame.f_code.co_qualname} blocks it."
         logger.error(NOT_TURNED, self.lag_ms, "\n".join([what, *traceback.format_stack(frame)[-4:]]))
 
 
@@ -83,7 +83,9 @@ class StallWatch:
         self._said = False
 
     def look(self, now_s: float, progress: object, has_waiting: bool) -> bool:
-        """Whether to log a stall now: once per stall. ``progress`` is any value that changes when something moves."""
+        """Whether to log a stall now: once per stall. ``progress`` is any value that changes when something moves;
+        ``has_waiting``: whether records wait.
+        """
         if progress != self._progress or not has_waiting:
             self._progress, self._since_s, self._said = progress, now_s, False
             return False
