@@ -16,8 +16,8 @@ G = TypeVar("G", bound="TaskWork")
 
 
 class TaskWork:
-    """A task's work: the running worker, and the workers that wait as long as its handler does not suspend, the next
-    last. ``parted``: the waiting workers come from another task, after its handler suspended.
+    """A task's work: the running worker, and the workers that wait for their turn in this task, the next one last. They
+    wait as long as no handler suspends. ``parted``: the waiting workers came from another task whose handler suspended.
     """
 
     __slots__ = ("parted", "run", "waiting", "worker")
@@ -35,8 +35,18 @@ class TaskWork:
 
 class StraightBatch(TaskWork):
     """A task's work: the records of a batch, in order of offsets, each for its idle worker, as long as no handler
-    suspends. The first record with a suspended handler keeps the task, and, if ``is_permitted``, the permit of a
-    handler with a limit.
+    suspends. The first record with a suspended handler keeps the task.
+
+    - ``at``: the index of the present record; from here on nothing was handed over. ``record``: the present record.
+    - ``route``: the batch on its way to the workers. ``ready``: workers to start: they got records in their queues.
+    - ``through``: gets the index from which on the reader hands out the rest of the batch.
+    - ``is_called``: the handler of the present record was called. ``has_parted``: this handler suspended.
+    - ``is_permitted``: the records run under one permit, where the handler has a limit. The record with a suspended
+      handler keeps the permit.
+
+    The task lets others run after each time slice. ``since_s``: when the slice began. ``last``: the index at which the
+    slice ends. ``full_at``: the bytes of done records at which the slice ends. ``until_s``: the processor time at which
+    the slice ends. ``look_at``: the index at which the task looks at these bounds next.
     """
 
     __slots__ = (
@@ -56,7 +66,7 @@ class StraightBatch(TaskWork):
         self.is_permitted = False
 
     def running(self) -> tuple[ConsumerRecord, float] | None:
-        """The running record, and its start; for records that do not suspend, the start of their stretch."""
+        """The running record, and its start; as long as no handler suspends, the start of the time slice."""
         record = self.record
         return super().running() if self.has_parted or record is None else (record, self.since_s)
 
@@ -66,22 +76,22 @@ class StraightBatch(TaskWork):
             self.through.set_result(at)
 
     def let_go(self) -> None:
-        """Go on without the batch: a task that stays with one worker for long must not keep all records in memory."""
+        """Forget the batch: a task that stays with one worker for long must not keep all records in memory."""
         self.batch = Batch(self.batch.source, (), self.batch.offset_next)
         self.route.records, self.route.cells = [], []
 
 
 @types.coroutine
-def driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
-    """Await ``work``, and call ``on_suspended`` when the work suspends for the first time."""
+def driven(work: Coroutine[Any, Any, T], argument: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
+    """Await ``work``, and call ``on_suspended(argument)`` when the work suspends for the first time."""
     steps = work.__await__()
     try:
         waits_for = next(steps)
     except StopIteration as ended:
         result: T = ended.value
         return result
-    on_suspended(going)
-    while True:
+    on_suspended(argument)
+    while True:  # the first suspension was taken out of ``steps`` above: it is awaited by hand
         try:
             yield waits_for
         except GeneratorExit:
