@@ -54,9 +54,9 @@ class CommitCycle:
         """Commit in intervals until cancelled; between two transactions this process has no open transaction.
 
         An interval begins where a commit begins, not where a commit ends: then a crash repeats the records of one
-        interval, of the lead and of one transaction. Otherwise the crash would repeat those of a second transaction,
-        too. The next commit begins at once after a commit that took longer than an interval, or that could not take
-        all done records.
+        interval, of the lead and of one transaction. Otherwise a crash would repeat the records of the transaction
+        before, too. The next commit begins at once after a commit that took longer than an interval, or that could not
+        take all done records.
 
         Lines are drawn a *lead* before the commit: most workers then finish their records below the line in time.
         """

@@ -16,8 +16,9 @@ G = TypeVar("G", bound="TaskWork")
 
 
 class TaskWork:
-    """A task's work: the running worker, and the workers that wait for their turn in this task, the next one last. They
-    wait as long as no handler suspends. ``parted``: the waiting workers came from another task whose handler suspended.
+    """A task's work: the running worker, and the workers waiting for their turn in the task, the next worker last. The
+    workers wait as long as no handler suspends. ``parted``: they came from another task, after a handler suspended
+    there.
     """
 
     __slots__ = ("parted", "run", "waiting", "worker")
@@ -38,15 +39,15 @@ class StraightBatch(TaskWork):
     suspends. The first record with a suspended handler keeps the task.
 
     - ``at``: the index of the present record; from here on nothing was handed over. ``record``: the present record.
-    - ``route``: the batch on its way to the workers. ``ready``: workers to start: they got records in their queues.
-    - ``through``: gets the index from which on the reader hands out the rest of the batch.
-    - ``is_called``: the handler of the present record was called. ``has_parted``: this handler suspended.
+    - ``route``: the batch on its way to the workers. ``ready``: workers to start, with new records in their queues.
+    - ``through``: gets the index where the reader begins to hand out the rest of the batch.
+    - ``is_called``: the handler of the present record was called. ``has_parted``: the handler suspended.
     - ``is_permitted``: the records run under one permit, where the handler has a limit. The record with a suspended
       handler keeps the permit.
 
-    The task lets others run after each time slice. ``since_s``: when the slice began. ``last``: the index at which the
-    slice ends. ``full_at``: the bytes of done records at which the slice ends. ``until_s``: the processor time at which
-    the slice ends. ``look_at``: the index at which the task looks at these bounds next.
+    The task lets others run after each time slice. ``since_s``: when the slice began. A slice ends at the index
+    ``last``, at ``full_at`` bytes of done records, or at the processor time ``until_s``. ``look_at``: the index of the
+    next look at these bounds.
     """
 
     __slots__ = (

@@ -11,8 +11,8 @@ class Accepted(NamedTuple):
     """Topics by the risk that the application accepts.
 
     ``moved_keys``: topics with state that got more partitions. Old records of a key may lie in another partition than
-    new ones. ``outputs_of_others``: topics that the application writes and reads, and that contain outputs which
-    another application made of the same sources.
+    new ones. ``outputs_of_others``: topics that the application writes and reads, with outputs of another application
+    for the same sources.
     """
 
     moved_keys: frozenset[str] = frozenset()

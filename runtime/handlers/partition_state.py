@@ -1,9 +1,9 @@
 """PURE. The state of a source partition in a running process, and the view of an attempt at a record.
 
-Only the attempt sees its writes until its record is done. Then the writes enter the overlay, and after the commit of
-their transaction the table. An attempt looks for a value among its own writes, then in the overlay (writes of done
-records, values read ahead), then in the table. Locks are left out on purpose: a key belongs to one worker, and a worker
-runs one record at a time.
+The writes of an attempt are visible to the attempt alone until the record is done. Then the writes enter the overlay,
+and after the commit of the transaction the table. An attempt looks for a value among its own writes, then in the
+overlay (writes of done records, values read ahead), then in the table. Locks are left out on purpose: a key belongs to
+one worker, and a worker runs one record at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator

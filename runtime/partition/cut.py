@@ -151,8 +151,8 @@ def are_level(workers: Sequence[Worker]) -> bool:
 
 
 def hold(workers: Sequence[Worker]) -> bool:
-    """Hold neighbours at the offset that the furthest neighbour reaches: the others run on to this offset, and all come
-    to the same edge. False, and no hold, when a neighbour lacks dropped records: this neighbour has to catch up first.
+    """Hold neighbours at the offset that the furthest neighbour reaches. The others run on to the same edge. False, and
+    no hold, when a neighbour lacks dropped records: the neighbour has to catch up first.
     """
     if any(w.dropped_from is not None for w in workers):
         return False

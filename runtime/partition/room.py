@@ -25,8 +25,8 @@ Verdict: TypeAlias = Literal["wait", "go", "drop"]
 
 
 class RoomWait:
-    """The wait of a reader that stands at a full worker from ``now_s`` on. The three times ``…_from_s`` are those from
-    which a clock of the module has run out.
+    """The wait of a reader that stands at a full worker from ``now_s`` on. The times ``…_from_s``: when each clock
+    of the module runs out.
     """
 
     def __init__(self, dispatch: PartitionDispatch, blocked: Blocked, now_s: float, full_wait_ms: int) -> None:
