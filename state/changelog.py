@@ -3,11 +3,13 @@
 The changelog is compacted and has one partition for each source partition. A transaction writes the last value of
 each key that it changed, None for a deleted key, and the *beacon* of its writer: a record whose key names the
 incarnation, and whose value names the transaction. The offset log names, for each writer, the last transaction that
-changed the state of a partition. A changelog with other beacons was truncated, or made anew, or belongs to another
-application. Each writer has its own beacon because two logs have no common order of two writers' transactions.
+changed the state of a partition. A changelog whose beacons do not agree with the offset log was truncated, or made
+anew, or belongs to another application. Each writer has its own beacon because the transactions of two writers may
+stand in one order in the changelog, and in the other order in the offset log.
 
-A stored value is one byte, 0 or 1; with 1 follows the deadline in ms since the epoch (8 bytes); then the value as the
-store's codec wrote it. A record with a timestamp below the deadline sees the value: the same in every replay.
+A stored value begins with one byte, 0 or 1. After 1 comes the deadline in ms since the epoch (8 bytes). The rest is the
+value as the store's codec wrote it. A record with a timestamp below the deadline sees the value: the same in every
+replay.
 """
 
 from struct import Struct
@@ -23,7 +25,9 @@ CHANGELOG_CONFIG: Final = {
 STAYS: Final = b"\x00"
 """The first byte of a stored value without a deadline; the rest is the payload."""
 BEACONS_END: Final = b"\x00\x00\x00\x01"
-"""In the order of keys, beacons of incarnations below 2**40 come before this key; so do only state keys of point 0."""
+"""In the order of keys, before this key come the beacons of incarnations below 2**40, and of state keys only those of
+point 0.
+"""
 _BEACON_KEY: Final = Struct(">BQ")
 _BEACON: Final = Struct(">Q")
 _DEADLINE: Final = Struct(">BQ")

@@ -7,8 +7,8 @@ from .overlay import Changes, Layer
 
 @dataclass(slots=True)
 class StateChanges:
-    """The changes of a transaction to the state of one source partition (``place``): the last value of each key, the
-    layers of the overlay with these changes, and about how many bytes the layers have.
+    """The changes of a transaction to the state of one source partition (``place``). ``last``: the last value of each
+    key. ``layers``: the overlay's layers with these changes. ``size``: about the bytes of the layers.
     """
 
     place: tuple[str, int]

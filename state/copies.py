@@ -9,9 +9,9 @@ One column family, these keys (integers big-endian, so that they sort as numbers
     "d" topic number (2) partition (4) state key     a stored value
 
 A key range of a partition is one contiguous scan. Dropping the range is one ``delete_range``, in one write with the
-markers. The log of RocksDB is on: when ``write`` returns, changes and markers survive the death of the process. When
-the machine dies the last changes may be missing, but never a change below a marker that survived (see ``follower`` in
-rocks.py): the changelog still has the missing changes.
+markers. The log of RocksDB is on: when ``write`` returns, changes and markers survive the death of the process. After
+the death of the machine the last changes may be missing, and then the markers above them are missing, too (see
+``follower`` in rocks.py). The copy reads the missing changes from the changelog again.
 """
 
 import threading
@@ -46,7 +46,7 @@ _decode_markers = msgspec.msgpack.Decoder(list[tuple[int, int, int, int]]).decod
 
 
 class NoStateYet(RocksError):
-    """A folder of copies without an identity: its process has not begun to fill the folder."""
+    """A folder of copies without an identity: no process has begun to fill the folder."""
 
 
 class RocksCopies:
@@ -213,7 +213,9 @@ class RocksCopy:
             self._copies._rocks.write(writes)
 
     def _prefix(self, tag: bytes) -> bytes | None:
-        """The prefix of the copy's keys; None: beside a writer that has not made a copy for the topic yet."""
+        """The prefix of the copy's keys with a tag; None: the folder is read beside a writer, and the writer has made
+        no copy for the topic yet.
+        """
         number = self._copies._numbers.get(self.topic)
         return None if number is None else _PLACE.pack(tag, number, self.partition)
 
@@ -257,8 +259,8 @@ def open_copies(
 
 
 def check_copies(folder: Path | str, *, app: str, cache_bytes: int = CACHE_BYTES) -> None:
-    """Open the folder for this application, made if missing, and let go of the folder. The caller learns that opening
-    is possible before the birth of the logs is known. Raises RocksError as ``open_copies`` does.
+    """Check that the folder can be opened for this application, when the birth of its logs is not known yet: open the
+    folder, made if missing, and close it. Raises RocksError as ``open_copies`` does.
     """
     rocks = open_rocks(Path(folder), KIND, FORMAT, "write", cache_bytes=cache_bytes, follower=True)
     try:

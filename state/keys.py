@@ -2,9 +2,9 @@
 
     point (4) · store (2) · length of the record's key (4) · the record's key · the map's key (maps only)
 
-Integers big-endian. The same bytes are the key of the changelog's record; a local copy and the embedded broker put the
-number of a table and the source partition in front. All stores of a record's key, and all of a key range, lie together:
-a split costs nothing, a range is read, restored or dropped at one stroke.
+Integers are big-endian. The same bytes are the key of the changelog's record; a local copy and the embedded broker put
+the number of a table and the source partition in front. All values of a record's key, and all values of a key range,
+lie together: a split of the range changes no key, and the range is read, restored or dropped in one step.
 """
 
 from struct import Struct
@@ -16,6 +16,8 @@ from ..keyrange.ranges import KeyRange
 _HEAD: Final = Struct(">IHI")
 _POINT: Final = Struct(">I")
 _LENGTH: Final = _POINT
+_LENGTH_AT: Final = 6
+"""The place of the length in a state key: behind the point and the store."""
 STORES_MAX: Final = 1 << 16
 HEAD_BYTES: Final = _HEAD.size
 MapKey: TypeAlias = str | bytes | int
@@ -24,7 +26,7 @@ _SIGN: Final = 1 << 63
 
 
 class KeyPlace(NamedTuple):
-    """The parts of a state key. ``map_key`` as bytes; empty for a value store."""
+    """The parts of a state key. ``map_key``: the map's key as bytes; empty for a value store."""
 
     point: int
     store: int
@@ -48,12 +50,12 @@ def parse_key(data: bytes) -> KeyPlace:
 
 
 def is_map_key(data: bytes) -> bool:
-    """Whether this state key is of a map's entry."""
+    """Whether a state key belongs to an entry of a map."""
     return len(data) > _end_of_key(data)
 
 
 def map_prefix(data: bytes) -> bytes:
-    """The common prefix of all entries of one record's map; ``data``: the state key of any entry."""
+    """The common prefix of the state keys of one record's map; ``data``: any of these state keys."""
     return data[: _end_of_key(data)]
 
 
@@ -64,7 +66,7 @@ def is_state_key(data: bytes) -> bool:
 
 def _end_of_key(data: bytes) -> int:
     """Where the record's key ends, and the map's begins."""
-    return HEAD_BYTES + int(_LENGTH.unpack_from(data, 6)[0])
+    return HEAD_BYTES + int(_LENGTH.unpack_from(data, _LENGTH_AT)[0])
 
 
 def point_in(data: bytes) -> int:

@@ -1,8 +1,8 @@
 """PURE. The points of which a process has copies beside the points that it owns, and when a copy is ready.
 
-A ready copy is near the end of its changelog, not at the end. The owner of points restores them to a watermark in any
-case; the watermark is taken after the grant. A copy is *ready* when the restore will not take long: the copy reads what
-is missing in a moment, at its own speed.
+A new owner of points restores its copy in any case: up to a watermark that is taken after the grant. A copy is *ready*
+when this restore will not take long: the copy would read the missing records in a moment, at its own speed. So a ready
+copy is near the end of its changelog, and need not be at the end.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,16 +15,19 @@ from .tables import Change, Marker
 
 NEAR_S: Final = 0.1
 FAR_S: Final = 1.0
+"""A copy becomes ready when it lacks less than it reads in ``NEAR_S``, and stops being ready beyond ``FAR_S``."""
 LOOKS: Final = 2
 """A copy becomes ready, or stops being ready, after this number of looks in a row with the same answer."""
-_KEPT: Final = 0.8
-"""The weight of the past in each new measurement."""
+_PAST_WEIGHT: Final = 0.8
+"""The weight of the earlier measurements at each new one."""
 BURST_S: Final = 0.1
-"""The time that a burst may run ahead of the limit."""
+"""How far reading may run ahead of the limit after a pause."""
 
 
 class Wanted(NamedTuple):
-    """A request for a copy of points of one source partition, under the number of a move."""
+    """A request for a copy of points of one source partition, under the number of a move. ``role``: the purpose of the
+    copy. ``bytes_per_s``: the limit of reading for the copy.
+    """
 
     move: int
     points: Steps[bool]
@@ -53,7 +56,9 @@ def together(points: Iterable[Steps[bool]]) -> Steps[bool]:
 
 
 def least_position(points: Steps[bool], markers: Steps[Marker]) -> int:
-    """The position from which a changelog has to be read for these points, if the copy can go on from their markers."""
+    """The position from which a changelog has to be read to complete the copy of points, by their markers: 0 where a
+    point has no marker.
+    """
     pieces = (piece for first, end, _ in points.pieces() for piece in markers.all_pieces(first, end))
     return min((0 if marker is None else marker.position for _, _, marker in pieces), default=0)
 
@@ -68,9 +73,9 @@ class CopySpeed:
 
     def add(self, offsets: int, size: int, seconds: float) -> None:
         """Take in a measurement: ``offsets`` and ``size`` bytes were read in ``seconds``."""
-        self._offsets = self._offsets * _KEPT + offsets
-        self._bytes = self._bytes * _KEPT + size
-        self._seconds = self._seconds * _KEPT + seconds
+        self._offsets = self._offsets * _PAST_WEIGHT + offsets
+        self._bytes = self._bytes * _PAST_WEIGHT + size
+        self._seconds = self._seconds * _PAST_WEIGHT + seconds
 
     @property
     def offsets_per_s(self) -> float:
@@ -92,9 +97,8 @@ class Nearness:
         self._fetches = -1
 
     def look(self, behind: int, offsets_per_s: float, fetches: int) -> bool:
-        """Take in a look: the copy is ``behind`` by this number of offsets after this number of fetches. Returns
-        whether ``is_ready`` has changed. A copy that lacks nothing is ready at once; otherwise only looks with a fetch
-        between them count.
+        """Take in a look: the copy lacks ``behind`` offsets after ``fetches`` fetches. Returns whether ``is_ready`` has
+        changed. A copy that lacks nothing is ready at once; otherwise only looks with a fetch between them count.
         """
         before = self.is_ready
         limit = max(1.0, offsets_per_s * (FAR_S if before else NEAR_S))
@@ -115,7 +119,7 @@ class ByteRateLimit:
 
     def __init__(self) -> None:
         self._free_s = 0.0
-        """The time from which nothing is owed any more."""
+        """The time at which all bytes so far are within the limit."""
 
     def spend(self, size: int, bytes_per_s: int, now_s: float) -> None:
         """Count ``size`` bytes that were read."""
@@ -127,7 +131,9 @@ class ByteRateLimit:
 
 
 def bytes_by_role(changes: Iterable[Change], roles: Mapping[str, Steps[bool]]) -> dict[str, int]:
-    """The bytes of changes by the role of the copy of their points. Among several roles of a point the first counts."""
+    """The bytes of changes, by the role of the copy of their points. Where a point has several roles, the first one
+    counts.
+    """
     if len(roles) == 1:
         (role,) = roles
         return {role: sum(len(key) + len(value or b"") for key, value in changes)}

@@ -27,7 +27,7 @@ class Lookup(Protocol):
 
 
 class Entry(NamedTuple):
-    """A value of a store as stored. ``map_key`` None: of a value store; ``deadline_ms`` None: without a deadline."""
+    """A value of a store, not decoded. ``map_key`` None: of a value store; ``deadline_ms`` None: without a deadline."""
 
     partition: int
     key: bytes
@@ -47,10 +47,11 @@ class KeyInSeveral(ValueError):
 def entries_of_key(
     store: StoreInfo, key: bytes, map_key: bytes | None, partitions: Iterable[tuple[int, Lookup]]
 ) -> list[Entry]:
-    """The entries of a record's key: at most one, or the whole map, in order of map keys, where ``store`` is a map and
+    """The entries of a record's key: at most one; or the whole map, in order of map keys, where ``store`` is a map and
     ``map_key`` (as bytes) is None. Raises KeyInSeveral, StateError.
 
-    Partitions that can be read answer. Raises StateNotReady when none of them has the key and others can't be read.
+    An entry in a partition that can be read is the answer, whatever the other partitions have. Raises StateNotReady
+    when no readable partition has the key, and some partitions can't be read.
     """
     point = point_of_key(key)
     at = state_key(point, store.number, key, map_key or b"")
@@ -72,7 +73,7 @@ def entries_of_key(
         raise KeyInSeveral(sorted(found))
     if unread is not None and not found:
         raise unread
-    return [_entry(store, number, key, data) for number, pairs in found.items() for key, data in pairs]
+    return [_entry(store, number, at, data) for number, pairs in found.items() for at, data in pairs]
 
 
 def entries_of_store(store: StoreInfo, partition: int, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[Entry]:
@@ -106,11 +107,11 @@ def walk_table(
     while True:
         page = table.page(at, end, PAGE_ENTRIES)
         is_last = len(page) < PAGE_ENTRIES
-        stop = i
+        stop = i  # the changes [i, stop) belong to this page
         while stop < len(over) and (is_last or over[stop][0] <= page[-1][0]):
             stop += 1
         entries = page if at >= BEACONS_END else [entry for entry in page if not is_beacon_key(entry[0])]
         yield from laid_over(entries, over[i:stop])
         if is_last:
             return
-        at, i = page[-1][0] + b"\x00", stop
+        at, i = page[-1][0] + b"\x00", stop  # the first key behind the page

@@ -41,7 +41,7 @@ class MemoryCopies:
         return sorted(number for (name, number), copy in self._copies.items() if name == topic and not copy.empty)
 
     def close(self) -> None:
-        """Do nothing; see the module."""
+        """Do nothing: the copies outlive their user; see the module."""
 
 
 class MemoryCopy:

@@ -1,12 +1,16 @@
-"""PURE. The state of a source partition in memory: done values, committed values, and the table's values of keys that
-come again.
+"""PURE. The state of a source partition in memory: values of done records, committed values, and values of the table
+whose keys may come again.
 
-Each state key in memory has one *cell*. A record's writes come into their cells when the record is done, and into a
-*layer*, alone or together with those of neighbouring records; the writes become visible outside when their transaction
-is committed (``commit``). A cell may be evicted when the table holds all layers of the cell (``settle``); until memory
-gets scarce the cell stays, with the value that the table holds. Handlers see the newest value that is done; readers
-from outside see the newest committed value. Ranges are disjoint and a worker runs one record at a time. Hence no lock
-is needed: only a record of its worker writes to a cell, and the table holds a value before its cell is evicted.
+Each state key in memory has one *entry* (the variables and attributes named ``cell``). The way of a write:
+
+1. When the record is done, the value comes into the entry of its key. The write also comes into a *layer*, with the
+   other writes of the record, and perhaps with those of neighbouring records. Handlers see the value from here on.
+2. When the transaction is committed (``commit``), readers from outside see the value.
+3. When the table has the writes of the layer (``settle``), the entry may be evicted. Until memory gets scarce the entry
+   stays, with the value that the table has.
+
+No lock is needed: ranges are disjoint and a worker runs one record at a time, so only a record of its worker writes to
+an entry. And the table has a value before the entry is evicted.
 """
 
 from collections import deque
@@ -18,10 +22,10 @@ from .keys import is_map_key, map_prefix, point_in
 from .tables import Change
 
 ENTRY_OVERHEAD_BYTES: Final = 200
-"""The memory of a change beside its key and value."""
+"""The memory of a change in bytes, beside its key and value."""
 
 CELL_OVERHEAD_BYTES: Final = 400
-"""The memory of a cell beside its key and value, with its places in tables."""
+"""The memory of an entry in bytes, with its places in dicts, beside its key and value."""
 
 _numbers: Final = count(1)
 
@@ -34,14 +38,17 @@ ABSENT: Final = Absent()
 
 
 class OverlayEntry:
-    """The cell of one state key. ``value``: the newest value that is done, None for a deleted key; in no layer any
-    more: the value in the table; ABSENT: not known, only the table can tell.
+    """What the overlay knows of one state key.
 
-    ``attempt`` and ``own``: the attempt that wrote last (see ``AttemptWrites``), and the value that the attempt wrote.
-    ``layer`` and ``at``: the number of the layer that the cell came into last, and the place of the cell in the layer.
-    ``layers``: the number of layers with this cell that the table does not hold. ``is_here``: whether the overlay finds
-    the cell; later records do not see values of other cells. ``point``, ``key_bytes``, ``is_of_map``: the point, the
-    length and the kind of the key, taken once.
+    - ``value``: the value of the newest done record that wrote to the key, None for a deleted key. In no layer any
+      more: the value in the table. ABSENT: not known, only the table can tell.
+    - ``attempt`` and ``own``: the attempt that wrote last (see ``AttemptWrites``), and the value that it wrote.
+    - ``layer`` and ``at``: the number of the layer that the entry came into last, and the index of the entry there.
+    - ``layers``: the number of layers with this entry that the table does not have yet.
+    - ``is_here``: whether the overlay finds the entry. Later records do not see the value of an entry that was evicted,
+      or that only one attempt knows.
+    - ``is_queued`` and ``size``: whether the entry waits for its eviction, and its counted bytes.
+    - ``point``, ``key_bytes``, ``is_of_map``: the point, the length and the kind of the key, computed once.
     """
 
     __slots__ = (
@@ -66,7 +73,7 @@ Changes: TypeAlias = dict[OverlayEntry, bytes | None]
 
 
 class Layer:
-    """Changes in the order in which their keys came in. A key that comes twice counts with its last place."""
+    """Changes in the order in which their keys came in. Where a key comes twice, its last change counts."""
 
     __slots__ = ("cells", "number", "values")
 
@@ -119,7 +126,7 @@ class AttemptWrites:
 
 
 class Overlay:
-    """See the module. ``bytes_max`` limits, about, the memory of queued cells, with the values that the table holds."""
+    """See the module. ``bytes_max`` limits, about, the memory of the queued entries, with their values."""
 
     __slots__ = ("_bytes", "_bytes_max", "_cells", "_committed", "_maps", "_queue")
 
@@ -128,8 +135,9 @@ class Overlay:
         self._bytes = 0
         self._cells: dict[bytes, OverlayEntry] = {}
         self._queue: deque[OverlayEntry] = deque()
-        """Cells in the order of eviction. A cell that is in a layer at its turn is queued anew when the layer is
-        settled."""
+        """Entries in the order of eviction. An entry that is in a layer at its turn leaves the queue, and is queued
+        anew when the layer is settled.
+        """
         self._maps: dict[bytes, dict[bytes, OverlayEntry]] = {}
         """Map entries in layers, by the prefix of the entries of one map."""
         self._committed: Changes = {}
@@ -141,11 +149,11 @@ class Overlay:
     # --- cells -------------------------------------------------------------------------------------------------------
 
     def find(self, key: bytes) -> OverlayEntry | None:
-        """The cell of a key; None: memory has no cell for the key."""
+        """The entry of a key; None: memory has none."""
         return self._cells.get(key)
 
     def cell(self, key: bytes) -> OverlayEntry:
-        """The cell of a key, made if memory has none. On the loop only; the caller calls ``keep_bound`` afterwards."""
+        """The entry of a key, made if memory has none. On the loop only; the caller calls ``keep_bound`` afterwards."""
         cell = self._cells.get(key)
         if cell is None:
             cell = self._cells[key] = OverlayEntry(key)
@@ -154,13 +162,13 @@ class Overlay:
         return cell
 
     def get(self, key: bytes) -> bytes | Absent | None:
-        """The newest value that is done; ABSENT: the value is not in memory."""
+        """The value of the newest done record that wrote to a key; ABSENT: the value is not in memory."""
         cell = self._cells.get(key)
         return ABSENT if cell is None else cell.value
 
     def learn(self, cells: Sequence[OverlayEntry], values: Sequence[bytes | None]) -> None:
-        """Take over values that the table held of cells without a value. A cell that was written meanwhile keeps its
-        newer value. A cell that was evicted stays out: the next cell of its key counts.
+        """Take over values that the table had for entries without a value. An entry that was written meanwhile keeps
+        its newer value. An entry that was evicted meanwhile stays out: its key may have a new entry.
         """
         for cell, value in zip(cells, values, strict=True):
             if cell.is_here and isinstance(cell.value, Absent):
@@ -169,16 +177,19 @@ class Overlay:
         self.keep_bound()
 
     def keep_bound(self) -> None:
-        """Evict cells while the cells take too much memory; the cell that was queued first goes first."""
+        """Evict entries while they take too much memory; the entry that was queued first goes first."""
         while self._bytes > self._bytes_max and self._queue:
             self._evict_first()
 
     def forget(self) -> None:
-        """Evict all cells: another process writes the table from now on, and values have to be read again."""
+        """Evict all entries that are in no layer: the table has changed beside the overlay, and values have to be read
+        again.
+        """
         while self._queue:
             self._evict_first()
 
     def _evict_first(self) -> None:
+        """Take the first entry out of the queue; evict the entry unless it is in a layer."""
         cell = self._queue.popleft()
         cell.is_queued = False
         self._bytes -= cell.size
@@ -193,7 +204,7 @@ class Overlay:
         self._queue.append(cell)
 
     def _measure(self, cell: OverlayEntry) -> None:
-        """Count the new size of a cell with a new value."""
+        """Count the new size of an entry with a new value."""
         if cell.is_queued:
             size = _size(cell)
             self._bytes += size - cell.size
@@ -219,7 +230,7 @@ class Overlay:
         for cell in writes.cells:
             value = cell.own
             if not cell.is_here:
-                cell = self.cell(cell.key)  # the one that later records see
+                cell = self.cell(cell.key)  # the entry that later records see
             cell.value = value
             grown += 0 if value is None else len(value)
             if cell.layer == layer.number:
@@ -234,7 +245,7 @@ class Overlay:
         return grown
 
     def _come_in(self, cell: OverlayEntry) -> None:
-        """Count one more layer for the cell."""
+        """Count one more layer for the entry."""
         cell.layers += 1
         if cell.layers == 1 and cell.is_of_map:
             self._maps.setdefault(map_prefix(cell.key), {})[cell.key] = cell
@@ -276,7 +287,7 @@ class Overlay:
     def entries(self, prefix: bytes) -> list[Change]:
         """The newest done values of the map with this key prefix (see ``map_prefix``), in order of keys."""
         found = [(key, cell.value) for key, cell in sorted(self._maps.get(prefix, {}).items(), key=_first)]
-        # A handler looks from a thread: what was evicted in between is in the table.
+        # A handler may look from a thread: a value that was evicted in between is in the table.
         return [(key, value) for key, value in found if not isinstance(value, Absent)]
 
     def committed_within(self, first: bytes, end: bytes | None) -> list[Change]:

@@ -1,17 +1,18 @@
-"""PURE. The part of its changelog that a local copy lacks, and the effect of each record that is read to complete it.
+"""PURE. How a local copy is completed from its changelog: which part is read, and what each record changes in the copy.
 
 Rules:
 
-- A marker is a lower bound: a range goes on from its marker. Changes that the copy holds above are written again.
-- A copy that can't go on is cleared and read anew from the changelog's start. Either its marker lies ahead of the
-  changelog, or its age is such that the tombstone of a key in the copy may be gone. A range without a marker is
-  cleared too: an incomplete copy may have left something there.
+- A marker is a lower bound: a range goes on from its marker. Changes above the marker that the copy has already are
+  written again.
+- A copy that can't go on is cleared and read anew from the changelog's start. Either its marker lies beyond the
+  changelog's end, or the copy is so old that the tombstone of a key in the copy may be gone. A range without a marker
+  is cleared, too: an incomplete copy may have left something there.
 - A changelog that does not begin at 0 lost its head: no copy can be made from the rest.
 - *The beacons are checked first*, from the changelog's end backwards. A copy that has outlived its changelog is all
   that is left of the state: the wrong changelog must not clear the copy.
-- A marker that is set on the way keeps the time of the marker before (or the time when the reading began): a tombstone
-  above may be as old. A copy at the high watermark gets the time at which the watermark was taken. A copy that is read
-  for long goes from one watermark to the next, each with a plan of its own.
+- A marker below the high watermark keeps the time of the marker before (or the time when the reading began): a
+  tombstone above may be as old. A marker at the high watermark gets the time at which the watermark was taken. A copy
+  that is read for long goes from one watermark to the next, each with a plan of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,9 @@ from .keys import is_state_key, point_in
 from .tables import Change, Mark, Marker, Table
 
 BEACON_STEP: Final = 64
+"""The number of positions that are searched for beacons first."""
 BEACON_STEP_GROWTH: Final = 16
+"""By this factor the number grows with each further step."""
 BEACON_NEAR: Final = 16_384
 """A copy is near its changelog's end when it lacks no more than this number of records."""
 _MS_PER_HOUR: Final = 3_600_000
@@ -59,7 +62,8 @@ class Plan:
     """The way to complete one copy: clear ``cleared``, then read once from ``position`` to ``high``.
 
     ``starts``: at each wanted point, the position from which records count. ``time_ms``: when ``high`` was taken.
-    ``delete_retention_ms``: the time for which the changelog keeps its deletes.
+    ``time_ms_on_the_way``: the time for markers below ``high``. ``delete_retention_ms``: the time for which the
+    changelog keeps its deletes.
     """
 
     def __init__(
@@ -79,7 +83,7 @@ class Plan:
         self.position = min((start for _, _, start in starts.pieces()), default=high)
         self._time_ms_on_the_way = time_ms_on_the_way
         self._start_max = max((start for _, _, start in starts.pieces()), default=0)
-        self._is_all_held = all(start is not None for _, _, start in starts.all_pieces())
+        self._has_all_points = all(start is not None for _, _, start in starts.all_pieces())
 
     @property
     def offsets(self) -> int:
@@ -92,7 +96,7 @@ class Plan:
         if not records:
             return changes
         take, at = changes.append, self.starts.at
-        takes_all = self._is_all_held and records[0].offset >= self._start_max
+        takes_all = self._has_all_points and records[0].offset >= self._start_max
         for record in records:
             key = record.key
             if key is None or not is_state_key(key):
@@ -155,8 +159,8 @@ def plan_restore(
     now_ms: int,
     delete_retention_ms: int,
 ) -> Plan:
-    """Plan how to complete the copy of these ranges. ``start``, ``high``: the watermarks of the changelog's partition,
-    taken at ``now_ms`` or later. Raises ChangelogUnfit when the changelog has lost its head.
+    """Plan how to complete the copy of the ranges ``held``. ``start``, ``high``: the watermarks of the changelog's
+    partition, taken at ``now_ms`` or later. Raises ChangelogUnfit when the changelog has lost its head.
     """
     if start > 0:
         raise ChangelogUnfit(
@@ -194,7 +198,7 @@ def _fault(marker: Marker, high: int, now_ms: int, delete_retention_ms: int) -> 
             f"it is at position {marker.position} of its changelog, which ends at {high} (the changelog was truncated "
             "or made anew, or the folder is of another one)"
         )
-    age_ms = abs(now_ms - marker.time_ms)  # a clock that was set back makes it look too young
+    age_ms = abs(now_ms - marker.time_ms)  # after the clock was set back, a marker may lie in the future
     if marker.position < high and _is_too_old(age_ms, delete_retention_ms):
         return (
             f"it is {age_ms / _MS_PER_HOUR:,.1f} h old, and deletes may be gone from its changelog after "
@@ -205,6 +209,9 @@ def _fault(marker: Marker, high: int, now_ms: int, delete_retention_ms: int) -> 
 
 
 def _is_too_old(age_ms: int, delete_retention_ms: int) -> bool:
+    """Whether deletes may be gone from a changelog before a copy of this age is complete: half of the time is for the
+    reading.
+    """
     return 2 * age_ms > delete_retention_ms
 
 
@@ -221,14 +228,15 @@ def _no_state(record: ChangelogRecord) -> ChangelogUnfit:
 @dataclass(frozen=True, slots=True)
 class Writers:
     """The writers of a partition's state, by the logs. The control log was read first, then the offset log to its end;
-    the watermark of the changelog is taken later.
+    the watermark of the changelog is taken later. Writers are named by their incarnation.
 
-    ``changed``: the last state-changing transaction of each writer without a successor. ``required``: the writers in
-    ``changed`` with beacons that must be there. ``living``: writers that joined and were not fenced; they may have gone
-    on writing. ``incarnation_max``: the highest incarnation that ever joined; None: not known, and no writer counts as
-    fenced. ``own``: this process, if it has written; the logs name the writers that it succeeded. ``succeeding``:
-    writers with beacons that this process found in order and deletes with its next change, at any moment. The check
-    leaves these beacons out. The set may grow meanwhile.
+    - ``changed``: the last state-changing transaction of each writer without a successor.
+    - ``required``: the writers in ``changed`` with beacons that must be there.
+    - ``living``: writers that joined and were not fenced; they may have gone on writing.
+    - ``incarnation_max``: the highest incarnation that ever joined; None: not known, and no writer counts as fenced.
+    - ``own``: this process; 0: not named. The logs name all writers that this process has succeeded.
+    - ``succeeding``: writers with beacons that this process found in order and deletes with its next change, at any
+      moment. The check leaves these beacons out. The set may grow meanwhile.
     """
 
     changed: Mapping[int, int]
@@ -251,7 +259,8 @@ class BeaconSearch:
     """The search for the beacons of one changelog, from its end backwards, until all required beacons are found.
 
     ``found``: the transaction in each writer's newest beacon; None: a deleted beacon. ``position``: where the reading
-    of the copy starts. A near position means a near beacon of the copy's last writer; then the first span has both.
+    of the copy starts. Where this position is near the end, the first span begins there: the beacon of the copy's last
+    writer is near, too, and the span has the records that the copy lacks.
     """
 
     def __init__(self, writers: Writers, high: int, position: int) -> None:
@@ -345,19 +354,20 @@ def check_beacons(found: Mapping[int, int | None], writers: Writers) -> None:
             is_right = seen == last if writers.is_fenced(incarnation) else seen >= last
         if not is_right:
             known = f"the offset log says that transaction {last} was the last of that incarnation to change it"
-            raise _other(incarnation, seen, known)
+            raise _mismatch(incarnation, seen, known)
     for incarnation, seen in sorted(found.items(), key=lambda pair: pair[0]):
         if seen is None or incarnation in changed:
             continue
         if writers.is_unknown(incarnation):
             known = f"the control log says that only incarnations up to {writers.incarnation_max} have ever taken part"
-            raise _other(incarnation, seen, known)
+            raise _mismatch(incarnation, seen, known)
         if writers.is_fenced(incarnation):
             known = "the offset log says that it has changed nothing, or that another writer has succeeded it"
-            raise _other(incarnation, seen, known)
+            raise _mismatch(incarnation, seen, known)
 
 
-def _other(incarnation: int, seen: int | None, known: str) -> ChangelogUnfit:
+def _mismatch(incarnation: int, seen: int | None, known: str) -> ChangelogUnfit:
+    """The error for a beacon with the transaction ``seen``, where the logs say ``known``."""
     held = "no transaction" if seen is None else f"transaction {seen}"
     return ChangelogUnfit(
         f"it holds state up to {held} of incarnation {incarnation}, and {known}: one of the two was "

@@ -1,21 +1,21 @@
-"""The only way to open RocksDB.
+"""RocksDB, opened only here.
 
 Rules:
 
 - *Raw mode always*: rocksdict's other mode unpickles stored values, and a tampered file would run code.
 - Options are passed for the column family too: rocksdict forgets cache and filter of a database that is reopened
   without options. All databases of a process share one block cache, as large as the largest size that was requested.
-- A folder belongs to us or is refused: a marker file in the folder names kind and format. The file is written before
-  RocksDB touches the folder (opening a foreign database changes its files). The folder is not a symbolic link, and
-  only its owner may enter.
+- A folder is one of keylanes or is refused: a marker file in the folder names kind and format. The file is written
+  before RocksDB touches the folder (opening a foreign database changes its files). The folder is not a symbolic link,
+  and only its owner may enter.
 - One process at a time has a folder open, by RocksDB's own lock. A refused process learns the id of the other process
   where the system tells.
 - Every error is a ``RocksError`` in words. After an error of a write the database is of no use any more: RocksDB keeps
   refusing, even when a full disk has room again.
-- No iterator leaves this module alive: an open iterator keeps the lock after ``close``.
+- No iterator leaves this module open: an open iterator keeps RocksDB's lock of the folder after ``close``.
 - The write-ahead log is on: a write that has returned survives the death of the process. Damage to the log anywhere
   but at its torn end is an error, not a silent end. The exception is a folder whose content can be fetched again from
-  a log elsewhere (``follower``): the damage ends the log, and nothing behind the damage is read.
+  a log of the broker (``follower``): there the damage ends the log, and nothing behind the damage is read.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ MARKER: Final = "KEYLANES"
 _MARKER_BEING_WRITTEN: Final = "KEYLANES.new"
 """The prefix of marker files under way: two processes that make a folder at once write one file each."""
 LOCK_FILE: Final = ".lock"
-"""A lock file that a folder of ours may hold; see ``subfolders.py``."""
+"""A lock file that may lie in a folder of keylanes; see ``subfolders.py``."""
 _MARKER_TEXT: Final = re.compile(r"keylanes (?P<kind>[a-z]+) format (?P<format>[0-9]+)\n")
 CACHE_BYTES: Final = 64 * 1024 * 1024
 _WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
@@ -95,8 +95,9 @@ class Rocks:
         # Also without a call of close: at the end of the process at the latest.
         self._forget_scratch = None if scratch is None else weakref.finalize(self, shutil.rmtree, scratch, True)
         self._process = os.getpid()
-        self._reading = 0
-        self._read = threading.Condition()
+        self._reads = 0
+        """The number of reads under way during which other threads run."""
+        self._reads_changed = threading.Condition()
         self._sync = rocksdict.WriteOptions()
         self._sync.sync = True
 
@@ -113,14 +114,14 @@ class Rocks:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of keys, in their order, None for a missing key. Other threads run meanwhile."""
-        with self._reads(), _in_words(self.folder):
+        with self._counted_read(), _in_words(self.folder):
             values = self._open().get(list(keys))
             assert isinstance(values, list)
             return values
 
     def page(self, first: bytes, end: bytes, entries_max: int) -> list[tuple[bytes, bytes]]:
         """Up to ``entries_max`` keys and values of ``[first, end)`` in order, all of one moment."""
-        with self._reads(), self.entries(first, end) as entries:
+        with self._counted_read(), self.entries(first, end) as entries:
             return list(islice(entries, entries_max))
 
     def write(self, writes: WriteBatch, *, sync: bool = False) -> None:
@@ -144,7 +145,7 @@ class Rocks:
             walk.close()
 
     def catch_up(self) -> None:
-        """See all later writes, in a database opened beside a writer; no write of that time is missing.
+        """See all writes up to now, in a database opened beside a writer; no write among them is missing.
 
         RocksDB reads the manifest first, then the logs. Between the two a writer may commit a flush to the manifest and
         delete the flushed log. RocksDB then misses the content of that log and yet sees later writes. Hence an attempt
@@ -161,7 +162,7 @@ class Rocks:
 
     def flush(self) -> None:
         """Write memory to files, and return when all is written. Other threads run meanwhile."""
-        with self._reads(), _in_words(self.folder):
+        with self._counted_read(), _in_words(self.folder):
             self._open().flush()
 
     def close(self) -> None:
@@ -169,24 +170,24 @@ class Rocks:
         database, self._database = self._database, None
         # A forked child would wait for ever for threads that only its parent has.
         if database is not None and os.getpid() == self._process:
-            with self._read:
-                self._read.wait_for(lambda: not self._reading)
+            with self._reads_changed:
+                self._reads_changed.wait_for(lambda: not self._reads)
             with _in_words(self.folder):
                 database.close()
         if self._forget_scratch is not None:
             self._forget_scratch()
 
     @contextlib.contextmanager
-    def _reads(self) -> Iterator[None]:
-        """A read during which other threads run: rocksdict refuses to close the database meanwhile."""
-        with self._read:
-            self._reading += 1
+    def _counted_read(self) -> Iterator[None]:
+        """A read during which other threads run. ``close`` waits for its end: rocksdict refuses to close meanwhile."""
+        with self._reads_changed:
+            self._reads += 1
         try:
             yield
         finally:
-            with self._read:
-                self._reading -= 1
-                self._read.notify_all()
+            with self._reads_changed:
+                self._reads -= 1
+                self._reads_changed.notify_all()
 
     def _open(self) -> rocksdict.Rdict:
         if self._database is None:
@@ -205,7 +206,7 @@ class Rocks:
             while iterator.valid():
                 yield iterator.key(), iterator.value()
                 iterator.next()
-            iterator.status()  # an iterator that met damage just ends
+            iterator.status()  # an iterator that met damage just ends, and this call raises
 
 
 def open_rocks(
@@ -306,7 +307,7 @@ def _options(cache: rocksdict.Cache) -> rocksdict.Options:
 
 
 def _prepare(folder: Path, kind: str, format_version: int) -> None:
-    """Make the folder ours, or check that the folder is ours."""
+    """Make a folder of keylanes: a new one gets the marker, another one has to have it."""
     with in_words_of_system(folder):
         own(folder)
         is_new = is_empty(folder)
@@ -412,7 +413,7 @@ def check_marker(folder: Path, kind: str, format_version: int) -> None:
 
 _HELD_HERE: Final = "lock hold by current process"
 _CAUSES: Final[Sequence[tuple[str, str]]] = (
-    # what RocksDB says, and what that means
+    # a part of RocksDB's text, and its meaning
     (_HELD_HERE, "{folder} is already open in this process"),
     ("No space left on device", "the disk that holds {folder} is full; free some space, then start again"),
     ("Disk quota exceeded", "the disk quota for {folder} is used up; free some space, then start again"),
@@ -425,6 +426,7 @@ _CAUSES: Final[Sequence[tuple[str, str]]] = (
 
 @contextlib.contextmanager
 def _in_words(folder: Path) -> Iterator[None]:
+    """Turn errors of rocksdict into RocksError."""
     try:
         yield
     except (RocksError, GeneratorExit):

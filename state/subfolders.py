@@ -11,10 +11,10 @@
 
 Rules:
 
-- A process without a name has the lowest number that exists and is free, else the lowest number without a subfolder.
-  So a process that is alone finds the copies of its predecessor.
-- The folder of a name is the name itself if the name begins with a letter and is no file of ours; else with "=" in
-  front, a sign that no name may hold. So no name is taken for a number, for a path or for a file of ours.
+- A process without a name takes the lowest number whose subfolder exists and is free, else the lowest number without a
+  subfolder. So a process that is alone finds the copies of its predecessor.
+- The folder of a name is the name itself if the name begins with a letter and is no file of keylanes; else "=" and the
+  name. No name may contain "=". So no name is mistaken for a number, for a path or for a file of keylanes.
 
 Locks are locks of ``flock``: the system releases them when a process dies. A forked child holds none of its parent's
 locks. Where ``flock`` is missing every subfolder looks free, and RocksDB's own lock refuses a second process.
@@ -62,12 +62,13 @@ def claim(parent: Path | str, app: str, name: str | None = None, *, birth: str =
     """Take a subfolder for this process alone: the subfolder of its name, else of the lowest free number; made if
     missing. ``birth``: a text unique to this run of the process.
 
-    Blocks while another process looks for its own. Raises NameInUse, or RocksError: the state folder is something else.
+    Blocks while another process takes a subfolder. Raises NameInUse, or RocksError where the state folder is no folder
+    of this kind.
     """
     parent = Path(os.path.abspath(parent))
     with in_words_of_system(parent):
         own(parent)
-        _check(parent)  # before anything is written to what may be a stranger's
+        _check(parent)  # before anything is written: the folder may be a stranger's
         looking = Lock(parent)
         try:
             looking.wait()
@@ -117,10 +118,11 @@ def subfolders_in(folder: Path) -> list[Path] | None:
     return [one for one in found if kind_in(one) == KIND and (one / "CURRENT").exists()]
 
 
-# --- which one -------------------------------------------------------------------------------------------------------
+# --- the choice of a subfolder ---------------------------------------------------------------------------------------
 
 
 def _lowest_free(folder: Path) -> "Lock":
+    """The taken lock of the subfolder with the lowest free number."""
     there = _numbers(folder)
     for number in _in_order(there):
         _make_private(folder / str(number))
@@ -140,6 +142,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _of_name(folder: Path, app: str, name: str) -> "Lock":
+    """The taken lock of the subfolder of a name; raises NameInUse."""
     subfolder = folder / folder_of(name)
     _make_private(subfolder)
     lock = Lock(subfolder)

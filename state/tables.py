@@ -1,9 +1,10 @@
 """PURE. What the runtime needs of a store of state: one table for each source partition.
 
-Two kinds. A *table* of the embedded broker is written by the broker itself, in the write that makes a transaction
-visible. A *copy* is written from the changelog after the commit, and has markers for how far it has come.
-A marker is a lower bound: the copy holds all changes below its position, maybe some above. The copy does not hold
-points without a marker. Methods are plain calls that may block on a disk. Several threads may call them.
+There are two kinds. A *table* of the embedded broker is written by the broker itself, in the write that makes a
+transaction visible. A *copy* is written from the changelog after the commit, and has markers for how far it has come. A
+marker is a lower bound: the copy has all changes of its points below the marker's position, and perhaps some above. Of
+points without a marker the copy has nothing that counts. Methods are plain calls that may block on a disk. Several
+threads may call them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +21,9 @@ Change: TypeAlias = tuple[bytes, bytes | None]
 
 
 class Marker(NamedTuple):
-    """The copy has all changes below ``position`` of the changelog partition; ``time_ms``: wall clock of the check."""
+    """The copy has all changes below ``position`` of the changelog partition. ``time_ms``: a time of the wall clock; no
+    record from ``position`` on is older.
+    """
 
     position: int
     time_ms: int

@@ -46,7 +46,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Appended(Protocol):
-    """A record to append; ``timestamp`` in ms since the epoch, None: the default that ``append`` is given."""
+    """A record to append. ``timestamp`` in ms since the epoch; None: the default in the call of ``append``."""
 
     @property
     def topic(self) -> str: ...
@@ -183,7 +183,7 @@ class TopicStore:
 
     @property
     def writing(self) -> bool:
-        """Whether a write is going on in some thread; another would wait for it."""
+        """Whether a write is under way in some thread: another write would wait for its end."""
         return self._writing.locked()
 
     def refresh(self) -> None:
@@ -227,7 +227,8 @@ class TopicStore:
         timestamp_default: int = 0,
         guard: Guard | None = None,
     ) -> dict[tuple[str, int], int]:
-        """Append records (``NewRecord``) to their partitions, in their order, all or none: the new high watermarks.
+        """Append records (``NewRecord``) to their partitions, in their order, all or none. Returns the new high
+        watermarks.
 
         After the return the records survive the death of the process, not that of the machine. A record without a
         timestamp gets ``timestamp_default`` (ms). Raises TopicMissing, EpochStale (see ``Guard``), RocksError, and
@@ -288,7 +289,8 @@ class TopicStore:
         return found, found[-1].offset + 1
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
-        """The first offset with a record that is not older; None: all are older. Looks at one record after the other.
+        """The first offset with a record that is not older than ``timestamp`` (ms); None: all are older. Looks at one
+        record after the other.
 
         Raises TopicMissing, NotALog.
         """
@@ -315,7 +317,7 @@ class TopicStore:
                 return
             number = self._topics[topic].number
             keep = _CHUNK_KEY.pack(b"r", number, partition, before)
-            if before < marks.high:
+            if before < marks.high:  # the chunk with the record at ``before`` stays as a whole
                 with self._rocks.entries(keep, _CHUNK_KEY.pack(b"r", number, partition, marks.high), before=True) as at:
                     keep, _ = next(at)
             writes = self._writes()
@@ -332,7 +334,7 @@ class TopicStore:
         return 0 if stored is None else _decode_int(stored)
 
     def bump_epoch(self, transactional_id: str) -> int:
-        """Fence all producers of an id: the new epoch. Waits for an append under way."""
+        """Fence all producers of an id. Returns the new epoch. Waits for an append under way."""
         with self._writing:
             epoch = self.epoch(transactional_id) + 1
             writes = self._writes()
@@ -373,6 +375,7 @@ class TopicStore:
     def _read(
         self, number: int, partition: int, offset: int, high: int, records_max: int, bytes_max: int | None
     ) -> list[StoredRecord]:
+        """The records from ``offset`` on, within the limits; see ``read``."""
         found: list[StoredRecord] = []
         first = _CHUNK_KEY.pack(b"r", number, partition, offset)
         with self._rocks.entries(first, _CHUNK_KEY.pack(b"r", number, partition, high), before=True) as chunks:
@@ -454,7 +457,7 @@ def _put_values(writes: WriteBatch, prefix: bytes, group: Sequence[Appended]) ->
 def _chunks(group: Sequence[Appended], offset: int, timestamp_default: int) -> list[list[StoredRecord]]:
     """Cut the records of one partition into chunks, numbered from ``offset`` on."""
     chunks: list[list[StoredRecord]] = []
-    size = CHUNK_BYTES_MAX + 1  # so that the first record starts a chunk
+    size = CHUNK_BYTES_MAX + 1  # the first record starts a chunk
     for record in group:
         key, value, timestamp = record.key, record.value, record.timestamp
         length = len(key or b"") + len(value or b"")
@@ -471,7 +474,9 @@ def _chunks(group: Sequence[Appended], offset: int, timestamp_default: int) -> l
 
 
 def _within(records: Sequence[StoredRecord], room: int, *, at_least: int) -> tuple[list[StoredRecord], int]:
-    """The first records that fit into ``room`` bytes, and the room that is left; 0 when a record did not fit."""
+    """The first records that fit into ``room`` bytes, and the rest of the room; 0 when a record did not fit. The first
+    ``at_least`` records come in any case.
+    """
     for count, record in enumerate(records):
         size = len(record.key or b"") + len(record.value or b"")
         if size > room and count >= at_least:

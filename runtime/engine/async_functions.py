@@ -10,8 +10,8 @@ from ..handlers.handler import Handler
 
 
 def async_function(handler: Handler) -> Callable[..., Any]:
-    """The function of an async handler. Below a decorator with a plain def the decorator's result has to be awaitable.
-    With ``own_task`` the call runs in a task of its own.
+    """The function of an async handler, to be called and awaited. A decorator with a plain def has to return something
+    awaitable: a call raises HandlerMisdeclared otherwise. With ``own_task`` each call runs in a task of its own.
     """
     function = handler.function
     if not (handler.is_decorated or handler.own_task):

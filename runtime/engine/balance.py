@@ -45,22 +45,24 @@ from .reshaping import Reshaping
 logger = logging.getLogger("keylanes")
 
 WORKERS_FACTOR_MAX = 4
-"""Splits make at most so many times the declared workers."""
+"""Splits make at most this number times the declared workers."""
 SAY_LOOKS = 3
-"""A hot key is logged when hot in so many looks in a row: while splits go on, many keys are hot for a moment."""
+"""A key is logged when hot in this number of looks in a row: while splits go on, many keys are hot for a moment."""
 
 SATURATED_SHARE = 0.9
-"""A thread with so large a part of an interval on a processor has no time left."""
+"""A thread that is on a processor for this part of an interval has no time left."""
 
 SATURATED_DEMAND = 1.5
-"""When the loop's thread has no time left, only workers with so many times the average demand are split."""
+"""When the loop's thread has no time left, only workers with this number times the average demand are split."""
 
 SAID_LOOKS = 600
-"""A key that was not hot for so many looks is logged again."""
+"""A key that was not hot for this number of looks is logged again."""
 
 
 class Balance:
-    """Splits and merges workers by their costs: looks at the windows of all partitions."""
+    """Splits and merges workers by their costs: looks at the windows of all partitions. ``cpu_s``: the processor time
+    of the loop's thread so far, in seconds.
+    """
 
     def __init__(
         self,
@@ -74,16 +76,20 @@ class Balance:
         self.settings = settings
         self.cpu_s = cpu_s
         self._began = asyncio.get_running_loop().time(), cpu_s()
+        """When the last look began: by the loop's time, and by ``cpu_s``."""
         self.is_saturated = False
-        """The loop's thread had no time left in the last interval. ``cpu_s``: its processor time so far, in seconds."""
+        """The loop's thread had no time left in the last interval."""
         self.looks = 0
         self.calm_looks = 0
         """The number of looks in a row without a busy worker and without a wish."""
         self.splits = 0
         self.merges = 0
         self._hot: dict[PartitionRun, dict[HotKey, int]] = {}
-        self._said: dict[tuple[str, int], int] = {}
-        self._asked: dict[PartitionRun, set[asyncio.Future[None]]] = {}
+        """The hot keys of the last look, each with the number of looks in a row in which it was hot."""
+        self._logged: dict[tuple[str, int], int] = {}
+        """By partition and point of a logged key: the last look in which the key was hot."""
+        self._open: dict[PartitionRun, set[asyncio.Future[None]]] = {}
+        """The open wishes of each partition."""
         self._is_stopped = False
 
     @property
@@ -98,14 +104,14 @@ class Balance:
         self.is_saturated = now_cpu_s - began_cpu_s >= SATURATED_SHARE * (now_s - began_s)
         self.looks += 1
         self.calm_looks += 1
-        self._said = {key: look for key, look in self._said.items() if look > self.looks - SAID_LOOKS}
+        self._logged = {key: look for key, look in self._logged.items() if look > self.looks - SAID_LOOKS}
 
     def stop(self) -> None:
         """Ask for no more changes, and cancel wishes that have not begun."""
         self._is_stopped = True
-        for asked in self._asked.values():
-            for settled in list(asked):
-                settled.cancel()
+        for wishes in self._open.values():
+            for wish in list(wishes):
+                wish.cancel()
 
     async def look(self, run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad]) -> None:
         """Ask for the policy's splits and merges of workers whose windows were closed just now."""
@@ -113,7 +119,7 @@ class Balance:
             return
         if any(load.busy for load in loads):
             self.calm_looks = 0
-        if self._asked.get(run):
+        if self._open.get(run):
             return
         limits = PolicyLimits(
             workers_max=self._workers_max(run, workers),
@@ -122,7 +128,7 @@ class Balance:
         _watch(run, workers, loads, {load.number for load in workers_to_watch(loads, limits)})
         await asyncio.sleep(0)
         decisions = decide(loads, run.cut, limits)
-        if workers == run.dispatch.workers and not self._is_stopped:
+        if workers == run.dispatch.workers and not self._is_stopped:  # workers may have changed during the sleep
             self._carry_out(run, workers, decisions)
 
     def _workers_max(self, run: PartitionRun, workers: Sequence[Worker]) -> int:
@@ -130,10 +136,10 @@ class Balance:
         least one worker for each range of the declared cut here.
         """
         cut = run.cut
-        cells = {bisect_right(cut, worker.first) for worker in workers}
+        ranges = {bisect_right(cut, worker.first) for worker in workers}
         points = sum(worker.end - worker.first for worker in workers)
         most = run.handler.parallelising_factor * WORKERS_FACTOR_MAX
-        return max(len(cells), most * points // SPACE_END)
+        return max(len(ranges), most * points // SPACE_END)
 
     def _carry_out(self, run: PartitionRun, workers: Sequence[Worker], decisions: Sequence[Decision]) -> None:
         by_number = {worker.number: worker for worker in workers}
@@ -162,7 +168,7 @@ class Balance:
                     )
                     hot[key] = looks + 1
                     if hot[key] >= SAY_LOOKS:
-                        self._say(run, key)
+                        self._log(run, key)
 
     def _ask(
         self,
@@ -171,11 +177,13 @@ class Balance:
         done: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """Hand in a wish. A later look decides anew after a refusal: the range leaves, or its workers did not meet."""
-        asked = self._asked.setdefault(run, set())
+        """Hand in a wish; call ``done`` or ``refused`` when the answer has come. A wish is refused when its range is
+        being given up, or its workers did not come to the same edge. A later look decides anew.
+        """
+        open_wishes = self._open.setdefault(run, set())
 
         def answered(settled: "asyncio.Future[None]") -> None:
-            asked.discard(settled)
+            open_wishes.discard(settled)
             if settled.cancelled():
                 return
             if (refusal := settled.exception()) is None:
@@ -191,7 +199,7 @@ class Balance:
             refused()
             return
         self.calm_looks = 0
-        asked.add(settled)
+        open_wishes.add(settled)
         settled.add_done_callback(answered)
 
     def _has_split(self) -> None:
@@ -200,8 +208,9 @@ class Balance:
     def _has_merged(self) -> None:
         self.merges += 1
 
-    def _say(self, run: PartitionRun, key: HotKey) -> None:
-        if (run.label, key.point) not in self._said:
+    def _log(self, run: PartitionRun, key: HotKey) -> None:
+        """Log a hot key, unless it was logged and has been hot since."""
+        if (run.label, key.point) not in self._logged:
             logger.warning(
                 "%s: %s is a bottleneck that can't be split: it keeps a worker busy for %.0f%% of the time, and its "
                 "records wait",
@@ -209,11 +218,11 @@ class Balance:
                 key,
                 100 * key.share,
             )
-        self._said[run.label, key.point] = self.looks
+        self._logged[run.label, key.point] = self.looks
 
 
 def _key_at(worker: Worker, point: int) -> bytes | None:
-    """The key of a point, if the worker's running or waiting records have a record of the point."""
+    """The key of a point, if a running or waiting record of the worker has a key of the point."""
     running = () if worker.running is None else (worker.running,)
     keys = (record.key for record in chain(running, islice(worker.queue, SEEDS_MAX)))
     return next((key for key in keys if key is not None and point_of_key(key) == point), None)
@@ -229,6 +238,8 @@ def _watch(run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad]
 
 
 def _unsettle(workers: Sequence[Worker]) -> None:
-    """Count workers of a refused merge as busy for a while: repeated holds in vain would delay their keys."""
+    """Count workers of a refused merge as busy for a while: otherwise the next look would ask for the same merge, and
+    repeated holds in vain would delay the workers' keys.
+    """
     for worker in workers:
         worker.load.average = FULL

@@ -1,11 +1,12 @@
 """Calls of a handler on the loop, each in a context of its own: context variables set by an attempt end with the call.
 
-Python lets code enter a context for a step only. So each step of a handler on the loop runs inside of ``Context.run``:
-the first step at the call, every other step when the awaited result has come. Tasks and callbacks that the handler
-begins inherit the context, as everywhere in asyncio. Nothing checks whether a handler has set a variable: to copy a
-context is cheaper than to check, and only the copy is sure.
+Python lets code enter a context only for the time of a call (``Context.run``). So each step of a handler on the loop
+runs inside of ``Context.run``: the first step at the call, every other step when the awaited result has come. Tasks and
+callbacks that the handler begins inherit the context, as everywhere in asyncio. Nothing checks whether a handler has
+set a variable: to copy a context is cheaper than to check, and only the copy is sure.
 
-One generator takes the steps of many calls. A generator runs in the context of the caller that asks for the next step.
+One generator takes the steps of many calls. A generator has no context of its own: each step runs in the context of the
+caller that asks for the step.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -16,7 +17,7 @@ NOTHING: Final[list[Any]] = []
 """The arguments behind the value, for a handler without further arguments."""
 
 _NEXT: Final = next
-"""Compiled, a builtin is looked up by its name each time, and a constant is not."""
+"""In compiled code a builtin is looked up by its name each time, and a constant is not."""
 
 
 class Outcome:
@@ -32,7 +33,8 @@ class Outcome:
 
 
 class LoopCalls:
-    """Calls of one handler on the loop, one after the other: ``begin``, then ``await`` an unfinished call.
+    """Calls of one handler on the loop, one after the other: ``begin`` a call, ``await`` the object if the call is not
+    finished, then take ``failed`` and ``result``.
 
     ``within``: each call gets a copy of this context. ``context``: the last call's context.
     """
@@ -90,7 +92,9 @@ class LoopCalls:
 def _steps(
     function: Callable[..., Any], decode: Callable[[bytes | None], Any], outcome: Outcome
 ) -> Generator[Any, None, None]:
-    """A generator of calls. Yields everything that the handler yields, then ``outcome`` at the end of each call."""
+    """A generator of calls, with their arguments in ``outcome``. Yields everything that the handler yields, then
+    ``outcome`` at the end of each call.
+    """
     while True:
         try:
             further = outcome.further
@@ -110,6 +114,7 @@ def _steps(
 def _rest(
     context: Context, steps: Generator[Any, None, None], outcome: Outcome, waits_for: Any
 ) -> Generator[Any, Any, None]:
+    """The further steps of a call that was suspended at ``waits_for``, each in the call's context."""
     while waits_for is not outcome:
         try:
             yield waits_for

@@ -1,4 +1,4 @@
-"""The commit cycle: take a generation of finished records and make it visible, without stopping any handler.
+"""The commit cycle: take a generation of finished records and make the generation visible, while handlers run on.
 
 Between two transactions ranges change: workers are split, held, merged and released (reshape.py). transaction.py makes
 a generation visible.
@@ -57,9 +57,12 @@ class CommitCycle:
     async def run(self) -> None:
         """Commit in intervals until cancelled; between two transactions this process has no open transaction.
 
-        An interval begins where a commit begins, not where a commit ends. So a crash repeats the records of an
-        interval, the lead and one transaction, and not of the transaction before, too. The next commit begins at once
-        after a commit that took longer than an interval, or that could not take all done records.
+        An interval begins where a commit begins, not where a commit ends: then a crash repeats the records of one
+        interval, of the lead and of one transaction. Otherwise a crash would repeat the records of the transaction
+        before, too. The next commit begins at once after a commit that took longer than an interval, or that could not
+        take all done records.
+
+        Lines are drawn a *lead* before the commit: most workers then finish their records below the line in time.
         """
         loop = asyncio.get_running_loop()
         interval_ms = self.settings.commit_interval_ms
@@ -79,7 +82,9 @@ class CommitCycle:
             await self.keeper.write_when_due()
 
     async def _hold_back(self) -> None:
-        """Wait for the running records of a new release, lest the release queue behind an ordinary transaction."""
+        """Wait for the running records of a new release: otherwise the release would wait until an ordinary transaction
+        is through.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + HOLD_BACK_MS / 1000
         while self.reshape.is_fresh(now := loop.time()) and now < until:
@@ -108,20 +113,25 @@ class CommitCycle:
                 return {run.dispatch: run.dispatch.line() for run in self.runs}
         return None
 
+    def _in_turn(self, lines: Mapping[PartitionDispatch, int]) -> list[tuple[PartitionDispatch, int]]:
+        """All partitions in the order in which a generation takes them, each with its line; a new line where ``lines``
+        has none, or where a release has a worker that can be released.
+        """
+        listed: list[tuple[PartitionDispatch, int]] = []
+        for dispatch in (run.dispatch for run in self.runs):  # partitions may have come or gone since the lines
+            has_line = dispatch in lines and not self.reshape.has_idle(dispatch)
+            listed.append((dispatch, lines[dispatch] if has_line else dispatch.line()))
+        # Each time another partition is first: where the limits end a generation, the last one would never have a turn.
+        turn = self.transactions.commits % max(1, len(listed))
+        listed = [*listed[turn:], *listed[:turn]]
+        listed.sort(key=lambda pair: not self.reshape.has_idle(pair[0]))  # releases come first: other members wait
+        return listed
+
     async def commit(self, lines: Mapping[PartitionDispatch, int] | None = None) -> bool:
         """Commit a generation: the done records below the lines (None: all done records). False: nothing to commit."""
         self.on_step("take")
         opening, heirs = self.reshape.opened()
-        drawn = lines or {}
-        below: list[tuple[PartitionDispatch, int]] = []
-        for dispatch in (run.dispatch for run in self.runs):  # partitions may have come or gone since the lines
-            has_line = dispatch in drawn and not self.reshape.has_idle(dispatch)
-            below.append((dispatch, drawn[dispatch] if has_line else dispatch.line()))
-        turn = self.transactions.commits % max(
-            1, len(below)
-        )  # where the limits end a generation, the last partition would never have a turn
-        below = [*below[turn:], *below[:turn]]
-        below.sort(key=lambda one: not self.reshape.has_idle(one[0]))
+        below = self._in_turn(lines or {})
         now = asyncio.get_running_loop().time()
         self.transactions.bound_done(now)
         bytes_max = self.transactions.bytes_max(now)
@@ -147,7 +157,7 @@ class CommitCycle:
         self.is_sending = False
 
     def wake(self) -> None:
-        """Commit now instead of at the end of the interval."""
+        """End the present wait of the cycle: the next commit comes soon, not at the end of the interval."""
         self._wake.set()
 
     async def close(self) -> None:

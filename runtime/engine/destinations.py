@@ -48,8 +48,8 @@ class Destinations:
         self.known[description.name] = destination_of(description, partition_of)
 
     async def look_up(self, topic: Any) -> None:
-        """Look a topic up and add the topic to ``known``; raises OutputRefused. The next record that names a missing
-        topic starts a new look-up. Records that name the same topic meanwhile share a look-up.
+        """Look a topic up and add the topic to ``known``; raises OutputRefused. Records that name the same topic during
+        a look-up share the look-up. A record that names a missing topic later starts a new one.
         """
         if topic in self.reserved:
             raise OutputRefused(f"topic {topic!r} is a log of this application")
@@ -64,6 +64,7 @@ class Destinations:
             async with sought.turn:
                 if topic in self.known:
                     return
+                # Else a look-up for another record found the topic missing while this record waited for its turn.
                 if sought.missing_s is None or sought.missing_s <= since_s:
                     patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
                     found = await description_of(lambda: describe_output(self.broker, topic), topic, patience)

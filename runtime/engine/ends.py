@@ -1,12 +1,12 @@
 """PURE. When an application is caught up with its sources, also where the application writes to some sources itself.
 
 A source that only others write to ends at its high watermark of the start. A source that the application writes to (a
-handler's ``to`` is another handler's topic) ends where all sources upstream, processed to their ends, have left it. The
-source is *pinned anew* as soon as all sources upstream are caught up. So records that others go on sending do not delay
-the end of a run.
+handler's ``to`` is another handler's topic) gets outputs of the sources *upstream*. The end of such a source is
+*pinned* at its high watermark as soon as all sources upstream are caught up: their outputs lie below. So records that
+others go on sending do not delay the end of a run.
 
 Topics that write to each other in a circle are upstream of themselves: outputs of their own records never end. The
-topics of a circle are judged together, and pinned anew only for sources upstream of the whole circle.
+topics of a circle are judged together, and pinned only after the sources upstream of the whole circle.
 
 Order matters: first look at the edges, then ask the broker for the watermarks of ``to_pin``, then ``pin``. The caller
 reports a write that no handler declares with ``discover``, before the edge of the record is committed.
@@ -20,7 +20,9 @@ from ...brokers.protocol import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _SourceCircle:
-    """Sources judged together: a single source, or a circle of sources that write to each other; and their upstream."""
+    """Sources judged together: a single source, or sources that write to each other in a circle. ``upstream``: the
+    sources upstream of these.
+    """
 
     topics: frozenset[str]
     upstream: frozenset[str]
@@ -40,7 +42,7 @@ class Ends:
         for source, destination in writes:
             if source in self._topics and destination in self._topics:
                 self._writes[source].add(destination)
-        self._groups = _groups(self._writes)
+        self._circles = _circles(self._writes)
         self._pinned: set[str] = set()
         """Topics that were pinned after all their upstream was caught up."""
 
@@ -54,7 +56,7 @@ class Ends:
         if source not in self._topics or destination not in self._topics or destination in self._writes[source]:
             return False
         self._writes[source].add(destination)
-        self._groups = _groups(self._writes)
+        self._circles = _circles(self._writes)
         self._pinned -= {destination, *_downstream(destination, self._writes)}
         return True
 
@@ -63,20 +65,20 @@ class Ends:
         source partition; a missing partition is not caught up.
         """
         reached = self._reached(edges)
-        return all(self._is_final(group) and group.topics <= reached for group in self._groups)
+        return all(self._is_final(circle) and circle.topics <= reached for circle in self._circles)
 
     def to_pin(self, edges: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """The source partitions whose high watermarks ``pin`` needs now, in order of names."""
         reached = self._reached(edges)
-        level: set[str] = set()
+        caught_up: set[str] = set()
         wanted: set[str] = set()
-        for group in self._groups:  # upstream first
-            if not group.upstream <= level:
+        for circle in self._circles:  # upstream first
+            if not circle.upstream <= caught_up:
                 continue
-            if not self._is_final(group):
-                wanted |= group.topics
-            elif group.topics <= reached:
-                level |= group.topics
+            if not self._is_final(circle):
+                wanted |= circle.topics
+            elif circle.topics <= reached:
+                caught_up |= circle.topics
         return sorted(source for source in self._ends if source.topic in wanted)
 
     def pin(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -86,16 +88,17 @@ class Ends:
             self._ends[source] = max(self._ends[source], end)
 
     def _reached(self, edges: Mapping[TopicPartition, int]) -> set[str]:
+        """The topics whose partitions are all committed up to their ends as known now."""
         behind = {source.topic for source, end in self._ends.items() if edges.get(source, -1) < end}
         return self._topics - behind
 
-    def _is_final(self, group: _SourceCircle) -> bool:
-        """Whether the ends of a group are final."""
-        return not group.upstream or group.topics <= self._pinned
+    def _is_final(self, circle: _SourceCircle) -> bool:
+        """Whether the ends of a circle are final."""
+        return not circle.upstream or circle.topics <= self._pinned
 
 
-def _groups(writes: Mapping[str, Iterable[str]]) -> list[_SourceCircle]:
-    """The sources in groups; upstream groups come first."""
+def _circles(writes: Mapping[str, Iterable[str]]) -> list[_SourceCircle]:
+    """The sources in circles; a circle comes behind all circles upstream."""
     reach = {topic: _downstream(topic, writes) for topic in writes}
     found: list[_SourceCircle] = []
     for topic in sorted(writes):
@@ -103,8 +106,8 @@ def _groups(writes: Mapping[str, Iterable[str]]) -> list[_SourceCircle]:
         if topic == min(circle):
             upstream = frozenset(other for other in writes if topic in reach[other]) - circle
             found.append(_SourceCircle(circle, upstream))
-    # A group upstream of another group has less upstream than the other group.
-    return sorted(found, key=lambda group: (len(group.upstream), min(group.topics)))
+    # A circle upstream of another circle has fewer sources upstream than the other one.
+    return sorted(found, key=lambda circle: (len(circle.upstream), min(circle.topics)))
 
 
 def _downstream(topic: str, writes: Mapping[str, Iterable[str]]) -> set[str]:

@@ -20,9 +20,11 @@ from .async_functions import async_function
 from .calls import LoopCalls
 
 Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
+"""The scope of an attempt at a record of a handler with stores, and the stores to call the handler with."""
 
 
 def _references_most(stores: "list[State[Any] | MapState[Any, Any]] | list[object]") -> int:
+    """The greatest reference count of some stores."""
     most = 0
     for store in stores:
         count = getrefcount(store)
@@ -32,11 +34,10 @@ def _references_most(stores: "list[State[Any] | MapState[Any, Any]] | list[objec
 
 
 _NOT_KEPT: Final = _references_most([object()])
-"""The reference count of a store that no other code has; interpreters count differently."""
-
+"""The reference count of a store that no other code refers to; interpreters count differently."""
 
 CALLS_KEPT_MAX: Final = 1_000
-"""At most so many ended calls are kept for reuse: about as many as run at once."""
+"""The most ended calls that stay for reuse: about as many as run at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +52,9 @@ class PartitionRun:
     bindings: Bindings = ()
     """The handler's arguments behind the value; None: the context."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
+    """The full worker at which the main reader stands may have room again."""
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
+    """The full worker at which the catch-up pass stands may have room again."""
     lacks: asyncio.Event = field(default_factory=asyncio.Event)
     """A worker may have dropped records and room for them: set by the code that drops records or makes room."""
     is_codec_ours: bool = False
@@ -65,7 +68,9 @@ class PartitionRun:
     function: Callable[..., Any] = field(init=False)
     """The function to call with a value."""
     _spare: Attempt | None = None
+    """An ended attempt, for reuse."""
     _calls: list[LoopCalls] = field(default_factory=list)
+    """Ended calls, for reuse."""
 
     def __post_init__(self) -> None:
         if not self.handler.stores:

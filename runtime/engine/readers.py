@@ -1,10 +1,10 @@
 """Reading source partitions: the main reader that moves the front, and the catch-up pass behind it.
 
-The main reader waits while the workers, not the reading, are slow. The main reader goes past a worker that delays the
-others. Then a single pass per partition serves all passed workers, from the least offset on. The pass never waits for a
-single full worker, and stops at the front. Where the pass would have to wait and a worker left behind has room, the
-pass begins anew: the worker furthest behind is the bottleneck, and must not be idle while others are served. The
-decisions are in dispatch.py and room.py; this module does the fetching.
+The main reader waits while the workers, not the reading, are slow. The main reader drops a worker that delays the
+others: the worker's records are no longer queued. Then a single catch-up pass per partition serves all dropped workers,
+from their least offset on. The pass never waits for a single full worker, and stops at the front. Where the pass would
+have to wait and a worker left behind has room, the pass begins anew: the worker furthest behind is the bottleneck, and
+must not be idle while others are served. The decisions are in dispatch.py and room.py; this module does the fetching.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ logger = logging.getLogger("keylanes")
 FETCH_WAIT_MS = 200
 """The longest wait of a fetch for new records."""
 STARTED_MS = 20
-"""How long at most a reader waits for ready workers to begin, when the loop has had no time for them."""
+"""The longest wait of a reader for ready workers to begin, when the loop has had no time for them."""
 
 WORKED_OFF_MS = 100
-"""How long at most a reader waits for workers to work off their records."""
+"""The longest wait of a reader for workers to work off their records."""
 
 IDLE_TURNS = 3
-"""After so many turns without a finished record the loop has time for more records."""
+"""After this number of turns of the loop without a finished record, the loop has time for more records."""
 
 BLOCKED_CHECK_MS = 20
 """How often a reader that stands at a full worker looks whether the others run dry."""
@@ -54,14 +54,13 @@ CATCH_UP_CHECK_MS = 1_000
 """How often a partition looks whether a dropped worker has room again, beside the event ``lacks``."""
 
 CATCH_UP_READERS_MAX = 8
-"""The limit of passes at once; passes of other partitions wait for a reader."""
+"""The limit of catch-up passes at once; other partitions wait for a reader."""
 
 CATCH_UP_PASS_MS = 100
-"""A pass that has read for so long and has to wait leaves the reader to a waiting partition."""
-
+"""A pass that has read for this long and has to wait leaves the reader to a waiting partition."""
 
 ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[ConsumerRecord]], Awaitable[Sequence[OverlayEntry | None]]]
-"""Reads the state of records ahead and returns the overlay entry of each record's key: see ``Keeper.read_ahead``."""
+"""Reads the state of records ahead and returns the overlay entries: see ``Keeper.read_ahead``."""
 
 
 class MainReader:
@@ -85,12 +84,16 @@ class MainReader:
         self._begun: set[TopicPartition] = set()
         """Partitions with at least one record read."""
         self._positions: dict[TopicPartition, int] = {}
-        self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
+        """The offset behind the last batch of each partition."""
+        self._blocked: dict[TopicPartition, asyncio.Task[None]] = {}
+        """Tasks that stand at a full worker and hand out the rest of a batch. These partitions are not fetched."""
         self._moved = asyncio.Event()
+        """Partitions to fetch may have come, or the reader stops."""
         self._fetching: asyncio.Task[list[Batch]] | None = None
         self._has_changed = self._has_ended = False
+        """The set of partitions has changed since it was assigned to the reader; ``run`` has ended."""
         self._removed: set[asyncio.Task[None]] = set()
-        """Tasks that stood at a full worker of a removed partition."""
+        """Cancelled tasks that stood at a full worker of a removed partition."""
         self._records_read = 0
         """The number of read records, the counterpart of ``slots.records_done``."""
 
@@ -101,7 +104,7 @@ class MainReader:
             await until_answered(lambda: self._read(patience), patience)
         finally:
             self._has_ended = True
-            for task in list(self._standing.values()):
+            for task in list(self._blocked.values()):
                 task.cancel()
 
     async def _read(self, patience: Patience) -> None:
@@ -122,7 +125,7 @@ class MainReader:
         self._positions[run.dispatch.place] = run.dispatch.front
         self._has_changed = True
         self._moved.set()
-        if self._fetching is not None:  # else the first record would wait for a record of another partition
+        if self._fetching is not None:  # a fetch under way may wait long for a record of another partition
             self._fetching.cancel()
 
     def remove(self, run: PartitionRun) -> None:
@@ -131,9 +134,9 @@ class MainReader:
         if self.runs.get(place) is run:
             del self.runs[place], self._positions[place]
             self._has_changed = True
-            if (standing := self._standing.pop(place, None)) is not None:
-                self._removed.add(standing)
-                standing.cancel()
+            if (task := self._blocked.pop(place, None)) is not None:
+                self._removed.add(task)
+                task.cancel()
             self._moved.set()
 
     def stop(self) -> None:
@@ -142,24 +145,27 @@ class MainReader:
         self._moved.set()
 
     async def _step(self, reader: Reader) -> None:
+        """Fetch once from the partitions without a full worker, and hand out the batches. A partition may leave in each
+        await, and come back with another ``PartitionRun``: its batch is then dropped.
+        """
         if self._has_changed:  # here, where all fetched records are handed out
             self._has_changed = False
             reader.assign(self._positions)
-        fetched = dict(self.runs)  # as assigned: a partition may leave and come back at another offset in each await
-        free = [source for source in self.runs if source not in self._standing]
+        fetched = dict(self.runs)  # as assigned
+        free = [source for source in self.runs if source not in self._blocked]
         if not free:
             self._moved.clear()
             await self._moved.wait()
             return
         await self._until_started()
         await self._until_worked_off()
-        wait_ms = BLOCKED_CHECK_MS if self._standing else FETCH_WAIT_MS
+        wait_ms = BLOCKED_CHECK_MS if self._blocked else FETCH_WAIT_MS
         batches = await self._fetch(reader, free, wait_ms)
         for batch in batches:
             if self.is_stopped:
                 return
             run = fetched[batch.source]
-            if self.runs.get(batch.source) is not run:  # the partition left, and perhaps came back at another offset
+            if self.runs.get(batch.source) is not run:
                 continue
             cells = await self.read_ahead(run, batch.records)
             if self.is_stopped:
@@ -180,7 +186,7 @@ class MainReader:
             if blocked is not None:
                 name = f"the reader that stands in {run.label}"
                 task = asyncio.get_running_loop().create_task(self._stand(run, batch, blocked), name=name)
-                self._standing[batch.source] = task
+                self._blocked[batch.source] = task
                 task.add_done_callback(self._stood(batch.source))
         if batches:
             await asyncio.sleep(0)
@@ -208,10 +214,10 @@ class MainReader:
             await asyncio.sleep(0)
 
     async def _until_worked_off(self) -> None:
-        """Let the workers work off their records, down to about a fetch and a record each, as long as the processor is
-        the bottleneck: the longer records are queued, the fewer records are in its caches when their turn comes. Where
-        the loop has time, a wait would only make workers idle. The wait is bounded: skipped records, and records queued
-        behind a stuck record, count as waiting, too.
+        """Let the workers work off their records, down to about one fetch and one record for each worker, as long as
+        the processor is the bottleneck. The longer records are queued, the fewer of them are in the processor's caches
+        when their turn comes. Where the loop has time, a wait would only make workers idle. The wait is bounded:
+        skipped records, and records queued behind a stuck record, count as waiting, too.
         """
         slots, loop = self.slots, asyncio.get_running_loop()
         most = self.settings.limits.fetch_records_max + sum(len(run.dispatch.workers) for run in self.runs.values())
@@ -225,12 +231,14 @@ class MainReader:
         self._records_read = max(self._records_read, slots.records_done)
 
     def _hand_out(self, run: PartitionRun, batch: Batch, index: int) -> Blocked | None:
+        """Hand out a batch from ``index`` on, and start workers; see ``PartitionDispatch.hand_out``."""
         ready: list[Worker] = []
         blocked = run.dispatch.hand_out(batch, index, ready)
         self.slots.activate(run, ready)
         return blocked
 
     async def _stand(self, run: PartitionRun, batch: Batch, blocked: Blocked | None) -> None:
+        """Hand out the rest of a batch: at each full worker wait for room, or go on without the worker."""
         dispatch = run.dispatch
         while blocked is not None and not self.is_stopped:
             full_wait_ms = self.settings.limits.full_wait_ms
@@ -243,14 +251,16 @@ class MainReader:
             blocked = self._hand_out(run, batch, blocked.index)
 
     def _stood(self, source: TopicPartition) -> Callable[["asyncio.Task[None]"], None]:
+        """The callback for the end of a task of ``_stand``."""
+
         def ended(task: "asyncio.Task[None]") -> None:
             is_removed = task in self._removed
             self._removed.discard(task)
             if not is_removed:
-                self._standing.pop(source, None)
+                self._blocked.pop(source, None)
             self._moved.set()
             if task.cancelled():
-                if not self._has_ended and not is_removed:  # else the rest of the batch would be skipped silently
+                if not self._has_ended and not is_removed:  # the rest of the batch would be skipped in silence
                     self.slots.fail(InvariantBroken(f"{task.get_name()} was cancelled by somebody else"))
             elif (error := task.exception()) is not None:
                 self.slots.fail(error)
@@ -269,10 +279,11 @@ class CatchUp:
         self.passes = 0
         self.is_stopped = False
         self._limit = asyncio.Semaphore(CATCH_UP_READERS_MAX)
-        self._asking = 0
-        """Partitions that wait for a reader."""
+        self._waiting = 0
+        """The number of partitions that wait for a reader."""
         self._idle: list[Reader] = []
         self._opening: asyncio.Task[None] | None = None
+        """Connects an idle reader."""
 
     def make_ready(self) -> None:
         """Connect a reader for a pass that will begin soon, unless a reader is idle."""
@@ -288,18 +299,18 @@ class CatchUp:
             self._opening = None
 
     async def run(self, run: PartitionRun) -> None:
-        """Begin a pass whenever a dropped worker has room; until cancelled."""
+        """Begin a pass of a partition whenever a dropped worker has room; until stopped or cancelled."""
         patience = Patience(self.settings.broker_retry_ms, f"catching up on {run.label}")
         while not self.is_stopped:
             run.lacks.clear()
             if run.dispatch.catch_up_start() is None:
                 await rest(CATCH_UP_CHECK_MS / 1000, run.lacks)
                 continue
-            self._asking += 1
+            self._waiting += 1
             try:
                 await self._limit.acquire()
             finally:
-                self._asking -= 1
+                self._waiting -= 1
             try:
                 await self._pass(run, patience)
             except (BrokerTimeout, NotAuthorized) as error:
@@ -321,6 +332,7 @@ class CatchUp:
             await _close(reader, self.settings)
 
     async def _pass(self, run: PartitionRun, patience: Patience) -> None:
+        """One catch-up pass, with an idle reader or a new one."""
         dispatch, source = run.dispatch, run.dispatch.place
         start = dispatch.catch_up_start()
         if start is None:
@@ -358,6 +370,7 @@ class CatchUp:
                 await _close(reader, self.settings)
 
     async def _hand_out(self, run: PartitionRun, batch: Batch, is_over: Callable[[], bool]) -> None:
+        """Hand out a batch of the pass; at each full worker wait for room, drop the worker again, or end the pass."""
         dispatch, index = run.dispatch, 0
         await self.read_ahead(run, batch.records)
         while not self.is_stopped:
@@ -381,12 +394,12 @@ class CatchUp:
                     return
 
     def _pass_end(self, dispatch: PartitionDispatch) -> Callable[[], bool]:
-        """A function for a pass that begins now and has to wait: whether the pass should end. A pass ends when a worker
-        left behind has room, or when another partition waits for the reader. The next pass goes on from there.
+        """A function that says whether a pass that begins now should end where the pass has to wait: when a worker left
+        behind has room, or when another partition waits for the reader. The next pass goes on from there.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + CATCH_UP_PASS_MS / 1000
-        return lambda: dispatch.should_begin_anew() or (self._asking > 0 and loop.time() >= until)
+        return lambda: dispatch.should_begin_anew() or (self._waiting > 0 and loop.time() >= until)
 
 
 async def wait_for_room(
@@ -397,17 +410,17 @@ async def wait_for_room(
     full_wait_ms: int,
     is_over: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Wait until the full worker has room (True), or until the reader should go on without it or end (False)."""
+    """Wait until the full worker has room: True. False: the reader should go on without the worker, or end."""
     loop = asyncio.get_running_loop()
-    standing = RoomWait(run.dispatch, blocked, loop.time(), full_wait_ms)
-    verdict: Verdict = "go" if standing.may_go_on() else "wait"
+    waiting = RoomWait(run.dispatch, blocked, loop.time(), full_wait_ms)
+    verdict: Verdict = "go" if waiting.may_go_on() else "wait"
     while verdict == "wait":
         blocked.worker.awaited_bytes = blocked.size
         room.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLOCKED_CHECK_MS / 1000):
                 await room.wait()
-        verdict = standing.look(loop.time(), fed)
+        verdict = waiting.look(loop.time(), fed)
         if verdict != "go" and is_over():
             return False
     return verdict == "go"

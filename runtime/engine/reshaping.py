@@ -1,6 +1,7 @@
 """Changes of ranges while the process runs: the host of partition/reshape.py.
 
-The host keeps the caller's future of each wish, starts workers that may run again, and gives changes to a generation.
+The host has the future that the caller of each wish waits for, starts workers that may run again, and gives changes to
+a generation.
 """
 
 import asyncio
@@ -37,8 +38,9 @@ class Reshaping:
         self.wishes = Wishes(settings.limits.merge_hold_ms)
         self.on_released: Callable[[], None] = _nobody
         self._waiting: dict[Wish, asyncio.Future[None]] = {}
-        self._asked_s: dict[Wish, float] = {}
-        """The time of each release's wish, in seconds."""
+        """The future of each open wish."""
+        self._began_s: dict[Wish, float] = {}
+        """When each open release began, in seconds."""
 
     def ask(self, wish: Wish) -> "asyncio.Future[None]":
         """Hand in a wish. The future ends with the commit of the wish's changes, or with ValueError for a refusal.
@@ -50,13 +52,13 @@ class Reshaping:
         settled: asyncio.Future[None] = loop.create_future()
         self._waiting[wish] = settled
         if isinstance(wish, ReleaseWish):
-            self._asked_s[wish] = loop.time()
+            self._began_s[wish] = loop.time()
         return settled
 
     def withdraw(self, wish: ReleaseWish) -> None:
         """Withdraw a release: workers that are not released yet go on at once."""
         self.wishes.withdraw(wish)
-        self._asked_s.pop(wish, None)
+        self._began_s.pop(wish, None)
         self._waiting.pop(wish).cancel()
         self._activate(wish.dispatch, wish.dispatch.runnable())
 
@@ -80,7 +82,7 @@ class Reshaping:
         return any(
             worker.running is not None
             for wish, leaving in self.wishes.leaving.items()
-            if self._asked_s[wish] > since
+            if self._began_s[wish] > since
             for worker in leaving.workers
         )
 
@@ -118,10 +120,10 @@ class Reshaping:
         has_released = bool(self.wishes.going)
         for wish in self.wishes.settle():
             settled = self._waiting.pop(wish)
-            self._asked_s.pop(wish, None)
+            self._began_s.pop(wish, None)
             if not settled.done():
                 settled.set_result(None)
-            # Workers made by the merge or carve have records queued and no task. Perhaps no new record starts them.
+            # Workers that a merge or a split made have records queued and no task. Perhaps no new record starts them.
             self._activate(wish.dispatch, wish.dispatch.runnable())
         if has_released:
             self.on_released()
@@ -138,7 +140,8 @@ class Reshaping:
             settled.cancel()
 
     def _activate(self, dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
-        for run in self.runs:  # the dispatch is in no run when its run has just ended
+        """Start workers of a partition, unless the partition has just left this process."""
+        for run in self.runs:
             if run.dispatch is dispatch:
                 self.slots.activate(run, workers)
 

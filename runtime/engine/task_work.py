@@ -16,8 +16,9 @@ G = TypeVar("G", bound="TaskWork")
 
 
 class TaskWork:
-    """A task's work: the running worker, and the workers that wait as long as its handler does not suspend, the next
-    last. ``parted``: the waiting workers come from another task, after its handler suspended.
+    """A task's work: the running worker, and the workers waiting for their turn in the task, the next worker last. The
+    workers wait as long as no handler suspends. ``parted``: they came from another task, after a handler suspended
+    there.
     """
 
     __slots__ = ("parted", "run", "waiting", "worker")
@@ -37,8 +38,18 @@ class TaskWork:
 
 class StraightBatch(TaskWork):
     """A task's work: the records of a batch, in order of offsets, each for its idle worker, as long as no handler
-    suspends. The first record with a suspended handler keeps the task, and, if ``is_permitted``, the permit of a
-    handler with a limit.
+    suspends. The first record with a suspended handler keeps the task.
+
+    - ``at``: the index of the present record; from here on nothing was handed over. ``record``: the present record.
+    - ``route``: the batch on its way to the workers. ``ready``: workers to start, with new records in their queues.
+    - ``through``: gets the index where the reader begins to hand out the rest of the batch.
+    - ``is_called``: the handler of the present record was called. ``has_parted``: the handler suspended.
+    - ``is_permitted``: the records run under one permit, where the handler has a limit. The record with a suspended
+      handler keeps the permit.
+
+    The task lets others run after each time slice. ``since_s``: when the slice began. A slice ends at the index
+    ``last``, at ``full_at`` bytes of done records, or at the processor time ``until_s``. ``look_at``: the index of the
+    next look at these bounds.
     """
 
     __slots__ = (
@@ -61,7 +72,7 @@ class StraightBatch(TaskWork):
         self.is_permitted = False
 
     def running(self) -> tuple[ConsumerRecord, float] | None:
-        """The running record, and its start; for records that do not suspend, the start of their stretch."""
+        """The running record, and its start; as long as no handler suspends, the start of the time slice."""
         record = self.record
         return super().running() if self.has_parted or record is None else (record, self.since_s)
 
@@ -71,22 +82,22 @@ class StraightBatch(TaskWork):
             self.through.set_result(at)
 
     def let_go(self) -> None:
-        """Go on without the batch: a task that stays with one worker for long must not keep all records in memory."""
+        """Forget the batch: a task that stays with one worker for long must not keep all records in memory."""
         self.batch = Batch(self.batch.source, (), self.batch.offset_next)
         self.route.records, self.route.cells = [], []
 
 
 @types.coroutine
-def driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
-    """Await ``work``, and call ``on_suspended`` when the work suspends for the first time."""
+def driven(work: Coroutine[Any, Any, T], argument: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
+    """Await ``work``, and call ``on_suspended(argument)`` when the work suspends for the first time."""
     steps = work.__await__()
     try:
         waits_for = next(steps)
     except StopIteration as ended:
         result: T = ended.value
         return result
-    on_suspended(going)
-    while True:
+    on_suspended(argument)
+    while True:  # the first suspension was taken out of ``steps`` above: it is awaited by hand
         try:
             yield waits_for
         except GeneratorExit:

@@ -1,10 +1,11 @@
 """Threads that run sync handlers: each thread takes waiting calls, one after the other.
 
-To hand a call to a thread and back costs as much as a short handler, for Python's threads share a lock. So a working
-thread takes the next call by itself, and the loop takes all finished calls in one go. How many threads work at once
-depends on the cost of calls (``threads_wanted``). Where calls only compute, one more thread gains nothing: the thread
-waits for the lock, and interrupts the thread with the lock. Where calls wait for something, each call has a thread, up
-to the limit. A thread that takes no call while calls wait is not counted until its own call is finished.
+To hand a call to a thread and back costs as much as a short handler, for Python's threads share a lock, the GIL. So a
+working thread takes the next call by itself, and the loop takes all finished calls in one go. How many threads work at
+once depends on the cost of calls (``threads_wanted``). Where calls only compute, one more thread gains nothing: the
+thread waits for the lock, and interrupts the thread with the lock. Where calls wait for something, each call has a
+thread, up to the limit. Where calls wait and no thread takes one, the working threads are given up for lost: another
+thread takes their place, and a lost thread does not count until its own call is finished.
 """
 
 import asyncio
@@ -27,28 +28,30 @@ SLICE_S: Final = 0.005
 """How long a thread has the lock while others want the lock (``sys.getswitchinterval``)."""
 WAITING: Final = 0.03
 WAITING_MOST: Final = 0.8
-"""Calls count as waiting for something where more than this part of the calls, and three more for each slice of
-computing, stand still for ``LONG_S``. Computing calls stand still, too, when another thread has the lock. The part
-``WAITING_MOST`` is enough in any case.
+"""A call stands still for the time that it takes beyond its processor time. Calls count as waiting for something where
+the part of calls that stand still for ``LONG_S`` is greater than ``WAITING + 3 * processor time of a call / SLICE_S``:
+computing calls stand still, too, when another thread has the lock. A part greater than ``WAITING_MOST`` is enough in
+any case.
 """
 LOOK_S: Final = 0.002
-"""How long at most a finished call waits for the loop, while a thread goes on with short calls."""
+"""The longest wait of a finished call for the loop, while a thread goes on with short calls."""
 TAKE_MOST: Final = 256
-"""At most so many finished calls go on in one turn of the loop."""
+"""At most this number of finished calls go on in one turn of the loop."""
 STANDS_STILL: Final = 3
-"""After so many looks in a row without a new call, the working threads are given up for lost, and another thread takes
-their place. After a single look the threads may just have had no lock.
+"""After this number of looks in a row without a new call, the working threads are given up for lost, and another thread
+takes their place. After a single look the threads may just have had no lock.
 """
 WEIGHT: Final = 1 / 16
 """The weight of the newest call in the mean cost of calls."""
 PROCESSORS: Final = os.cpu_count() or 1
 BUSY: Final = 0.7
-"""The processor is short where all threads together compute for this part of their calls' time."""
+"""The processor is the bottleneck where all threads together compute for this part of their calls' time."""
 
 
 class CallCost:
-    """The mean cost of a call: duration, processor time, and the part of calls that stand still for ``LONG_S``. Several
-    threads count at once: a count that another thread overwrites is lost.
+    """The mean cost of a call: its duration (``wall_s``), its processor time (``cpu_s``), and the part of calls that
+    stand still for ``LONG_S`` (``waiting``). Several threads count at once: a count that another thread overwrites is
+    lost.
     """
 
     __slots__ = ("cpu_s", "waiting", "wall_s")
@@ -90,7 +93,7 @@ class ThreadCall(ABC):
         self.seconds = 0.0
 
     def is_awaited(self) -> bool:
-        """Whether the result is still wanted. Threads call this, too."""
+        """Whether the result is still wanted. Threads call this method, too."""
         return True
 
     def make(self, now_s: Callable[[], float]) -> None:
@@ -169,6 +172,7 @@ class HandlerThreads:
         self._last = 0
         """The thread that finished a call last."""
         self._is_told = self._is_looking = False
+        """A call of ``_tell`` is due on the loop; a call of ``_look`` is due."""
 
     def begin(self, call: ThreadCall) -> None:
         """Have a call made; the loop calls ``end`` of the finished call. Raises RuntimeError after ``close``."""
@@ -215,6 +219,7 @@ class HandlerThreads:
         self._loop.call_later(LOOK_S, self._look)
 
     def _tell(self) -> None:
+        """Take finished calls, as a thread has asked for."""
         self._is_told = False
         self._take()
 
@@ -233,7 +238,7 @@ class HandlerThreads:
         """Make calls as long as calls wait and the thread is wanted."""
         waiting, making, thread, is_alone = self._waiting, self._making, get_ident(), True
         while True:
-            if generation != self._generation:
+            if generation != self._generation:  # this thread was given up for lost, and its call is finished
                 with self._guard:
                     self._lost -= 1
                     if not waiting or self._at_work >= self._wanted:
@@ -275,6 +280,7 @@ class HandlerThreads:
         return True
 
     def _has_cost(self, wall_s: float, cpu_s: float) -> None:
+        """Count the cost of a call, and decide anew how many threads work."""
         cost = self._cost
         cost.count(wall_s, cpu_s)
         self._wanted = threads_wanted(cost, self._at_work, self.most, PROCESSORS)

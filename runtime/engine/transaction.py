@@ -1,10 +1,15 @@
 """Transactions: each makes a generation visible, and moves the edges after its commit.
 
-A failed transaction is sent again from memory: handlers are not run again. After any failure the producer is replaced:
-INIT → READ the control log to an own append. If the outcome is unknown: READ the partitions of the offset log that the
-transaction wrote to, each to an own append, and look for the transaction there. A missing transaction is sent again. A
-refused transaction is taken apart until the refused record stands alone; the record then fails as its handler would. A
-transaction that timed out is sent in halves.
+A failed transaction is sent again from memory: handlers are not run again. After any failure the producer is replaced,
+in this order:
+
+1. INIT: a new producer for the transactional id. The broker ends an open transaction of the old producer first.
+2. READ the control log to an own append: an expelled process stops there.
+3. If the outcome is unknown: READ the partitions of the offset log that the transaction wrote to, each to an own
+   append, and look for the transaction there.
+
+A missing transaction is sent again. A refused transaction is taken apart until the refused record stands alone; the
+record then fails as its handler would. A transaction that timed out is sent in halves.
 """
 
 import asyncio
@@ -66,7 +71,8 @@ STOP_SHARE = 0.5
 class Transactions:
     """Sends generations, one transaction at a time. Owns the producer.
 
-    ``policies``: dead letter or stop for a record that failed for good, by source topic.
+    ``policies``: dead letter or stop for a record that failed for good, by source topic. ``tiles`` and ``event_bytes``:
+    how many tiles, and how many bytes of events, were sent.
     """
 
     def __init__(
@@ -92,9 +98,11 @@ class Transactions:
         self.last_commit_s: float | None = None
         self._allowance = standing.identity.broker.throttling.writing
         self._weight = 1.0
-        """Bytes written for each byte of the last generation, at most 1: of a key's states only the last is written."""
+        """Bytes written for each byte of the last generation, at most 1: of a key's changes only the last one is
+        written.
+        """
         self._written = 0
-        """All bytes written before the last transaction."""
+        """The bytes of all transactions before the last one."""
         self._refusals = 0
         """The number of refusals in a row."""
         self._producer: BrokerProducer | None = producer
@@ -105,7 +113,7 @@ class Transactions:
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, by as many transactions as needed; raises a FatalError for a failure for good.
 
-        The last try begins after ``broker_retry_ms``: an earlier try proves nothing about a broker that came back.
+        The last try begins after ``broker_retry_ms``: the broker may have come back since an earlier try.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.broker_retry_ms / 1000
@@ -139,7 +147,9 @@ class Transactions:
         return min(self.settings.limits.generation_bytes_max, int(self._allowance.bytes_max(now_s) / self._weight))
 
     def bound_done(self, now_s: float) -> None:
-        """Bound the bytes that wait for a commit: a stop can still commit them under a present or possible quota."""
+        """Bound the bytes that wait for a commit: a stop has to commit them in time, also under a quota, present or
+        possible.
+        """
         stop_s = (self.settings.drain_timeout_ms + self.settings.close_timeout_ms) / 1000 * STOP_SHARE
         least = 0 if self.is_throttled else BYTES_OPEN
         most = max(least, int(self._allowance.least_rate(now_s) * stop_s / self._weight))
@@ -192,7 +202,7 @@ class Transactions:
                 self._on_step("committed")
                 standing.fold(transaction, events)
         if failure is not None:
-            has_expired = isinstance(failure, ProducerForgotten)  # or another process has the id: see the control log
+            has_expired = isinstance(failure, ProducerForgotten)  # or a newer producer exists: READ raises then
             if not (has_expired or isinstance(failure, TransactionThrottled) or self._say_refusal(failure)):
                 logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
             await self.close()
@@ -207,7 +217,8 @@ class Transactions:
             logger.info("transaction %d had been committed after all", transaction)
         for change in released:  # at once: other processes wait for the ranges
             self.on_released(transaction, change)
-        # Others may write a released range soon, and the range may come back: no write of its state may follow later.
+        # Another member may change the state of a released range soon, and the range may come back. So its state is
+        # written here, before the release is done (``is_last``).
         await self.keeper.committed(changes, positions, is_last=bool(released))
         self._finish(generation, has_snapshot=bool(snapshot))
         return None
@@ -261,6 +272,9 @@ class Transactions:
         return True
 
     def _finish(self, generation: Generation, *, has_snapshot: bool) -> None:
+        """Move the edges after a commit, and tell the other parts of the engine. Raises InvariantBroken when the ledger
+        does not count the commit.
+        """
         ledger, own = self.standing.ledger, self.standing.incarnation
         for place, epoch in [*ledger.violations(own), *ledger.waiting(own)]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")

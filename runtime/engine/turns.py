@@ -1,10 +1,11 @@
 """Turns of workers, where a handler limits how many of its records run at once (``max_in_flight``), or how many
 attempts begin in a second (``rate_per_s``).
 
-A worker takes a permit before a record begins. Without a free permit the worker waits in line, without a task. While
-others wait, a worker gives its permit back behind each record. A record lets go of its permit between two attempts.
-Records that run straight from their batch run one after the other, and share a permit; the record with a suspended
-handler keeps the permit. Where there is a rate, each attempt has a permit of its own, and no record runs straight.
+A worker takes a permit before a record begins. Without a free permit the worker waits in a queue, without a task. While
+others wait, a worker gives its permit back behind each record. Between two attempts at a record the permit is given
+back, too. Records that run straight from their batch run one after the other, and share a permit; the record with a
+suspended handler keeps the permit. Where there is a rate, each attempt has a permit of its own, and no record runs
+straight.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ class _Limit:
 
 @dataclass(slots=True)
 class Turns:
-    """The permits of all handlers with a limit. ``start`` starts workers that were in line."""
+    """The permits of all handlers with a limit. ``start`` starts workers that waited in a queue."""
 
     start: Callable[[PartitionRun, Iterable[Worker]], None] | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -62,7 +63,7 @@ class Turns:
             self._serve(limit)
 
     def may_begin(self, run: PartitionRun, worker: Worker) -> bool:
-        """Whether a worker of a handler with a limit may begin its next record. False: the worker waits in line."""
+        """Whether a worker of a handler with a limit may begin its next record. False: the worker waits in a queue."""
         if not worker.has_next():
             return True
         permits = self._limit_of(run).permits
@@ -86,7 +87,7 @@ class Turns:
         return permits.pace is None and permits.take()
 
     def end_stretch(self, run: PartitionRun) -> None:
-        """Give back the permit of records that ran straight; the next worker in line goes on."""
+        """Give back the permit of records that ran straight; the next waiting worker goes on."""
         self._give_back(self._limit_of(run), is_unused=False)
 
     async def resume(self, run: PartitionRun, worker: Worker) -> None:
@@ -108,7 +109,7 @@ class Turns:
         worker.permit = PERMIT_USED
 
     def close(self) -> None:
-        """Cancel the timers: no waiting worker begins any more by the pace."""
+        """Cancel the timers: the pace lets no waiting worker begin any more."""
         for limit in self._limits.values():
             if limit.due is not None:
                 limit.due.cancel()
@@ -127,7 +128,7 @@ class Turns:
             self._serve(limit)
 
     def _serve(self, limit: _Limit) -> None:
-        """Serve the line as long as permits are free; set a timer for the next permit by the pace."""
+        """Give permits to waiting workers as long as permits are free; set a timer for the next permit by the pace."""
         now_s = self._loop.time()
         while (found := limit.permits.serve(now_s)) is not None:
             run, worker = found
@@ -139,7 +140,7 @@ class Turns:
             if resumed is not None:
                 resumed.set_result(None)
             else:
-                assert self.start is not None, "somebody starts those in line"
+                assert self.start is not None, "Slots sets start"
                 self.start(run, [worker])
         if limit.permits.pace is None:
             return

@@ -1,8 +1,8 @@
 """The costs of all partitions' workers: every interval closes the window of each worker.
 
 balance.py gets each closed window. The costs are also summed by ranges of the declared cut until load_report.py takes
-the sums: such a range is the unit of a move from member to member. A worker lies in one range of the cut; otherwise the
-worker's cost is divided by points.
+the sums: such a range is the unit of a move from member to member. Most workers lie in one range of the cut. The cost
+of a worker in several ranges is divided among the ranges by points.
 
 The work of closing is proportional to the number of workers, and records wait for the loop meanwhile. So the work takes
 several turns of the loop.
@@ -34,8 +34,8 @@ class Looks(Protocol):
 
 
 class CellCosts:
-    """The costs of a partition by cell, a range of the declared cut, since the last ``Windows.take``: handlers'
-    microseconds, and records.
+    """The costs of a partition since the last ``Windows.take``, by the index of a range of the declared cut:
+    microseconds of handlers, and records.
 
     ``bounds``: the bounds of the declared cut. ``seconds``: the total length of the windows.
     """
@@ -54,23 +54,21 @@ class CellCosts:
         for load in loads:
             if not (load.busy or load.records):
                 continue
-            busy_us, cell = int(load.busy * seconds), self._cell(load.first)
-            if load.end <= self.bounds[cell + 1]:
-                self._spend(cell, busy_us, load.records)
+            busy_us, i = int(load.busy * seconds), bisect_right(self.bounds, load.first) - 1
+            if load.end <= self.bounds[i + 1]:
+                self._spend(i, busy_us, load.records)
                 continue
+            # The sums up to each bound are rounded, and their differences add up to the whole.
             size, at, busy_before, records_before = load.end - load.first, load.first, 0, 0
             while at < load.end:
-                at = min(load.end, self.bounds[cell + 1])
+                at = min(load.end, self.bounds[i + 1])
                 busy, records = (value * (at - load.first) // size for value in (busy_us, load.records))
-                self._spend(cell, busy - busy_before, records - records_before)
-                busy_before, records_before, cell = busy, records, cell + 1
+                self._spend(i, busy - busy_before, records - records_before)
+                busy_before, records_before, i = busy, records, i + 1
 
-    def _cell(self, point: int) -> int:
-        return bisect_right(self.bounds, point) - 1
-
-    def _spend(self, cell: int, busy_us: int, records: int) -> None:
-        self.busy_us[cell] = self.busy_us.get(cell, 0) + busy_us
-        self.records[cell] = self.records.get(cell, 0) + records
+    def _spend(self, i: int, busy_us: int, records: int) -> None:
+        self.busy_us[i] = self.busy_us.get(i, 0) + busy_us
+        self.records[i] = self.records.get(i, 0) + records
 
 
 class Windows:
@@ -98,7 +96,7 @@ class Windows:
                 if self._is_stopped:
                     return
                 now = loop.time()
-                await self._close(run, now - closed_s.get(run, now - interval_s))  # a new partition has no time
+                await self._close(run, now - closed_s.get(run, now - interval_s))  # of a new partition: an interval
                 closed_s[run] = now
                 await asyncio.sleep(0)
             there = set(self.runs)

@@ -1,4 +1,4 @@
-"""PURE. Risks of topics that an application accepts at the first start, checked. Results may be wrong there."""
+"""PURE. Risks of topics that an application accepts, checked. Results may be wrong in these topics."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -10,9 +10,9 @@ from .handler import Handler, check_topic_name
 class Accepted(NamedTuple):
     """Topics by the risk that the application accepts.
 
-    ``moved_keys``: topics with state. Their old records lie in the partitions where a smaller number of partitions put
-    the keys. ``outputs_of_others``: topics that the application writes and reads. They contain outputs that another
-    application made of the same sources.
+    ``moved_keys``: topics with state that got more partitions. Old records of a key may lie in another partition than
+    new ones. ``outputs_of_others``: topics that the application writes and reads, with outputs of another application
+    for the same sources.
     """
 
     moved_keys: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Types as a handler or a store declares them: all spellings of one type behave alike."""
+"""The types in the annotations of a handler or a store: all spellings of one type behave alike."""
 
 import types
 import typing

@@ -35,7 +35,7 @@ def function_wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def codes_of(function: Callable[..., Any]) -> Iterator[CodeType]:
-    """The code objects that run when a function is called: the decorators' code and the function's own."""
+    """The code objects that run when a function is called: of the decorators, and of the function."""
     below: Any = function
     while below is not None:
         function = _inner(below)

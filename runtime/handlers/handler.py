@@ -70,9 +70,10 @@ class Stop(Options, frozen=True):
 class Handler(msgspec.Struct, frozen=True):
     """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
 
-    ``further``: the arguments behind the value, None for the context. ``returns_arrays``: the handler may return a
-    tuple or set as a value. ``is_decorated``: the function is async below a decorator with a plain def. ``own_task``:
-    each attempt has its own task. ``keeps_time``: an output has the time of its record, else the time of sending.
+    ``further``: the declared arguments behind the value, None for the context. ``returns_arrays``: the handler may
+    return a tuple or set as a value. ``is_decorated``: the function is async below a decorator with a plain def.
+    ``own_task``: each attempt has its own task. ``keeps_time``: an output has the time of its record; False: the time
+    of sending.
     ``sends``: see ``App.handler``. ``max_in_flight``: how many records of the handler may run at once in a process,
     over all partitions; None: as many as the process has workers. ``timeout_ms``: the limit of an attempt; None: the
     setting ``handler_timeout_ms`` applies. ``rate_per_s``: how many attempts may begin in a second, over all processes
@@ -200,6 +201,7 @@ def declare(
 
 
 def _check_topics(where: str, topic: str, to: str | None, sends: object, on_failure: DeadLetter | Stop | None) -> None:
+    """Raises SettingsError for wrong topic names, and for dead letters that would come back to their handler."""
     if not isinstance(sends, tuple | list):
         meant = sends if isinstance(sends, str) else "audit"
         raise SettingsError(f'{where}: sends is a tuple of topics; seen {sends!r}: write sends=("{meant}",)')
@@ -282,7 +284,7 @@ def _limit(given: int | None, most: int, what: str, without: str) -> int | None:
 
 
 def _rate(given: float | None, where: str) -> float | None:
-    """Check a limit of attempts per second and return the limit; raises SettingsError."""
+    """Check a limit of attempts per second and return the limit as a float; raises SettingsError."""
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if given is not None and not (is_number and RATE_PER_S_MIN <= given <= RATE_PER_S_MAX):
         raise SettingsError(
@@ -340,7 +342,7 @@ def _arguments(
 
 
 def _check_values(where: str, taken: Any, returned: Any, codec: Codec) -> None:
-    """Raises SettingsError for types of values with which every record would fail."""
+    """Raises SettingsError for types of arguments and results with which every record would fail."""
     wanted, _ = without_none(taken)
     if typing.get_origin(wanted) is list:
         (item,) = typing.get_args(wanted)
@@ -370,6 +372,7 @@ def _returns_arrays(annotation: Any) -> bool:
 
 
 def _returns_nothing(annotation: Any) -> bool:
+    """Whether a result is never an output: no annotation, or None."""
     if annotation in (inspect.Parameter.empty, None, type(None)):
         return True
     return is_union(annotation) and all(a is type(None) for a in typing.get_args(annotation))

@@ -35,11 +35,13 @@ RECORD_FRAME_BYTES: Final = 256
 
 _OTHER_CASES: Final = (list, Output, CoroutineType)
 _ARRAYS: Final = (tuple, set, frozenset)
-"""Types that JSON writes as an array; a tuple looks like (topic, value). A NamedTuple is an ordinary type of values."""
+"""Types that JSON writes as an array. A handler may return one only where its annotation says so: a tuple may be meant
+as (topic, value). A NamedTuple is an ordinary type of values.
+"""
 _SOURCE_KEY: Final = msgspec.UNSET
 _ORIGIN_BYTES: Final = RECORD_FRAME_BYTES + len(HEADER)
 _OURS: Final = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
-"""The headers of a dead letter. An output made of a letter has none of these, and a later letter gets its own."""
+"""keylanes' headers. An output made of a dead letter has none of the letter's, and a later letter gets its own."""
 ERROR_BYTES_MAX: Final = 1_000
 
 
@@ -92,8 +94,8 @@ def destination_of(description: TopicDescription, partition_of: PartitionOfKey |
 
 @dataclass(slots=True)
 class SourcePlace:
-    """A source partition, with the common part of its outputs' digests (``seed``), and the provenance header of its
-    outputs (``origins``).
+    """A source partition. ``seed``: the common part of its outputs' digests. ``origins``: makes the provenance headers
+    of its outputs.
     """
 
     topic: str
@@ -141,11 +143,11 @@ def outputs_returned(result: Any, handler: Handler) -> list[Output]:
 def build_one(
     value: Any, record: ConsumerRecord, handler: Handler, place: SourcePlace, known: Mapping[str, Destination]
 ) -> BuiltOne | None:
-    """The output that ``build`` would make of a bare value, for a record with a key: the usual case, at a third of the
-    cost.
+    """The output that ``build`` would make of a value that is no ``Record``, for a record with a key: the usual case,
+    at a third of the cost.
 
-    None: another case, or an output that can't be sent. ``outputs_returned`` and ``build`` then give the result or the
-    error.
+    None: another case, or an output that can't be sent. The caller then gets the result or the error from
+    ``outputs_returned`` and ``build``.
     """
     topic, key, offset = handler.to, record.key, record.offset
     is_bytes = type(value) is bytes

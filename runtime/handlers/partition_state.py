@@ -1,8 +1,9 @@
 """PURE. The state of a source partition in a running process, and the view of an attempt at a record.
 
-An attempt's writes are its own until its record is done. Then the writes enter the overlay, and with the transaction
-the table. An attempt sees its own writes, then the overlay (writes of done records, values read ahead), then the table.
-Locks are left out on purpose. A key belongs to one worker, and a worker runs one record at a time.
+The writes of an attempt are visible to the attempt alone until the record is done. Then the writes enter the overlay,
+and after the commit of the transaction the table. An attempt looks for a value among its own writes, then in the
+overlay (writes of done records, values read ahead), then in the table. Locks are left out on purpose: a key belongs to
+one worker, and a worker runs one record at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,10 +26,10 @@ _STAYS: Final = STAYS[0]
 
 
 class PartitionState:
-    """State keys to stored values.
+    """The stored values of a source partition, by state key.
 
-    ``entry_bytes_max`` bounds a key and its stored value together. ``ahead_bytes_max`` bounds the memory for values
-    read ahead from the table.
+    ``label``: the source partition, for people. ``entry_bytes_max`` bounds a key and its stored value together.
+    ``ahead_bytes_max`` bounds the memory for values read ahead from the table.
     """
 
     def __init__(self, label: str, table: Table, *, entry_bytes_max: int, ahead_bytes_max: int) -> None:
@@ -42,11 +43,11 @@ class PartitionState:
         """Points that a transaction under way gives up: from its commit on, other processes change their state."""
 
     def make_ready(self, ranges: Iterable[KeyRange]) -> None:
-        """Take up ranges whose state is in the table in full; forget values of the ranges read before."""
-        self.overlay.forget()  # records of a range under restore are read ahead, too
-        held = list(ranges)
-        self.ready = self.ready.replace((within.first, within.end, True) for within in held)
-        self.parting = self.parting.replace((within.first, within.end, None) for within in held)
+        """Take up ranges whose state is in the table in full; forget values of the ranges that were read before."""
+        self.overlay.forget()  # values of a range under restore were read ahead, too
+        taken_up = list(ranges)
+        self.ready = self.ready.replace((within.first, within.end, True) for within in taken_up)
+        self.parting = self.parting.replace((within.first, within.end, None) for within in taken_up)
 
     def part_with(self, within: KeyRange) -> None:
         """Mark a range that the transaction under way gives up."""
@@ -68,7 +69,9 @@ class PartitionState:
     # --- the view of handlers ----------------------------------------------------------------------------------------
 
     def walk(self, prefix: bytes, own: AttemptWrites) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with a prefix in order of keys, as of the start of the walk: done writes, with ``own`` over them."""
+        """The entries with a prefix in order of keys, as of the start of the walk: the table, over it the writes of
+        done records, over these the attempt's ``own`` writes.
+        """
         over = dict(self.overlay.entries(prefix))
         over.update((cell.key, cell.own) for cell in own.cells if cell.key.startswith(prefix))
         return walk_table(self.table, prefix, prefix_end(prefix), sorted(over.items()))
@@ -111,7 +114,7 @@ class Scope:
         self.state = state
         self.writes = AttemptWrites()
         self._written: dict[bytes, OverlayEntry] = {}
-        """Written cells by key, for accesses that look a cell up by key: the overlay may have evicted the cell."""
+        """Overlay entries with writes of the attempt, for accesses by key: the overlay may evict an entry."""
         self.begin(record)
 
     def begin(self, record: ConsumerRecord) -> None:
@@ -128,7 +131,9 @@ class Scope:
         return f"{self.state.label}@{self._record.offset}"
 
     def cell(self, key: bytes) -> OverlayEntry:
-        """The cell of a state key; without a cell in memory a new one, of the attempt alone. Threads call this, too."""
+        """The overlay entry of a state key; where memory has none, a new entry that only the attempt knows. Threads
+        call this method, too.
+        """
         found = self._written.get(key) if self._written else None
         if found is None:
             found = self.state.overlay.find(key)
@@ -144,11 +149,12 @@ class Scope:
         return stored[1:] if stored and stored[0] == _STAYS else self._visible(cell, stored)
 
     def _stored(self, cell: OverlayEntry) -> bytes | None:
+        """The stored value in the attempt's view; None without a value."""
         found = cell.own if cell.attempt == self.writes.number else cell.value
         return self.tried(self.state.table.get, cell.key) if isinstance(found, Absent) else found
 
     def tried(self, step: Callable[[A], T], argument: A) -> T:
-        """The result of ``step``. Notes a FatalError in ``failed``, even where a handler catches the exception."""
+        """The result of ``step(argument)``. A FatalError is noted in ``failed``: a handler may catch the exception."""
         try:
             return step(argument)
         except FatalError as error:
@@ -156,10 +162,11 @@ class Scope:
             raise
 
     def _visible(self, cell: OverlayEntry, data: bytes) -> bytes | None:
+        """The payload of a stored value; None after its time to live, and then the value is deleted."""
         stored = self.tried(self._decode, data)
         if stored.deadline_ms is not None and self._record.timestamp >= stored.deadline_ms:
-            # The owner meets a value past its time: an ordinary delete, the same in every replay. A walk may meet the
-            # old value of a key that the attempt has put anew: a delete would lose the new value.
+            # A record from the deadline on deletes the value, the same in every replay. But a walk may meet the old
+            # value of a key that the attempt has written anew: a delete would lose the new value.
             if isinstance(self.writes.get(cell), Absent):
                 self._put(cell, None)
             return None
@@ -185,7 +192,7 @@ class Scope:
         self.writes.put(cell, stored)
 
     def write_at(self, key: bytes, payload: bytes, ttl_ms: int | None) -> None:
-        """Set a value as ``write`` does, for accesses that look the cell up by key each time."""
+        """Set a value as ``write`` does, for accesses that look the overlay entry up by key each time."""
         cell = self.cell(key)
         self.write(cell, payload, ttl_ms)
         self._written[key] = cell

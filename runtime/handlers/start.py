@@ -1,4 +1,4 @@
-"""Where reading of a handler's topic starts, as written in the log."""
+"""Where the reading of a handler's topic starts, in the form of the control log."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from ...offsets.starts import EARLIEST
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A start of a topic. ``text``: the words of the log, always the same for the same start.
+    """A start of a topic. ``text``: the start in the words of the control log; equal starts have equal words.
 
     ``timestamp_ms``: from the first record of this time or later. ``group``: from the committed offsets of a consumer
     group. Without both: "earliest" or "latest", by ``text``.

@@ -28,7 +28,11 @@ KEYS_REMEMBERED: Final = 65_536
 
 @dataclass(slots=True)
 class StoreDeclaration:
-    """A checked declaration of a store of one handler."""
+    """A checked declaration of a store of one handler.
+
+    ``kind``: "value" or "map". ``key_type``: the type of a map's keys, else empty. ``value_type``: the shape of the
+    values, see ``shape_of``.
+    """
 
     name: str
     kind: str
@@ -43,7 +47,9 @@ class StoreDeclaration:
 
 
 class Places(dict[bytes, bytes]):
-    """Records' keys to the prefixes of their map entries, remembered for some keys: a key comes again and again."""
+    """By record's key, the common prefix of the state keys of its map entries. Remembered for some keys: a key comes
+    again and again.
+    """
 
     def __init__(self, store: int) -> None:
         super().__init__()
@@ -52,12 +58,12 @@ class Places(dict[bytes, bytes]):
     def __missing__(self, key: bytes) -> bytes:
         if len(self) >= KEYS_REMEMBERED:
             self.clear()
-        place = self[key] = state_key(point_of_key(key), self._store, key)
-        return place
+        prefix = self[key] = state_key(point_of_key(key), self._store, key)
+        return prefix
 
 
 class Binding:
-    """A store with its number in this application's logs, bound to the state of one partition."""
+    """A store with its number in this application's logs, for the state of one partition."""
 
     __slots__ = ("_cells", "declaration", "number", "places")
 
@@ -66,10 +72,10 @@ class Binding:
         self.declaration = declaration
         self.places = Places(number)
         self._cells: dict[bytes, OverlayEntry] = {}
-        """Records' keys to their cells in a store of values, of some keys."""
+        """By record's key, the overlay entry of its value; of some keys, and only in a store of values."""
 
     def cell(self, overlay: Overlay, key: bytes) -> OverlayEntry:
-        """The cell of a record's key, in a store of values."""
+        """The overlay entry of the value of a record's key, in a store of values."""
         cells = self._cells
         cell = cells.get(key)
         if cell is None or not cell.is_here:
@@ -83,7 +89,9 @@ class Binding:
         return MapState(self, scope, key) if self.declaration.kind == "map" else State(self, scope, key)
 
     def encode(self, value: Any) -> bytes:
-        """A value's bytes. Raises TypeError for None and for a value that can't be decoded again; codec errors pass."""
+        """A value's bytes. Raises TypeError for None and for a value that can't be decoded again, and errors of the
+        codec.
+        """
         if value is None:
             raise TypeError(f"None is no value of store {self.declaration.name!r}; delete() says that there is none")
         payload = self.declaration.encode(value)
@@ -132,7 +140,7 @@ class State(Generic[T]):
         self._cell: OverlayEntry | None = None if key is None else self._binding.cell(self._scope.state.overlay, key)
 
     def begin_at(self, cell: OverlayEntry) -> None:
-        """The store for a record whose cell was looked up before; for the runtime."""
+        """The store for a record whose overlay entry was looked up before; for the runtime."""
         self._cell = cell
 
     def get(self) -> T | None:
@@ -160,7 +168,7 @@ class State(Generic[T]):
 class MapState(Generic[K, V]):
     """A map for the record's key. The map's keys are str, bytes or int (64 bits); iteration is in order of the keys."""
 
-    __slots__ = ("_at", "_binding", "_scope")
+    __slots__ = ("_binding", "_prefix", "_scope")
 
     def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
         self._binding = binding
@@ -169,24 +177,24 @@ class MapState(Generic[K, V]):
 
     def begin(self, key: bytes | None) -> None:
         """The store for a record of this key, in what its scope is now; for the runtime."""
-        self._at = None if key is None else self._binding.places[key]
+        self._prefix = None if key is None else self._binding.places[key]
 
     def get(self, key: K) -> V | None:
         """The value of a key; None when there is none."""
-        payload = self._scope.read(self._scope.cell(self._entry(key)))
+        payload = self._scope.read(self._scope.cell(self._state_key(key)))
         return None if payload is None else self._scope.tried(self._binding.decode, payload)
 
     def put(self, key: K, value: V) -> None:
         """Set the value of a key. Raises StateValueTooLarge, TypeError for None."""
-        self._scope.write_at(self._entry(key), self._binding.encode(value), self._binding.declaration.ttl_ms)
+        self._scope.write_at(self._state_key(key), self._binding.encode(value), self._binding.declaration.ttl_ms)
 
     def delete(self, key: K) -> None:
         """Remove the value of a key."""
-        self._scope.delete(self._scope.cell(self._entry(key)))
+        self._scope.delete(self._scope.cell(self._state_key(key)))
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Keys and values in the order of the keys, as of the start of the iteration."""
-        prefix = _with_key(self._at, self._binding)
+        prefix = _with_key(self._prefix, self._binding)
         kind = self._binding.declaration.key_type
         for key, payload in self._scope.walk(prefix):
             yield typing.cast("K", _map_key(key, kind)), self._scope.tried(self._binding.decode, payload)
@@ -203,22 +211,23 @@ class MapState(Generic[K, V]):
         return self.keys()
 
     def __contains__(self, key: K) -> bool:
-        return self._scope.read(self._scope.cell(self._entry(key))) is not None
+        return self._scope.read(self._scope.cell(self._state_key(key))) is not None
 
-    def _entry(self, key: K) -> bytes:
-        prefix = _with_key(self._at, self._binding)
-        entry = encode_map_key(key, self._binding.declaration.key_type)
-        if not entry:
+    def _state_key(self, key: K) -> bytes:
+        """The state key of a map's key; raises NoKey, ValueError for an empty key."""
+        prefix = _with_key(self._prefix, self._binding)
+        map_key = encode_map_key(key, self._binding.declaration.key_type)
+        if not map_key:
             raise ValueError(f"a key of the map {self._binding.declaration.name!r} is not empty")
-        return prefix + entry
+        return prefix + map_key
 
 
 def looked_up(
     overlay: Overlay, bindings: Sequence[Binding | None], records: Sequence[ConsumerRecord]
 ) -> tuple[list[OverlayEntry | None], list[OverlayEntry]]:
-    """The cells that a handler will read for ``records``. First list: for each record the cell of the only store, where
-    the handler has one store and the store has values; else empty. Second list: over all stores the cells whose values
-    are not in memory, each once.
+    """The overlay entries that a handler will read for ``records``. First list: for each record the entry of the only
+    store, where the handler has one store and the store has values; else empty. Second list: over all stores the
+    entries whose values are not in memory, each once.
     """
     stores = [binding for binding in bindings if binding is not None]
     cells: list[OverlayEntry | None] = []
@@ -237,6 +246,7 @@ def looked_up(
 
 
 def _with_key(at: T | None, binding: Binding) -> T:
+    """``at``, made of the record's key; raises NoKey where the record has no key."""
     if at is None:
         raise NoKey(f"the record has no key, so it has no state: store {binding.declaration.name!r} can't be used")
     return at

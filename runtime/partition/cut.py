@@ -28,7 +28,7 @@ _offset = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Freshly added neighbours: ``worker``, ``worker + 1``, … own the ranges between the bounds, in order."""
+    """Workers that were added: ``worker``, ``worker + 1``, … own the ranges between the bounds, in order."""
 
     dispatch: PartitionDispatch
     epoch: int
@@ -101,7 +101,9 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """``bands`` have no worker any more. ``bounds``: where hot ranges had been cut; ``move``: the move of the bands."""
+    """``bands`` have no worker any more. ``bounds``: where hot ranges were cut; the next owner cuts there, too.
+    ``move``: the number of the move that takes the bands to another member.
+    """
 
     dispatch: PartitionDispatch
     epoch: int
@@ -132,8 +134,8 @@ Change: TypeAlias = Cut | SplitMade | Merged | Released
 def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> SplitMade:
     """One worker becomes two at a point: queue, running and done records go to the child that owns their point.
 
-    The child that owns the running record stays the same object, for a task runs the record under this object. Both
-    children inherit ``dropped_from``, and their parts of the histogram. Raises ValueError for a point that is not
+    The child that owns the running record stays the object ``worker``: a task runs the record under this object. Both
+    children inherit ``dropped_from``; the histogram is divided between them. Raises ValueError for a point that is not
     strictly inside the worker's range.
     """
     if not worker.first < at < worker.end:
@@ -169,7 +171,9 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> SplitMade:
 
 
 def are_level(workers: Sequence[Worker]) -> bool:
-    """Whether neighbours may merge: same grant, taken to the same offset, nothing running, dropped or done beyond."""
+    """Whether neighbours may merge: all are under one grant and taken to one offset, and none has a running or dropped
+    record, or a done record beyond this offset.
+    """
     to, epoch = workers[0].taken_to, workers[0].epoch
     return all(
         w.taken_to == to and w.done_to <= to and w.epoch == epoch and w.running is None and w.dropped_from is None
@@ -178,9 +182,8 @@ def are_level(workers: Sequence[Worker]) -> bool:
 
 
 def hold(workers: Sequence[Worker]) -> bool:
-    """Stop neighbours at the offset that the furthest neighbour reaches, to bring all to the same edge.
-
-    False when a neighbour lacks dropped records: the neighbour has to catch up first.
+    """Hold neighbours at the offset that the furthest neighbour reaches. The others run on to the same edge. False, and
+    no hold, when a neighbour lacks dropped records: the neighbour has to catch up first.
     """
     if any(w.dropped_from is not None for w in workers):
         return False
@@ -202,7 +205,9 @@ def let_go(workers: Sequence[Worker]) -> None:
 
 
 def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worker, list[Merged]]:
-    """Merge neighbours with the same edge, from left to right, one change a step; raises ValueError for others."""
+    """Merge neighbours with the same edge. Returns the merged worker, and a change for each pair, from left to right.
+    Raises ValueError for other workers.
+    """
     if not are_level(workers) or any(a.end != b.first for a, b in pairwise(workers)):
         raise ValueError(f"only level neighbours merge; seen {[w.number for w in workers]}")
     changes = []
@@ -211,19 +216,23 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
         merged = dispatch.numbers.take()
         changes.append(Merged(dispatch=dispatch, epoch=right.epoch, left=number, right=right.number, worker=merged))
         number = merged
-    level = workers[0].taken_to
     edge = min(w.edge for w in workers)
-    one = Worker(
-        number=number, first=workers[0].first, end=workers[-1].end, edge=edge, taken_to=level, epoch=workers[0].epoch
+    heir = Worker(
+        number=number,
+        first=workers[0].first,
+        end=workers[-1].end,
+        edge=edge,
+        taken_to=workers[0].taken_to,
+        epoch=workers[0].epoch,
     )
-    one.queue.extend(heapq.merge(*(w.queue for w in workers), key=_offset))
-    one.queue_bytes = sum(w.queue_bytes for w in workers)
+    heir.queue.extend(heapq.merge(*(w.queue for w in workers), key=_offset))
+    heir.queue_bytes = sum(w.queue_bytes for w in workers)
     for worker in workers:
         worker.retired = True
         worker.queue.clear()
         worker.queue_bytes = 0
-    dispatch.replace_workers(workers, [one])
-    return one, changes
+    dispatch.replace_workers(workers, [heir])
+    return heir, changes
 
 
 def hot_bounds(workers: Sequence[Worker], wanted: Collection[int]) -> frozenset[int]:
@@ -234,10 +243,12 @@ def hot_bounds(workers: Sequence[Worker], wanted: Collection[int]) -> frozenset[
 def release(
     dispatch: PartitionDispatch, workers: Sequence[Worker], hot: Collection[int] = (), move: int = NO_MOVE
 ) -> list[Released]:
-    """Take workers that run no record out of the dispatch; forget their records that are in no generation yet.
+    """Take workers that run no record out of the dispatch; forget their records that are in no generation yet. Returns
+    a change for each grant of the workers.
 
-    ``hot``: the events name these bounds of the workers. A range given up in parts names a bound with both neighbours,
-    for the next owner may get both together. Raises ValueError while a worker runs a record.
+    ``hot``: the changes name these bounds of the workers. Where neighbours are released one after the other, both
+    changes name the bound between them: the next owner may get both together. Raises ValueError while a worker runs a
+    record.
     """
     if any(w.running is not None for w in workers):
         raise ValueError("a range is released when none of its records runs")
@@ -270,7 +281,9 @@ def _join_edges(left: Edge, right: Edge) -> Edge | None:
 
 
 def carve(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker]) -> list[SplitMade]:
-    """Split workers across the borders of a range, without ``spared``: whole workers then make up the range."""
+    """Split the workers that lie across a border of a range: whole workers then make up the range. ``spared``: workers
+    that are not split.
+    """
     changes = []
     for at in (within.first, within.end):
         across = [worker for worker in dispatch.workers if worker.first < at < worker.end and worker not in spared]
@@ -284,9 +297,8 @@ def workers_within(dispatch: PartitionDispatch, within: KeyRange) -> list[Worker
 
 
 def wind_up(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
-    """Have workers start no further record: each stops behind its running record, else behind its last done record.
-
-    A done record that produced nothing counts, too: the next owner would run the record again.
+    """Have workers begin no further record: each is held behind its running record; without a running record, at its
+    edge. A done record without results counts, too: otherwise the next owner would run the record again.
     """
     for worker in workers:
         stands = worker.edge_now(dispatch.front) if worker.running is None else worker.running.offset + 1
@@ -294,7 +306,7 @@ def wind_up(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
 
 
 def are_through(workers: Sequence[Worker]) -> bool:
-    """Whether wound-up workers may be released: nothing runs, and a generation has taken all done records."""
+    """Whether workers after ``wind_up`` may be released: nothing runs, and a generation has taken all done records."""
     return all(w.running is None and w.taken_to == w.hold_at for w in workers)
 
 
@@ -305,9 +317,8 @@ def cut(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> Cut:
 
 
 def groups_to_merge(dispatch: PartitionDispatch, wanted: Sequence[int]) -> list[list[Worker]]:
-    """Groups of neighbours inside the same range of the wanted cut (rising bounds), at least two workers each.
-
-    Workers of different grants, and workers with a ``hold_at``, stay apart.
+    """The neighbours that lie in the same range of the wanted cut, as groups of at least two workers. ``wanted``: the
+    bounds of the cut, rising. Workers of different grants, and workers on hold, are in no common group.
     """
     groups: dict[tuple[int, int], list[Worker]] = {}
     for worker in dispatch.workers:

@@ -2,15 +2,17 @@
 
 The rules of the edge, exact because each obvious alternative loses or doubles records:
 
-- The front passes an offset only after its record was queued, skipped or dropped. Records stay in offset order: a
-  worker's queue, its running record and its done records never overtake each other.
+- The front moves beyond an offset only after its record was queued, skipped or dropped. A record is skipped when no
+  worker here needs the record. Records stay in offset order: a worker's queue, its running record and its done records
+  never overtake each other.
 - ``dropped_from`` of a worker: the worker got every record of its range below this offset, and none at or above it.
   None: the worker got all records below the front.
-- The edge of a worker is ``min(first record not done, dropped_from, front)``: everything below it is done.
+- The edge of a worker is ``min(first record not done, dropped_from, front)``: everything below the edge is done. A
+  hold bounds the edge, too (``Worker.edge_now``).
 - Offsets have holes: batches carry the reader's position behind them (``offset_next``), and ranges of offsets are
   taken from positions, never from "last record + 1".
 - The catch-up pass stops at the front. In one step, without an await, the pass throws away its records at or beyond
-  the front and clears ``dropped_from``: otherwise the main reader could pass a record between the two, and neither
+  the front and clears ``dropped_from``: otherwise the main reader could skip a record between the two, and neither
   reader would hand the record over. The comparison is >=: the front may stand in a hole.
 """
 
@@ -35,8 +37,8 @@ from .worker import Stretch, Worker
 class Route:
     """A batch of the main reader on its way to the workers. ``at``: the index behind the last examined record.
 
-    ``record``, ``worker``, ``cell`` and ``offset``: the last examined record that has a worker here, and its facts.
-    ``cells``: the overlay entry of each record's key, where looked up; else None.
+    ``record``, ``worker``, ``cell`` and ``offset``: the last examined record that a worker here needs, and its facts.
+    ``cells``: the overlay entry of each record's state, where looked up; else None.
     """
 
     __slots__ = ("at", "cell", "cells", "offset", "record", "records", "worker")
@@ -86,17 +88,21 @@ class PartitionDispatch:
         self.front = front
         self.quota_bytes = quota_bytes
         self.epoch = 0
+        """The epoch of the last grant: new workers get this epoch."""
         self.incarnation = 0
         self.app_id = b""
         """The application's id, for the headers of outputs."""
         self.workers: list[Worker] = []
         self.numbers = numbers
         self.pass_position: int | None = None
+        """The catch-up pass hands over records from this offset on; None: no pass is under way."""
         self.records_dropped = 0
         self.records_caught_up = 0
         self.stretches: deque[Stretch] = deque()
+        """Stretches that no generation has taken, in order of offsets; the open stretch is the last one."""
         self._stretch: Stretch | None = None
         self._owners: IntervalTable[Worker | None] = IntervalTable([0], [None])
+        """The worker of each point; None: another process owns the point."""
 
     @property
     def label(self) -> str:
@@ -148,7 +154,7 @@ class PartitionDispatch:
 
     def step(self, route: Route) -> bool:
         """Advance to the next record of the main reader's batch that a worker here needs now; False: no more records.
-        Other records are passed by.
+        Other records are skipped.
 
         The front does not move. Until the front moves, only queues and running records may change.
         """
@@ -207,22 +213,11 @@ class PartitionDispatch:
             ready.append(worker)
         return 0
 
-    # --- running at once -------------------------------------------------------------------------------------------
-    #
-    # A record whose worker has nothing to do may bypass the queue and run straight from the batch. As long as no
-    # handler suspends, no other code sees a front that stands below done records.
-
-    def begin(self, worker: Worker, record: ConsumerRecord) -> None:
-        """Make a batch's next record its worker's running record, and move the front behind it, for others to go on."""
-        self.front = max(self.front, record.offset + 1)
-        worker.active = True
-        worker.running = record
-
     def drop(self, blocked: Blocked, batch: Batch) -> None:
         """Go on without a full worker: the catch-up pass serves the worker from the blocked record on.
 
-        Looks up the owner of the record: the full worker may have been split or released meanwhile. To drop the child
-        that does not own the record would lose the record for the other child.
+        The owner of the record is looked up anew: the full worker may have been split or released meanwhile. If the
+        child that does not own the record were dropped, the other child would never get the record.
         """
         record = batch.records[blocked.index]
         worker = self.worker_of(record)
@@ -230,9 +225,23 @@ class PartitionDispatch:
             worker.dropped_from = record.offset
             self.records_dropped += 1
 
+    # --- running at once -------------------------------------------------------------------------------------------
+    #
+    # A record whose worker has nothing to do may bypass the queue and run straight from the batch. The front does not
+    # move with each of these records, and stands below done records meanwhile. No other code sees that: none runs as
+    # long as no handler suspends.
+
+    def begin(self, worker: Worker, record: ConsumerRecord) -> None:
+        """Make a record that runs straight its worker's running record, and move the front behind the record. From here
+        on other code may look at the dispatch.
+        """
+        self.front = max(self.front, record.offset + 1)
+        worker.active = True
+        worker.running = record
+
     def stretch(self, worker: Worker) -> Stretch | None:
         """The open stretch, for results of a worker's record without a ``Produced``. The next line ends the stretch.
-        None: the worker has done records, and results behind done records are kept as ``Produced``, too.
+        None: the worker has records in ``done``, and results behind these have to be a ``Produced``, too.
         """
         if worker.kept:
             return None
@@ -248,16 +257,6 @@ class PartitionDispatch:
             self._stretch = None
         return self.front
 
-    def count_behind(self, most: int) -> int:
-        """How many workers have an edge below the front; the count stops at ``most``."""
-        front, count = self.front, 0
-        for worker in self.workers:
-            if worker.edge_now(front) < front:
-                count += 1
-                if count >= most:
-                    break
-        return count
-
     def bound_stretch(self, bytes_max: int, records_max: int) -> None:
         """End the open stretch when it has become large: a generation takes a stretch as a whole."""
         open_now = self._stretch
@@ -265,8 +264,9 @@ class PartitionDispatch:
             self.line()
 
     def take_stretches(self, line: int, bytes_max: int, records_max: int) -> tuple[list[Stretch], int]:
-        """Take stretches below a line, up to about the limits and at least one. Returns the stretches and the offset up
-        to which the generation may take the whole partition.
+        """Take stretches below a line until the limits are reached: the last one may go beyond a limit. Returns the
+        stretches, and the offset up to which the generation may take all workers of the partition. A generation takes
+        a stretch as a whole, or stops in front of the stretch.
         """
         taken: list[Stretch] = []
         while self.stretches:
@@ -283,7 +283,7 @@ class PartitionDispatch:
     # --- the catch-up pass -----------------------------------------------------------------------------------------
 
     def catch_up_start(self) -> int | None:
-        """The start of the next pass: the least ``dropped_from`` among workers with room; None when no worker waits."""
+        """The start of the next pass: the least ``dropped_from`` of workers with a queue at most half full, or None."""
         quota = self.quota_bytes
         return min(
             (w.dropped_from for w in self.workers if w.dropped_from is not None and w.queue_bytes * 2 <= quota),
@@ -304,7 +304,7 @@ class PartitionDispatch:
         return self.pass_position is not None and start is not None and start < self.pass_position
 
     def followers(self) -> list[Worker]:
-        """Workers that the pass serves on its way to the front: the pass has not passed their first dropped record."""
+        """Workers that the pass serves on its way to the front: their first dropped record lies ahead of the pass."""
         position = self.pass_position
         if position is None:
             return []
@@ -345,8 +345,9 @@ class PartitionDispatch:
     def drop_again(self, blocked: Blocked, batch: Batch) -> None:
         """Go on with the pass without a full worker; the worker waits for the next pass with the same ``dropped_from``.
 
-        The worker's ``dropped_from`` stands at the pass's position. The pass moves on by one offset, for the worker to
-        count as left behind. As in ``drop``, the owner of the record is looked up.
+        The worker's ``dropped_from`` is the pass's position. The pass moves on by one offset: a ``dropped_from`` below
+        the position means that the pass has left the worker behind. The other workers lack nothing at this offset, and
+        move along. As in ``drop``, the owner of the record is looked up anew.
         """
         position = self.pass_position
         record = batch.records[blocked.index]
@@ -368,9 +369,9 @@ class PartitionDispatch:
     # --- readers and full workers ----------------------------------------------------------------------------------
 
     def has_room_again(self, worker: Worker, size: int) -> bool:
-        """Whether a full worker has worked off enough: a quarter of the quota, for readers to move in strides, and the
-        size of the reader's record. Without the second condition a reader with a large record would go on and be
-        stopped again for ever, without an await between.
+        """Whether a full worker has room for a reader again. A quarter of the quota has to be free: readers then hand
+        over many records before they stop again. The reader's record of ``size`` bytes has to fit, too: otherwise the
+        reader would go on and be stopped again for ever, without an await between. An empty queue takes any record.
         """
         held, quota = worker.queue_bytes, self.quota_bytes
         return not held or (held * 4 <= quota * 3 and held + size <= quota)
@@ -380,12 +381,13 @@ class PartitionDispatch:
     ) -> bool:
         """Whether a reader that feeds the workers ``fed`` should go on without the full worker ``stands_at``.
 
-        The reader waits while the other workers still have work. The reader also waits while most of the loaded workers
-        are full: then the workers are slow, not the reader. ``waited_long`` ends both waits where most workers are
-        idle, and the second wait in any case: records of idle workers may lie behind, and some slow workers may have
-        work for hours. ``stands_still`` (no queue has become shorter for long) ends every wait: records may be queued
-        behind records that hang. Where most workers are idle and the full worker is stuck (``is_stuck``), the reader
-        goes on at once.
+        The reader waits while the other workers have work: on average more than one queued record each. The reader also
+        waits while most of the loaded workers are full: the workers are slow, not the reader. The ends of the waits:
+
+        - ``stands_still`` (the queues have not become shorter for long) ends both: a record may hang.
+        - ``waited_long`` ends the second wait: some slow workers may have work for hours.
+        - Where most workers are idle, ``waited_long`` and ``is_stuck`` (the full worker is stuck) end both: records of
+          idle workers may lie behind.
         """
         if stands_still:
             return True
@@ -417,6 +419,7 @@ class PartitionDispatch:
             worker.active = False
             return None
         worker.running = record = worker.queue.popleft()
+        # As bytes_of(record), without a call.
         worker.queue_bytes -= RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         return record
 
@@ -436,7 +439,7 @@ class PartitionDispatch:
                 continue
             worker.running = None
             worker.queue.appendleft(record)
-            worker.queue_bytes += RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+            worker.queue_bytes += bytes_of(record)
             if worker.hold_at is not None:
                 worker.hold_at = min(worker.hold_at, max(worker.taken_to, record.offset))
 
@@ -450,6 +453,16 @@ class PartitionDispatch:
                 worker.active = True
                 ready.append(worker)
         return ready
+
+    def count_behind(self, most: int) -> int:
+        """How many workers have an edge below the front; the count stops at ``most``."""
+        front, count = self.front, 0
+        for worker in self.workers:
+            if worker.edge_now(front) < front:
+                count += 1
+                if count >= most:
+                    break
+        return count
 
     def statistics(self, edge: int, end: int) -> PartitionStatistics:
         """The partition's progress, for people and machines. ``edge``: the least edge of the process's ranges; ``end``:
@@ -481,17 +494,8 @@ class PartitionDispatch:
             load.spend(worker.started_s, now, self.partition, worker.running)
         window = load.end_window(seconds, worker.records)
         worker.records = 0
-        return WorkerLoad(
-            number=worker.number,
-            first=worker.first,
-            end=worker.end,
-            epoch=worker.epoch,
-            busy=window.busy,
-            average=window.average,
-            records=window.records,
-            backlog_records=len(worker.queue),
-            backlog_bytes=worker.queue_bytes,
-            is_behind=worker.dropped_from is not None or 2 * worker.queue_bytes >= self.quota_bytes,
-            is_held=worker.hold_at is not None,
-            points=window.points,
-        )
+        owned = worker.number, worker.first, worker.end, worker.epoch
+        cost = window.busy, window.average, window.records
+        backlog = len(worker.queue), worker.queue_bytes
+        is_behind = worker.dropped_from is not None or 2 * worker.queue_bytes >= self.quota_bytes
+        return WorkerLoad(*owned, *cost, *backlog, is_behind, worker.hold_at is not None, window.points)

@@ -1,10 +1,9 @@
 """PURE. The content of one transaction: how far each worker is done, with all results of its records.
 
-A generation is cut by offset: the generation takes the done records below a line. Where many workers are behind the
-front, the line is the front of a short lead time ago: most edges fall on the same line, neighbours that moved alike are
-one tile, and a commit stays small. Else the line is the present front. A worker that has not reached the line gives its
-done records; records beyond the line wait one cycle. Taken work stays in memory until the transaction is decided, and
-can be sent again without running a handler twice.
+A generation is cut by offset: the generation takes the done records below a *line*, an offset at which the front stood
+a short lead time ago. So most edges fall on the same line, neighbours that moved alike are one tile, and a commit stays
+small. A worker that has not reached the line gives its done records; records beyond the line wait one cycle. Taken work
+stays in memory until the transaction is decided, and can be sent again without running a handler twice.
 """
 
 from bisect import bisect_right
@@ -26,10 +25,12 @@ from .worker import Stretch, Worker
 
 
 class WorkerShare:
-    """One worker's share of a generation: ``[offset_from, offset_to)`` and the results of its records there.
+    """The part of one worker in a generation: ``[offset_from, offset_to)`` and the results of its records there.
 
-    ``layers``: after ``spread``, the state changes of the stretches' records; they lie below all ``done`` records.
-    ``outputs`` and ``digest``: before ``spread``, the count and digest of the stretches' outputs for the worker.
+    ``number``, ``first`` and ``end``: the worker's number and key range when the share was taken; the worker may be
+    split later. ``layers``: after ``spread``, the state changes of the stretches' records; they lie below all ``done``
+    records. ``layers_size``: the bytes that the share counts for layers. ``outputs`` and ``digest``: before ``spread``,
+    the count and digest of the stretches' outputs for the worker.
     """
 
     __slots__ = (
@@ -156,15 +157,15 @@ class Generation:
             written = [(done.changes, done.size) for done in share.done if done.changes]
             if share.layers or written:
                 changed = found.setdefault(share.dispatch, StateChanges(share.dispatch.place))
-                for layer in share.layers:
+                for layer in share.layers:  # their common size, divided equally
                     changed.add(layer, share.layers_size // len(share.layers))
                 for changes, size in written:
                     changed.add(changes, size)
         return [changed for changed in found.values() if changed.last]
 
     def spread(self) -> None:
-        """Give each share the outputs and state changes of its records in stretches, to make the shares separable. A
-        second call does nothing.
+        """Give each share the outputs and state changes of its own records in the stretches. Afterwards each share can
+        be sent without the others. A second call does nothing.
         """
         spread, self.stretches = self.stretches, []
         for dispatch, stretches in spread:
@@ -184,7 +185,7 @@ class Generation:
                     layers.setdefault(i, Layer()).append(cell, value)
                 for i, layer in layers.items():
                     shares[i].layers.append(layer)
-                # All parts of a generation are committed in the end: any share may count the rest of the size.
+                # Any share may count the rest of the size: all shares are committed in the end, only the sum counts.
                 shares[0].layers_size += stretch.size - kept_size
             for i, below in dones.items():
                 shares[i].done = [*below, *shares[i].done]
@@ -192,13 +193,13 @@ class Generation:
     def events(self, transaction: int) -> list[OffsetEvent]:
         """The events of the transaction: the opening, the commits, then the structure that starts at their ends."""
         grouped: dict[CommitKey, list[WorkerAdvance]] = {}
-        shares, at = self.shares, 0
+        shares, start = self.shares, 0
         moves: list[WorkerAdvance] = []
-        while at < len(shares):
-            first, last, behind = shares[at], shares[at - 1], at + 1
-            while behind < len(shares) and shares[behind].moved_like(shares[behind - 1]):
-                behind += 1
-            if not at or first.dispatch is not last.dispatch or first.worker.epoch != last.worker.epoch:
+        while start < len(shares):
+            first, before, end = shares[start], shares[start - 1], start + 1
+            while end < len(shares) and shares[end].moved_like(shares[end - 1]):
+                end += 1
+            if not start or first.dispatch is not before.dispatch or first.worker.epoch != before.worker.epoch:
                 d = first.dispatch
                 key = CommitKey(
                     incarnation=d.incarnation,
@@ -208,8 +209,8 @@ class Generation:
                     partition=d.partition,
                 )
                 moves = grouped.setdefault(key, [])
-            moves.append(_move(shares[at:behind]))
-            at = behind
+            moves.append(_move(shares[start:end]))
+            start = end
         commits: Sequence[Committed] = decide_commits(list(grouped.items()))
         opening = [change.event(transaction) for change in self.opening]
         changes = [change.event(transaction) for change in self.structure]
@@ -236,7 +237,8 @@ class Generation:
         return sent + sum(len(one.outputs) for _, many in self.stretches for one in many) > 1
 
     def isolate(self, culprits: Iterable[int]) -> list["Generation"]:
-        """Put each record of workers with refused outputs (``culprits``, indexes over all outputs) into a generation.
+        """Put each record of workers with refused outputs into a generation of its own. ``culprits``: the indexes of
+        the refused outputs among all outputs.
 
         All other shares come first, in one generation with the opening. The structure goes with the last generation.
         """
@@ -307,6 +309,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
 
 
 def _tally(dispatch: PartitionDispatch, shares: Sequence[WorkerShare], stretches: Iterable[Stretch]) -> None:
+    """Count the outputs of stretches, and sum up their digests, in the shares of their workers."""
     firsts = [share.first for share in shares]
     share_of = {share.worker: share for share in shares}
     for stretch in stretches:
@@ -316,7 +319,8 @@ def _tally(dispatch: PartitionDispatch, shares: Sequence[WorkerShare], stretches
                 share.outputs += tally.outputs
                 share.digest += tally.digest
             continue
-        for point, done in _kept_records(dispatch, stretch):  # some workers were split or merged meanwhile
+        # Some workers were split or merged since their records ran: the points tell whose records they are.
+        for point, done in _kept_records(dispatch, stretch):
             share = shares[bisect_right(firsts, point) - 1]
             share.outputs += 1
             share.digest += done.digest

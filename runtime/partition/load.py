@@ -17,17 +17,19 @@ from ...keyrange.melting import melt_costs
 from ...keyrange.policy import FULL
 
 POINTS: Final = 128
-"""A histogram with more than four times this number of points is melted down to about twice the number."""
+"""A histogram with more than four times this number of points is melted down to about twice this number."""
 
 SEEDS_MAX: Final = 256
-"""A histogram starts with the points of at most so many waiting records."""
+"""A new histogram begins with the points of at most this number of waiting records."""
 
 SEEDS_MIN: Final = 32
-"""So many waiting records are enough to show where the load lies, before anything is measured."""
+"""This number of waiting records shows where the load lies, before anything is measured."""
 
 
 class Window(NamedTuple):
-    """A window of a worker. ``busy`` and ``average`` (over windows, decaying) are microseconds a second."""
+    """A window of a worker. ``busy``, and ``average`` over this and earlier windows (decaying), are microseconds a
+    second. ``points``: the histogram, as ``known_points`` gives it.
+    """
 
     busy: int
     average: int
@@ -62,7 +64,10 @@ class Points:
 
 
 class LoadMeter:
-    """The cost of one worker. A new worker starts as if always busy before: otherwise a merge would follow at once."""
+    """The cost of one worker. A new worker starts as if always busy before: otherwise a merge would follow at once.
+
+    ``busy_s``: the handler time in this window so far. ``counted_to_s``: all time up to here is counted.
+    """
 
     __slots__ = ("average", "busy_s", "counted_to_s", "points")
 
@@ -73,7 +78,9 @@ class LoadMeter:
         self.points: Points | None = None
 
     def spend(self, since_s: float, now: float, partition: int, record: ConsumerRecord) -> None:
-        """Count a record's time since ``since_s`` (infinity: the record does not run), without time counted before."""
+        """Count the time of a record from ``since_s`` to now (infinity: the record does not run), without the time that
+        an earlier call counted.
+        """
         spent = now - max(since_s, self.counted_to_s)
         if spent >= 0:
             self.counted_to_s = now

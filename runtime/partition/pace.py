@@ -10,7 +10,7 @@ from typing import Final
 
 CATCH_UP_S: Final = 0.01
 ROUNDING: Final = 1e-6
-"""A token counts as full when no more than this part is missing: times are floats."""
+"""A token counts as full when no more than this part of the token is missing: times are floats."""
 
 
 class AttemptPace:
@@ -22,7 +22,7 @@ class AttemptPace:
         self._at_s = now_s
 
     def change(self, per_s: float, now_s: float) -> None:
-        """Change the rate from now on; 0.0: nothing begins."""
+        """Change the rate from now on; 0.0: no attempt begins."""
         self._fill(now_s)
         self.per_s = per_s
 

@@ -44,18 +44,18 @@ from .dispatch import PartitionDispatch
 from .worker import Worker
 
 HOLD_PAUSE = 4
-"""After a hold without a merge, its neighbours run freely for so many times the hold's length."""
-
+"""After a hold without a merge, no hold for the wanted cut begins in the partition for this many lengths of a hold."""
 
 EPOCH_ANY = 1 << 62
 """Above all epochs."""
+
 _ONE_WORKER = even_bounds(1)
 """The cut of a partition that runs one record at a time: a release gives it up as a whole, even where it was split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleaseWish:
-    """Give up this process's workers in the range ``within``, under grants up to ``epoch``, as part of a move.
+    """Give up this process's workers in the range ``within``, under grants up to ``epoch``, for the move ``move``.
     ``wanted``: the bounds of the declared cut.
     """
 
@@ -145,14 +145,17 @@ class Wishes:
         self.wanted: dict[PartitionDispatch, tuple[int, ...]] = {}
         """The bounds of the cut to which a partition's workers are merged."""
         self._hold_after_s: dict[PartitionDispatch, float] = {}
-        """The earliest time of the next hold for the wanted cut, in seconds."""
+        """The earliest time of a partition's next hold for the wanted cut, in seconds."""
         self._staying: set[PartitionDispatch] = set()
         """Partitions with workers whose release or hold was ended: the workers may be runnable again."""
         self._fulfilled: list[Wish] = []
         """Wishes that are fulfilled in a generation that is not committed yet."""
         self._opening: list[Change] = []
+        """The opening of the next generation."""
         self._heirs: list[tuple[Worker, int]] = []
+        """Workers that the opening's splits made, each with the offset where it goes on."""
         self._refused: list[tuple[Wish, str]] = []
+        """Refused wishes, for the result of the next look."""
 
     # --- wishes come in ----------------------------------------------------------------------------------------------
 
@@ -174,8 +177,8 @@ class Wishes:
                 self.merging.append(wish)
 
     def withdraw(self, wish: Wish) -> None:
-        """Withdraw a wish: nobody waits for its answer any more. A split, or a merge without a hold yet, is forgotten.
-        Workers that a release has not released yet go on.
+        """Withdraw a wish: its caller waits for no answer any more. A split, or a merge without a hold yet, is
+        forgotten. Workers that a release has not released yet run on.
         """
         if isinstance(wish, ReleaseWish) and wish in self.leaving:
             let_go(self.leaving.pop(wish).workers)
@@ -253,20 +256,22 @@ class Wishes:
         return settled
 
     def _kept_bounds(self, dispatch: PartitionDispatch) -> Iterable[int]:
-        """The bounds of the present workers that merging to the wanted cut shall not undo."""
+        """The bounds of the present workers that stay when workers are merged to the wanted cut."""
         workers = dispatch.workers
         return self.wanted.get(dispatch) or {bound for worker in workers for bound in (worker.first, worker.end)}
 
     def _begin_leaving(self, wish: ReleaseWish) -> None:
+        """Begin a release: end holds in its range, cut workers at its borders, and have its workers begin no record."""
         dispatch, within = wish.dispatch, wish.within
         if not self._to_leave(wish):
             raise ValueError(f"{dispatch.label}: nothing of {within} is held here that is not given up already")
         for held in [h for h in self.holds if h.dispatch is dispatch]:
             if any(_common(within, worker) for worker in held.workers):
+                # The refusal comes with the result of the next look.
                 Reshaped(refused=self._refused).let_go(held, f"is not merged while {within} is being given up")
                 self.holds.remove(held)
                 self._staying.add(dispatch)
-        hot = hot_bounds(dispatch.workers, wish.wanted)  # also towards workers that leave by another wish
+        hot = hot_bounds(dispatch.workers, wish.wanted)  # of all workers: some neighbours leave by another wish
         parted = carve(dispatch, within, self._leaving_of(dispatch))
         if parted:
             self._opening += parted
@@ -287,6 +292,7 @@ class Wishes:
         return all(idle) if _goes_whole(wish) else any(idle)
 
     def _leave(self, wish: ReleaseWish, reshaped: Reshaped) -> None:
+        """Release the workers of a wish that are finished; the wish is fulfilled with the last one."""
         dispatch, leaving = wish.dispatch, self.leaving[wish]
         through = [worker for worker in leaving.workers if are_through([worker])]
         if _goes_whole(wish) and len(through) < len(leaving.workers):

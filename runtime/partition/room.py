@@ -4,8 +4,8 @@ Three clocks run while the reader waits. ``PartitionDispatch.may_drop`` decides 
 
 - The reader has waited for long: ``full_wait_ms`` since the worker was found full.
 - The worker is stuck: at the same record for ``STUCK_MS``, counted from the start of the record.
-- All stands still: for ``full_wait_ms`` the queues of the workers that the reader feeds have not held fewer records
-  together than at any look before.
+- All stands still: for ``full_wait_ms`` the number of records in the queues of all workers that the reader feeds has
+  not fallen below its least value at the looks before.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from .dispatch import Blocked, PartitionDispatch
 from .worker import Worker
 
 STUCK_MS: Final = 100
-"""A full worker that runs one record for so long makes no room soon."""
+"""A full worker that has run one record for this long makes no room soon."""
 
 _ANY: Final = 1 << 60
 """More records than all queues can have."""
@@ -25,7 +25,9 @@ Verdict: TypeAlias = Literal["wait", "go", "drop"]
 
 
 class RoomWait:
-    """A reader that stands at a full worker from ``now_s`` on."""
+    """The wait of a reader that stands at a full worker from ``now_s`` on. The times ``…_from_s``: when each clock
+    of the module runs out.
+    """
 
     def __init__(self, dispatch: PartitionDispatch, blocked: Blocked, now_s: float, full_wait_ms: int) -> None:
         self._dispatch = dispatch
@@ -43,7 +45,9 @@ class RoomWait:
         return self._worker.retired or self._dispatch.has_room_again(self._worker, self._size)
 
     def look(self, now_s: float, fed: Callable[[], Sequence[Worker]]) -> Verdict:
-        """The next step of the reader. ``fed``: gives the workers that the reader feeds, called only without room."""
+        """The next step of the reader. ``fed`` gives the workers that the reader feeds, and is called only where there
+        is no room.
+        """
         if self.may_go_on():
             return "go"
         if self._worker.running is not self._running:

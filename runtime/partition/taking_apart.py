@@ -26,7 +26,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The record stood alone, and sends a dead letter now: the changed ``generation`` is sent again.
+    """The record stood alone, and sends a dead letter now: the changed ``generation`` has to be sent again.
 
     ``said``: the message about the record, for people. ``grown_bytes``: by how much the record's result became larger.
     ``letter_of``: the source topic of the record.
@@ -68,14 +68,15 @@ def take_apart(
     """
     count = len(generation.outputs())
     culprits = [i for i in refusal.culprits if i < count]
-    if not culprits or (refusal.is_untimely and len(culprits) < len(refusal.culprits)):  # own records have our time
+    # keylanes' own records have the time of this machine's clock: where their times are refused, the clock is wrong.
+    if not culprits or (refusal.is_untimely and len(culprits) < len(refusal.culprits)):
         return Unblamed(f"the broker refuses to take the offset log's events or changes of state: {refusal}")
     if generation.stretches:  # the culprit is found when the records are sent one by one
         generation.spread()
         return Apart([generation])
     if sum(len(share.done) for share in generation.shares) > 1:
         return Apart(generation.isolate(culprits))
-    share = next(share for share in generation.shares if share.done)  # others may have moved without producing
+    share = next(share for share in generation.shares if share.done)  # other workers may have moved without results
     policy = policies[share.dispatch.topic]
     instead = _instead(share, refusal, policy, known)
     if isinstance(instead, Failed):

@@ -19,24 +19,27 @@ PERMIT_USED: Final = 2
 class Worker:
     """The owner of the key range ``[first, end)`` of one partition, under the grant of ``epoch``.
 
-    Fields that the code reads for every record stand together: with many workers each read is a walk through memory. In
-    this order:
+    Fields that the code reads for every record stand together: with many workers each read is a walk through memory.
 
     - ``number``: the worker's name in the logs, never used again.
-    - ``edge``: the whole range below this offset is committed. ``taken_to``: the whole range below is in a generation.
-    - ``dropped_from``: the first record that a reader passed because the queue was full; None: the worker lacks none.
+    - ``edge``: the whole range below this offset is committed. ``taken_to``: the whole range below this offset is
+      committed or in a generation; so ``edge <= taken_to``.
+    - ``dropped_from``: the first record that a reader dropped because the queue was full; None: the worker lacks none.
     - ``active``: a task runs the worker's records, or is about to. A caller that sets the flag has to start the task.
     - ``retired``: the worker owns nothing any more; a task that still has the worker begins no record.
     - ``timed_out``: the handler ran over its time and is being cancelled.
-    - ``queue_bytes``: the bytes of the records in ``queue``; 0 only for an empty queue.
+    - ``queue``: records that were handed to the worker and did not begin. ``queue_bytes``: the bytes of these records;
+      0 only for an empty queue.
     - ``hold_at``: no record at or beyond this offset is begun; None: no hold.
     - ``running``: the record that the handler works on. ``started_s``: when the handler was called, infinite
       before and after.
-    - ``kept``: how many records in ``done`` wait for a commit with their results.
+    - ``done``: the results of finished records that no generation has taken, in order of offsets. ``kept``: the length
+      of ``done``.
     - ``done_to``: the offset behind the last finished record.
-    - ``records``: how many records ran in the window that ``load`` measures.
+    - ``load``: the cost of the worker. ``records``: how many records ran in the window that ``load`` measures.
     - ``permit``: the worker's permit, where the handler has a limit.
-    - ``awaited_bytes``: a reader that stands at the full queue waits for room for so many bytes; 0: none waits.
+    - ``awaited_bytes``: a reader that stands at the full queue waits for room for this number of bytes; 0: no reader
+      waits.
     """
 
     number: int
@@ -68,7 +71,7 @@ class Worker:
         self.kept += 1
 
     def first_not_done(self) -> int | None:
-        """The offset of the first unfinished record among the records handed to the worker."""
+        """The offset of the first unfinished record among the records handed to the worker; None: all are finished."""
         if self.running is not None:
             return self.running.offset
         return self.queue[0].offset if self.queue else None
@@ -80,7 +83,11 @@ class Worker:
         return self.hold_at is None or self.queue[0].offset < self.hold_at
 
     def edge_now(self, front: int) -> int:
-        """The worker's edge as of now: the whole range below this offset is done."""
+        """The worker's edge as of now: the whole range below this offset is done.
+
+        A hold bounds the edge, too. Neighbours on hold come to the same edge, also where none of their records lies
+        between their last records and ``hold_at``.
+        """
         edge = front
         if self.dropped_from is not None and self.dropped_from < edge:
             edge = self.dropped_from
@@ -108,10 +115,12 @@ class Tally:
 @dataclass(slots=True, eq=False)
 class Stretch:
     """Results of records that ran straight from their batch, with offsets in ``[offset_from, offset_to)``: outputs, or
-    changes of state, with the last value of each key. Records that both send and change state are kept one by one, as
-    ``Produced``.
+    changes of state, with the last value of each key. A record that both sends and changes state has a ``Produced`` of
+    its own instead.
 
-    A worker's records in stretches lie below all of its done records. So a generation can take both up to any line.
+    An open stretch has ``offset_to`` equal to ``offset_from``; the line that ends the stretch sets ``offset_to``. A
+    worker's records in stretches lie below all records in ``Worker.done``. So a generation can take both up to any
+    line.
     """
 
     offset_from: int
@@ -127,6 +136,7 @@ class Stretch:
     topic: str = ""
     """The topic of all outputs: a handler's results go to one topic."""
     size: int = 0
+    """About the bytes of outputs, of their source records, and of changes of state."""
 
     def send(self, worker: Worker, record: ConsumerRecord, output: Outgoing, digest: int) -> None:
         """Add the output of another record, with the output's digest."""

@@ -1,12 +1,12 @@
 """Who answers a query: this process, as the owner or from a copy; else the error names the owner.
 
-1. A process without a read of the control log for ``query_view_ms_max`` answers nothing: other processes may own its
+1. A process that has not read the control log for ``query_view_ms_max`` answers nothing: other processes may own its
    ranges by now.
-2. A process answers for points of its own (by the control log), once restored, unless a transaction under way gives up
-   the points. From the commit of the transaction on, the next owner changes the points, and may know of the commit
-   before this process does.
+2. A process answers for points that it owns by the control log, when their state is restored, unless a transaction
+   under way gives up the points. From the commit of the transaction on, the next owner may change their state, and may
+   know of the commit before this process does.
 3. A copy answers when the caller allows copies, and the copy is young enough.
-4. Else the error names the owner by the control log, or says that the points have no owner.
+4. Otherwise the error names the owner by the control log, or says that the points have no owner.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -110,6 +110,7 @@ class Answering(NamedTuple):
         return join_neighbours((part for part, how in self._parts(WHOLE) if how is not None), KeyRange.join)
 
     def _whole(self, within: KeyRange) -> Sequence[tuple[KeyRange, How]]:
+        """The parts of a range, each with the source of its answer. Raises where this process can't answer for all."""
         whole = []
         for part, how in self._parts(within):
             if how is None:
@@ -119,15 +120,16 @@ class Answering(NamedTuple):
 
     def _parts(self, within: KeyRange) -> Iterator[tuple[KeyRange, How | None]]:
         """The parts of a range in order, each with the source of its answer; None: this process can't answer."""
-        edges = {within.first, within.end}
+        bounds = {within.first, within.end}
         for steps in (self.group.owners(self.place), self.state.ready, self.state.parting):
-            edges.update(first for first, _, _ in steps.all_pieces(within.first, within.end))
+            bounds.update(first for first, _, _ in steps.all_pieces(within.first, within.end))
         if self.stale_ms_max is not None:
-            edges.update(edge for band in self.copies.followed(self.place) for edge in (band.first, band.end))
-        for first, end in pairwise(edge for edge in sorted(edges) if within.first <= edge <= within.end):
+            bounds.update(bound for band in self.copies.followed(self.place) for bound in (band.first, band.end))
+        for first, end in pairwise(bound for bound in sorted(bounds) if within.first <= bound <= within.end):
             yield KeyRange(first, end), self._how(first)
 
     def _how(self, point: int) -> How | None:
+        """The source of the answer for a point; None: this process can't answer."""
         if self.state.is_answered(point) and self.group.is_own(self.group.owner(self.place, point)):
             return "owner"
         if self.stale_ms_max is not None:
@@ -137,12 +139,14 @@ class Answering(NamedTuple):
         return None
 
     def _walk(self, first: bytes, end: bytes | None, part: KeyRange, how: How) -> Iterator[tuple[bytes, bytes]]:
-        low, high = bounds_of(part)
-        low = max(low, first)
-        high = end if high is None or (end is not None and end < high) else high
+        """The entries of ``[first, end)`` (None: to the last one) that lie in the key range ``part``."""
+        part_first, part_end = bounds_of(part)
+        first = max(first, part_first)
+        if part_end is not None and (end is None or part_end < end):
+            end = part_end
         if how == "owner":
-            return self.state.span_committed(low, high, part)
-        return walk_table(self.state.table, low, high)
+            return self.state.span_committed(first, end, part)
+        return walk_table(self.state.table, first, end)
 
     def _refusal(self, part: KeyRange) -> StateNotReady:
         """The error that says why this process does not answer for a range."""
@@ -160,6 +164,7 @@ class Answering(NamedTuple):
         return Elsewhere(message, owner, joined.endpoint, self.place[1])
 
     def _copy_of(self, part: KeyRange) -> str:
+        """Why the copy of a range does not answer, in words."""
         stale_ms = self.copies.stale_ms(self.place, part.first)
         if stale_ms is None:
             return ", there is no copy of it here"

@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 FETCH_WAIT_MS: Final = 200
 DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
-"""Kafka's default, for topics without the setting."""
+"""Kafka's default for ``delete.retention.ms``, for topics without the setting."""
 DELETE_RETENTION_MS_MIN: Final = 60_000
 NAMED_MAX: Final = 3
-"""How many partitions a line names."""
+"""How many partitions a log line names."""
 _WHAT_TO_DO: Final = "Restore the topic from a copy, or start under a new application name."
 
 
@@ -67,8 +67,8 @@ def unreadable(*kinds: type[BrokerError]) -> Iterator[None]:
 async def ask_changelogs(
     broker: Broker, settings: Settings, changelogs: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, Watermarks], dict[str, int]]:
-    """The watermarks of changelogs, and for how many ms tombstones stay in each topic. Raises StateError, also where
-    tombstones stay too short, BrokerError.
+    """The watermarks of changelogs, and for how many ms tombstones stay in each topic. Raises BrokerError, and
+    StateError where a changelog is missing or its tombstones do not stay long enough.
     """
     patience = Patience(settings.broker_retry_ms, "asking for changelogs")
     topics = {source.topic for source in changelogs}
@@ -96,8 +96,9 @@ async def ask_changelogs(
 class Fetches:
     """Fetches committed records of changelogs, each from a position on, and waits for a broker that is away.
 
-    Each ``Fetches`` has a reader of its own: a shared reader at the end of a partition waits there for new records, and
-    begins elsewhere only after the answer. ``positions``: the next offset of each changelog.
+    Each ``Fetches`` has a reader of its own. A shared reader that stands at the end of one partition would wait there
+    for new records, and could begin with another partition only after the broker's answer. ``positions``: the next
+    offset of each changelog.
     """
 
     def __init__(self, broker: Broker, settings: Settings, positions: Mapping[TopicPartition, int], what: str) -> None:

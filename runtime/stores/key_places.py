@@ -5,9 +5,9 @@ state of a key in silence: half of the records lie in one partition, half in ano
 than the writers' looks in a wrong partition, and finds no state. A single record does not show the mistake, but many
 keys of a partition show which partitioner placed them.
 
-A sample takes the first records of a partition after the start, and some keys of each table, once, after the table was
-taken up or copied. A sample speaks against a partitioner only when the same sample speaks for another partitioner:
-users may also place keys by hand, which is no mistake as long as each key stays in its partition.
+A sample takes the first records of a partition after the start. The sample also takes some keys of each table, once,
+after the table was taken up or copied. A sample speaks against a partitioner only when the same sample speaks for
+another partitioner: users may also place keys by hand, which is no mistake as long as each key stays in its partition.
 """
 
 import asyncio
@@ -42,9 +42,11 @@ class KeyPlaces:
         self._storages = storages
         self._threads = threads
         self._partitions: Counter[str] = Counter()
-        self._met: set[Place] = set()
+        """How many partitions each topic has."""
+        self._compared: set[Place] = set()
         """The partitions with a table that was compared, or will be."""
         self._due: dict[Place, None] = {}
+        """The partitions with a table to be compared, in order."""
         self._changed = asyncio.Event()
 
     # --- samples -----------------------------------------------------------------------------------------------------
@@ -57,8 +59,8 @@ class KeyPlaces:
 
     def compare(self, place: Place) -> None:
         """Have the table of a partition looked at; later calls for the same partition do nothing."""
-        if place not in self._met:
-            self._met.add(place)
+        if place not in self._compared:
+            self._compared.add(place)
             if not self._partitions:
                 self._partitions.update(topic for topic, _ in self._storages)
             if self._partitions[place[0]] > 1 and self._samples[place[0]].wants_table():
@@ -101,8 +103,8 @@ class KeyPlaces:
 
 
 class _KeySample:
-    """The keys seen of a topic. A key counts once for each of its partitions. ``finding``: the text of the mistake that
-    was found; None: no mistake was found yet.
+    """The keys of a topic that were looked at. A key counts once for each of its partitions. ``finding``: the text of
+    the mistake that was found; None: no mistake was found yet.
     """
 
     def __init__(self, topic: str, partitioner: Partitioner) -> None:
@@ -112,6 +114,7 @@ class _KeySample:
         self.finding: str | None = None
         self._others = {name: function for name, function in BY_NAME.items() if name != partitioner}
         self._left: dict[int, int] = {}
+        """How many keys of its records the sample still takes of each partition."""
         self._tables = 0
         """How many tables with keys were looked at."""
         self._seen: set[tuple[int, bytes]] = set()
@@ -149,7 +152,7 @@ class _KeySample:
                 self._seen.add((partition, key))
                 self._judge(partition, partitions, key)
         if self.finding is None and (name := self._writer(partitions)) is not None:
-            self.finding = self._said(name)
+            self.finding = self._finding_text(name)
             logger.warning("%s", self.finding)
 
     def _judge(self, partition: int, partitions: int, key: bytes) -> None:
@@ -164,12 +167,14 @@ class _KeySample:
 
     def _writer(self, partitions: int) -> str | None:
         """The partitioner that placed all astray keys; None: no known partitioner did, or the keys are too few."""
-        # A key placed by hand lies where a given partitioner puts the key with a chance of 1 / partitions.
+        # A key placed by hand lies where a given partitioner puts the key with a chance of 1 / partitions. For n keys
+        # the chance is partitions ** -n: below CHANCE_MAX it counts as no accident.
         if self._astray < -math.log(CHANCE_MAX) / math.log(partitions):
             return None
         return next((name for name, explained in self._explained.items() if explained == self._astray), None)
 
-    def _said(self, name: str) -> str:
+    def _finding_text(self, name: str) -> str:
+        """The text of the mistake: the partitioner ``name`` placed the topic's keys."""
         return (
             f"{self.topic} is not written by {self.name}: of {len(self._seen)} keys that were looked at, "
             f"{self._astray} lie in the partition that {name} gives them and not where {self.name} does. "

@@ -2,11 +2,11 @@
 handler in progress.
 
 A read is a single step on the event loop. Reads without an await between them see the same transactions, and so does a
-scan that is consumed without an await. The tables of some brokers are written by the broker, large transactions in a
-thread: there two reads, and two pages of a scan, may lie before and behind a transaction. A range that is not restored
-yet raises StateNotReady, a range of another process of the application raises Elsewhere; the other ranges answer. With
-``stale_ms_max`` copies answer, too. A copy follows the changelog, and may hold a part of a transaction. answers.py
-decides who answers.
+scan that is consumed without an await. One exception: the embedded broker writes its tables itself, large transactions
+in a thread. There a transaction may come between two reads, or between two pages of a scan. A range that is not
+restored yet raises StateNotReady, a range of another process of the application raises Elsewhere; the other ranges
+answer. With ``stale_ms_max`` copies answer, too. A copy follows the changelog, and may hold a part of a transaction.
+answers.py decides who answers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +35,7 @@ class StoreEntry(NamedTuple, Generic[V]):
 
 
 class DeclaredStore(NamedTuple):
-    """A declared and bound store, with all partitions of its topic, and the places of keys in the partitions."""
+    """A declared store with its number, with all partitions of its topic, and with the samples of where keys lie."""
 
     info: StoreInfo
     binding: Binding
@@ -101,8 +101,8 @@ class StoreView(Generic[V]):
         Elsewhere, when a part of the range can't be answered here: ``held`` lists the ranges that can.
         """
         found = self._find()
-        for number, asked in self._partitions(found, partition, stale_ms_max).items():
-            for entry in entries_of_store(found.info, number, asked.scan_committed(within)):
+        for number, state in self._partitions(found, partition, stale_ms_max).items():
+            for entry in entries_of_store(found.info, number, state.scan_committed(within)):
                 value = found.binding.decode(entry.payload)
                 yield StoreEntry(
                     partition=number, key=entry.key, map_key=entry.map_key, value=value, deadline_ms=entry.deadline_ms
@@ -111,7 +111,7 @@ class StoreView(Generic[V]):
     def held(self, *, stale_ms_max: int | None = None) -> list[tuple[int, KeyRange]]:
         """The partitions and key ranges that this process can answer for now: a scan of each pair answers."""
         partitions = self._partitions(self._find(), None, stale_ms_max)
-        return [(number, within) for number, asked in partitions.items() for within in asked.answered()]
+        return [(number, within) for number, state in partitions.items() for within in state.answered()]
 
     def partition_of(self, key: bytes | str) -> int:
         """The partition that the topic's partitioner (``App(partitioners=…)``) gives a key. Raises StateNotReady, also
@@ -153,7 +153,7 @@ class StoreView(Generic[V]):
         except OutputRefused:
             raise unread from None
         if entries := entries_of_key(found.info, key, at, [(number, partitions[number])]):
-            return entries  # the key has come to this process this moment
+            return entries  # they have come since the first look
         raise StateNotReady(
             f"store {self.name!r} has nothing for this key in partition {number}, where its topic's partitioner puts "
             f"it; if all writers of {found.info.topic!r} use that one, ask with partition={number}. Another partition "
@@ -167,8 +167,8 @@ class StoreView(Generic[V]):
         if stale_ms_max is not None and (not isinstance(stale_ms_max, int) or stale_ms_max < 0):
             raise ValueError(f"stale_ms_max is a whole number of ms, 0 or more, or None; seen {stale_ms_max!r}")
         chosen = {
-            number: asked._replace(stale_ms_max=stale_ms_max)
-            for number, asked in sorted(found.partitions.items())
+            number: state._replace(stale_ms_max=stale_ms_max)
+            for number, state in sorted(found.partitions.items())
             if partition in (None, number)
         }
         if not chosen:
