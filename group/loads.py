@@ -94,7 +94,7 @@ class _BandPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _BandPieces:
-    """The pieces of a place, in order, without overlap, perhaps with gaps. ``firsts``: the first point of each piece."""
+    """The pieces of a place, in order, without overlap, perhaps with gaps. ``firsts``: the first point of each."""
 
     firsts: list[int] = field(default_factory=list)
     pieces: list[_BandPiece] = field(default_factory=list)

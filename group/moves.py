@@ -23,10 +23,13 @@ from .cells import Cell, CellState
 from .copies import CopyProgress, Fixed, MoveBudget, is_near, kept_of, may_have, spans_of, uncovered_spans
 from .members import members_dismissed
 from .shares import NOBODY
+from .standings import touch
 from .view import DecisionBatch, View
 
 JOIN_WITHIN_MS: Final = 2_000
 """How long the release of bands that are joined may take."""
+JOIN_AGAIN: Final = 6
+"""The bands of a place are tried again after this many times ``join_ms``."""
 
 
 class _NextRelease(NamedTuple):
@@ -223,3 +226,31 @@ def _next_release(view: View, move: PlannedMove, held: Sequence[Cell]) -> _NextR
     last = next((a for a, b in pairwise(own) if (a.end, a.epoch) != (b.first, b.epoch)), own[-1])
     within_ms = JOIN_WITHIN_MS if move.move in view.seat.joins else view.rules.release_ms
     return _NextRelease(own[0].epoch, own[0].first, last.end, within_ms)
+
+
+def moves_to_join(view: View) -> list[PlannedMove]:
+    """The moves that join touching bands, from the owner to the owner: the first such bands of the first place that is
+    due. []: no place is due.
+    """
+    rules, seat = view.rules, view.seat
+    staying = {member.incarnation for member in view.staying}
+    for place, since_ms in sorted(view.standings.touching_ms.items()):
+        tried_ms = seat.joined_ms.get(place)
+        if view.now_ms - since_ms < rules.join_ms:
+            continue
+        if tried_ms is not None and view.now_ms - tried_ms < JOIN_AGAIN * rules.join_ms:
+            continue
+        bands: list[Cell] = []
+        for a, b in pairwise(view.cells(place)):
+            if touch(a, b) and a.owner in staying:
+                bands = bands or [a]
+                bands.append(b)
+            elif bands:
+                break
+        first = view.control.moves.move_max + 1
+        if bands:
+            return [
+                PlannedMove(first + n, *place, cell.first, cell.end, cell.owner, cell.owner, 0, 0.0, 0)
+                for n, cell in enumerate(bands)
+            ]
+    return []

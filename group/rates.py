@@ -7,16 +7,16 @@ is.
 
 **Never above the rate.** The shares that may be in use never add up to more than the rate:
 
-- The coordinator does not know which beat a member has heard last. So it counts for the member the largest of the
-  confirmed share and all shares told since.
+- The coordinator does not know which beat a member has heard last. So the coordinator counts for the member the largest
+  of the confirmed share and all shares told since.
 - A lower share is told at once. A raise takes only the part of the rate that no member may be using.
 - The share of a member is free again when the member is FENCED. An expelled member may not know of the expulsion yet.
 - A new coordinator does not know the shares told by its predecessors. Before any raise, each member with a possible
   share must have heard the new coordinator or be fenced.
 
-The *part* of a member is the fraction of the rate that the member should have. Parts follow the load: the records that a
-member's ranges get in a second, plus a fraction of the backlog, so that all backlogs end at the same time. Each member
-has at least ``LEAST`` of an even part, so that new ranges can begin.
+The *part* of a member is the fraction of the rate that the member should have. Parts follow the load: the records that
+a member's ranges get in a second, plus a fraction of the backlog, so that all backlogs end at the same time. Each
+member has at least ``LEAST`` of an even part, so that new ranges can begin.
 """
 
 from collections.abc import Iterable, Mapping

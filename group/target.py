@@ -79,7 +79,7 @@ class _Terms:
         return books.full[giver] - together <= max(self.slack, self.floor)
 
     def pays(self, gain: int, moved: int) -> bool:
-        """Whether a step pays. ``gain``: the relief by the step; ``moved``: the moved load, as fullness of the giver."""
+        """Whether a step pays. ``gain``: its relief; ``moved``: the moved load, as fullness of the giver."""
         return gain >= LEAST_US and (2 * gain >= moved or gain > self.gain)
 
 
@@ -223,7 +223,7 @@ def solve(takers: Collection[Taker], shares: Sequence[Share], *, levels: bool = 
 
     Shares without an able owner are always given to a member. ``levels``: whether the members are balanced, too.
     ``floor_us``: unless 0, shifts between members are dropped if no member is relieved by more than a tenth of the mean
-    and by more than this many microseconds a second. Raises ValueError for two takers of one incarnation.
+    and by more than ``floor_us``, in microseconds a second. Raises ValueError for two takers of one incarnation.
     """
     if len({taker.incarnation for taker in takers}) != len(takers):
         raise ValueError(f"each incarnation is there once; seen {sorted(t.incarnation for t in takers)}")
@@ -275,8 +275,8 @@ def _new_owner(books: Books, piece: SharePiece, slack: int) -> int:
 
 
 def _level(books: Books, terms: _Terms) -> None:
-    """Take steps until no step is worth taking. A member without a step is put aside. When no giver is left, the members
-    put aside are tried once more, if a step was taken meanwhile.
+    """Take steps until no step is worth taking. A member without a step is put aside. When no giver is left, the
+    members put aside are tried once more, if a step was taken meanwhile.
     """
     was_aside = False
     books.put_back()
