@@ -126,7 +126,7 @@ def left_ms(view: View, member: Member) -> int:
 def answers(view: View, turn: Turn) -> DecisionBatch:
     """Answers to processes that ask to join. Each process is judged as if the processes before had joined. A process
     that was silent for a session since its request is gone: as a member the process would only withhold points from
-    others. A process is answered once it was refused, or has joined and its stores have numbers.
+    others. A request is answered once the process was refused or has joined, and all of its stores have numbers.
     """
     control, decisions, answered = view.control.copy(), list[Decision](), list[str]()
     for birth, asked in view.heard.asked.items():
