@@ -9,7 +9,7 @@ from .signals_fold import COORDINATORS, partition_of
 
 @dataclass(slots=True)
 class Beats:
-    """The fold of the signals, in any order. ``last_ms``: by birth, of the members heard so far."""
+    """The fold of the signals, in any order. ``last_ms``: by birth, the time of the last record of each member."""
 
     control: Control
     last_ms: dict[str, int] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Beats:
                 self.last_ms[birth] = max(append_ms, self.last_ms.get(birth, 0))
 
     def lacking(self) -> set[int]:
-        """The partitions of the signals with members not heard yet."""
+        """The partitions of the signals in which members that were not heard yet may be heard."""
         silent = [member for member in self.control.unfenced() if member.birth not in self.last_ms]
         partitions = {partition_of(member.joined.instance, member.birth) for member in silent}
         return partitions | ({COORDINATORS} if partitions else set())

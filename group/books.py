@@ -12,8 +12,9 @@ from ..offsets.ledger import Place
 from .shares import READ_NS, UNIT_US, Share, Taker
 
 MILLI: Final = 1_000
-"""Capacities here are whole thousandths."""
+"""Capacities are whole thousandths here, so that loads and fullness are whole numbers."""
 READERS_LEAST: Final = 2
+"""So many members may read a partition in any case: two readers pay off at any cost of a record."""
 IDLE: Final = 8
 """Points are idle if their load is at most 1/``IDLE`` of an even part of the owner's load. An old report may leave as
 much load on idle points (reports.py).
@@ -37,12 +38,14 @@ class SharePiece:
     is_owned: bool
     """Whether the owner before the plan can handle the points: moving the piece disturbs a working member."""
     gain: float = 0.0
+    """The relief by the step that moved the piece (``Shift.gain``)."""
     is_fixed: bool = False
     """Whether the piece stays with its owner. A fixed piece counts for the owner, and the owner never gives it."""
 
 
 Entry: TypeAlias = tuple[int, int, int, SharePiece]
-"""(weight, number, first, piece): the first three differ between any two entries."""
+"""(weight, number, first, piece). The first three values differ between any two entries, so pieces are never compared.
+"""
 
 
 def weights_of(shares: Sequence[Share]) -> list[int]:
@@ -86,25 +89,35 @@ class Books:
     def __init__(self, takers: Collection[Taker], shares: Sequence[Share]) -> None:
         self.takers = {taker.incarnation: taker for taker in takers}
         self.capacity = {i: max(1, round(taker.capacity * MILLI)) for i, taker in self.takers.items()}
+        """By incarnation, in thousandths."""
         self.load = dict.fromkeys(self.takers, 0)
+        """By incarnation: the weights of its pieces, and the cost of reading their partitions."""
         self.full = dict.fromkeys(self.takers, 0)
+        """By incarnation: the fullness."""
         self.by_topic: Counter[tuple[int, str]] = Counter()
+        """By incarnation and topic: the weights of the pieces."""
         self._points = dict.fromkeys(self.takers, 0)
+        """By incarnation: the number of points."""
         self.owned: dict[int, dict[str, list[Entry]]] = {i: {} for i in self.takers}
+        """By incarnation and topic: the pieces that the member may give, the lightest first."""
         self.partable: dict[int, list[Entry]] = {i: [] for i in self.takers}
+        """By incarnation: the pieces that the member may give in part, the lightest first."""
         self.pieces: dict[Place, list[SharePiece]] = {}
-        """The pieces with an owner, in order of points."""
+        """By place: the pieces with an owner, in order of points."""
         self._reads: Counter[tuple[int, Place]] = Counter()
+        """By incarnation and place: the number of pieces. A member with a piece of a place reads the place."""
         self._charges, self._readers_max = _reading_costs(shares)
-        self._classes: dict[frozenset[str], list[tuple[int, int]]] = {}
+        self._kinds: dict[frozenset[str], list[tuple[int, int]]] = {}
+        """The kinds of members, by their topics: (fullness, incarnation), the least full first."""
         for incarnation in sorted(self.takers):
-            self._classes.setdefault(self.takers[incarnation].topics, []).append((0, incarnation))
-        self._able = {topic: self._able_lists(topic) for topic in {share.topic for share in shares}}
+            self._kinds.setdefault(self.takers[incarnation].topics, []).append((0, incarnation))
+        self._able = {topic: self._able_kinds(topic) for topic in {share.topic for share in shares}}
         self.givers = [(0, incarnation) for incarnation in sorted(self.takers)]
-        """Members that may give, the fullest last. Members put aside are missing."""
+        """(fullness, incarnation) of members that may give, the fullest last. Members put aside are missing."""
 
-    def _able_lists(self, topic: str) -> list[list[tuple[int, int]]]:
-        return [ordered for topics, ordered in self._classes.items() if topic in topics]
+    def _able_kinds(self, topic: str) -> list[list[tuple[int, int]]]:
+        """The kinds of members that can handle a topic: the lists of ``_kinds``, so each change is seen here, too."""
+        return [ordered for topics, ordered in self._kinds.items() if topic in topics]
 
     def can(self, incarnation: int, topic: str) -> bool:
         """Whether a member is there and can handle the topic."""
@@ -127,7 +140,7 @@ class Books:
 
     def least_full_of_all(self) -> list[int]:
         """The least full member of each kind, the least full first."""
-        return [incarnation for _, incarnation in sorted(ordered[0] for ordered in self._classes.values())]
+        return [incarnation for _, incarnation in sorted(ordered[0] for ordered in self._kinds.values())]
 
     # --- giving and taking ------------------------------------------------------------------------------------------
 
@@ -144,6 +157,7 @@ class Books:
         self._count(piece, piece.owner, -1)
 
     def _count(self, piece: SharePiece, incarnation: int, sign: int) -> None:
+        """Count a piece for a member (``sign`` 1), or no longer (``sign`` -1)."""
         topic, entry = piece.place[0], (piece.weight, piece.number, piece.first, piece)
         lists = [] if piece.is_fixed else [self.owned[incarnation].setdefault(topic, [])]
         lists += [self.partable[incarnation]] if len(piece.cells) > 1 and not piece.is_fixed else []
@@ -156,14 +170,16 @@ class Books:
         self._points[incarnation] += sign * (piece.end - piece.first)
         reads = self._reads[incarnation, piece.place]
         self._reads[incarnation, piece.place] = reads + sign
-        begins_or_ends = reads + min(sign, 0) == 0
-        self._loaded(incarnation, sign * (piece.weight + (self._charges[piece.place] if begins_or_ends else 0)))
+        others = reads if sign > 0 else reads - 1
+        charge = 0 if others else self._charges[piece.place]  # reading begins with the first piece, ends with the last
+        self._add_load(incarnation, sign * (piece.weight + charge))
 
-    def _loaded(self, incarnation: int, more: int) -> None:
+    def _add_load(self, incarnation: int, more: int) -> None:
+        """Add load to a member, or take load away, and put the member in its new place in the orders by fullness."""
         before = (self.full[incarnation], incarnation)
         self.load[incarnation] += more
         self.full[incarnation] = self.fullness(incarnation)
-        for ordered in (self._classes[self.takers[incarnation].topics], self.givers):
+        for ordered in (self._kinds[self.takers[incarnation].topics], self.givers):
             at = bisect_left(ordered, before)
             if at < len(ordered) and ordered[at] == before:
                 del ordered[at]
@@ -199,7 +215,7 @@ class Books:
         return piece.weight + (self._charges[piece.place] if self.is_last(piece) else 0)
 
     def is_idle(self, piece: SharePiece) -> bool:
-        """Whether a piece has next to nothing of its owner's load, measured by points."""
+        """Whether a piece has next to nothing of its owner's load, for its number of points (``IDLE``)."""
         evenly = self.load[piece.owner] * (piece.end - piece.first)
         return piece.weight * self._points[piece.owner] * IDLE < evenly
 
@@ -209,8 +225,9 @@ class Books:
         return sorted(found, key=lambda incarnation: (self.full[incarnation], incarnation))
 
     def may_read(self, incarnation: int, place: Place, instead_of: int) -> bool:
-        """Whether a member may own something of a partition: more than ``2 + c / r`` readers gain nothing. ``c``: the
-        handlers' time; ``r``: the cost of reading; ``instead_of``: a member that stops reading the place.
+        """Whether a member may own something of a partition. More than ``2 + c / r`` readers gain nothing, where ``c``
+        is the handlers' time and ``r`` the cost of reading. Without a measured load any number may read.
+        ``instead_of``: a member that stops reading the place; 0: none.
         """
         most = self._readers_max.get(place)
         if most is None or self._reads[incarnation, place]:
@@ -250,7 +267,9 @@ def _first(piece: SharePiece) -> int:
 
 
 def _reading_costs(shares: Sequence[Share]) -> tuple[dict[Place, int], dict[Place, int]]:
-    """What each reader of a partition pays for reading, and the most readers that gain something where measured."""
+    """What each reader of a partition pays for reading, and the most readers that gain something. A partition without a
+    measured load has no number of readers.
+    """
     busy, records = Counter[Place](), Counter[Place]()
     measured: set[Place] = set()
     for share in shares:

@@ -17,6 +17,7 @@ from ..offsets.control import Control
 from ..offsets.ledger import EpochPart, PartitionLedger, Place
 
 NOTHING = PartitionLedger()
+"""The fold of a place without an event in the offset log."""
 
 
 class CellState(Enum):
@@ -41,8 +42,8 @@ class Cell(NamedTuple):
 
 
 Read = Collection[tuple[Place, int]]
-"""Each (place, epoch) with a log read to an own append. The append began after the owner at the epoch was known to be
-fenced.
+"""(place, epoch) pairs. For each pair the coordinator has read the offset log of the place up to an own append. The
+append began after the coordinator knew that the owner at the epoch was fenced.
 """
 
 
@@ -56,14 +57,15 @@ def cells(control: Control, folds: Mapping[Place, PartitionLedger], place: Place
             continue
         part = fold.parts[epoch]
         for a, b, is_released in part.released.all_pieces(first, end):
-            standing = (
+            state = (
                 CellState.FREE if is_released else _state_of_points(control, part.incarnation, (place, epoch) in read)
             )
-            found.append(Cell(first=a, end=b, owner=part.incarnation, epoch=epoch, standing=standing))
+            found.append(Cell(first=a, end=b, owner=part.incarnation, epoch=epoch, standing=state))
     return found
 
 
 def _state_of_points(control: Control, owner: int, is_read: bool) -> CellState:
+    """The state of points that their owner has not released."""
     if not control.is_expelled(owner):
         return CellState.HELD
     if not control.is_fenced(owner):

@@ -13,16 +13,18 @@ depends on the folds alone: a new coordinator continues the work of its predeces
 7. *Withdrawn.* Withdraw requests to release whose time is over, or whose target is gone.
 8. *Ended.* End copies of state without a use.
 9. *Copies.* Ask members for copies of state: before they own the state, or as standbys.
-10. *Asked.* Ask owners to release points by the plan. For points with state the target must have a near copy.
+10. *Asked.* Ask owners to release points by the plan. For points with state the target must have a ready copy.
 11. *Planned.* Answer a cause, a request, a skew or touching bands with a plan: the whole assignment, as moves.
 
 ``needs`` names the work outside of the control log: members to fence, logs to read, topics to look up, a large plan to
 work out.
 
-Few lines carry the safety. Only free points are granted (cells.py). FENCED follows only a fence that began after the
-expulsion was read back, in this term. The log of a fenced member is read up to an own append that began after FENCED,
-never to an end told by a broker. Numbers (offsets/control.py) keep a late append from counting. Any other line could
-decide wrongly, and the group would only be slow.
+Four rules carry the safety. Any other line could decide wrongly, and the group would only be slow.
+
+- Only free points are granted (cells.py).
+- FENCED follows only a fence that began after the expulsion was read back, in this term.
+- The log of a fenced member is read up to an own append that began after FENCED, never to an end told by a broker.
+- An append that arrives late does not count, because each decision has a number (offsets/control.py).
 """
 
 from collections.abc import Callable
@@ -38,10 +40,12 @@ from .view import DecisionBatch, View
 
 
 class Needs(NamedTuple):
-    """The work outside of the control log: members to fence, (place, epoch) to read to the true end, source topics to
-    look up, partitions of the offset log to open, whether the ends of the sources are wanted.
+    """The work outside of the control log.
 
-    ``solve``: the question for a large plan (plans.py). The host puts the answer into ``CoordinatorMemory.answer``.
+    ``fence``: members to fence; ``read``: (place, epoch) to read to the true end of the offset log; ``look``: source
+    topics to look up; ``open``: partitions of the offset log to open; ``ends``: whether the ends of the sources are
+    wanted. ``solve``: the question for a large plan (plans.py). The host puts the answer into
+    ``CoordinatorMemory.answer``.
     """
 
     fence: list[Member]
@@ -56,8 +60,10 @@ Row: TypeAlias = Callable[[View, Turn], DecisionBatch]
 
 
 def decide(view: View, turn: Turn) -> DecisionBatch:
-    """The next batch to write, numbered by ``turn``. An empty batch: nothing to write. The coordinator's memory keeps
-    the renamed members, because the state of renamed members is granted in several steps.
+    """The next batch to write, numbered by ``turn``. An empty batch: nothing to write.
+
+    The coordinator's memory keeps the renamed members (copies.py). Their state is granted in several steps, and after
+    the first step the logs no longer tell that the members were renamed.
     """
     view.seat.renamed |= copies.renamed_members(view)
     for row in ROWS:
@@ -68,7 +74,7 @@ def decide(view: View, turn: Turn) -> DecisionBatch:
 
 
 def needs(view: View) -> Needs:
-    """The work outside of the logs that must be done before further decisions."""
+    """The work outside of the control log that must be done before further decisions."""
     control, seat = view.control, view.seat
     fence = [member for member in control.unfenced() if member.expelled and member.incarnation not in seat.fenced]
     unread = sorted(
@@ -112,8 +118,8 @@ def _sources(view: View, turn: Turn) -> DecisionBatch:
 
 
 def _stores(view: View, turn: Turn) -> DecisionBatch:
-    """Declare stores once all partitions of their topics are started. A partition not started beside a known store is
-    new.
+    """Declare stores once all partitions of their topics are started. So if a topic has a declared store, and one of
+    its partitions is not started, the partition was added to the topic later.
     """
     wanted: list[StoreSpec] = []
     for birth, asked in view.heard.asked.items():

@@ -1,13 +1,13 @@
 """PURE. Copies of state, the progress of each copy, and the heir of points without a working owner.
 
-A copy is a fact of the control log. Its progress is heard, and lost with a coordinator. Then the copy counts as not
-ready until the member reports again. An owner counts as ready.
+A copy is a fact of the control log. The progress of a copy is only heard. So a new coordinator does not know the
+progress, and a copy counts as not ready until its member reports again. An owner counts as ready.
 
 Points of a topic with stores whose owner is gone, or has released the points, go
 
 1. to the target of their move, if the target's copy is ready; else to another member with a ready copy
-2. to the name of the gone owner, while the hold lasts: at once when the name is back, and to no other member before. If
-   all members were restarted under other names, nobody is waited for (``renamed_members``)
+2. to the member with the name of the gone owner, while the *hold* lasts: at once when such a member is there, and to no
+   other member before. If all members were restarted under other names, nobody is waited for (``renamed_members``)
 3. to the most advanced copy that is not ready
 4. to the plan's best member
 
@@ -89,8 +89,8 @@ def counts_for_budget(move: PlannedMove) -> bool:
 
 
 class MoveBudget:
-    """The budget for moves with much state. ``taken``: the moves counted. Moves away from a leaving member are exempt,
-    and so are moves that no plan wished for.
+    """The budget for moves with much state (``moves_per_minute``), for one decision. ``taken``: the moves counted by
+    this decision. Moves away from a leaving member are exempt, and so are moves that no plan wished for.
     """
 
     def __init__(self, view: View) -> None:
@@ -99,7 +99,7 @@ class MoveBudget:
         self.taken: set[int] = set()
 
     def take(self, move: PlannedMove) -> bool:
-        """Whether a move may begin. The budget counts the move."""
+        """Whether a move may begin. If so, the budget counts the move, unless the move is exempt."""
         if not counts_for_budget(move) or move.origin in self._leaving:
             return True
         if len(self.taken) >= self._left:
@@ -109,7 +109,7 @@ class MoveBudget:
 
 
 def passes(view: View, incarnation: int) -> set[Place]:
-    """The places of a member's copies that are not ready. Ready copies need no slot."""
+    """The places of a member's copies that are not ready: the member has a pass for each (learning.py)."""
     return {
         asked.topic_partition
         for number, asked in view.control.moves.copies.items()
@@ -130,18 +130,18 @@ def able(view: View, topic: str) -> list[Member]:
 
 
 def heir(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, favoured: int = NOBODY) -> int | None:
-    """The next owner of points with state and without a working owner. ``NOBODY``: the plan's best member; None: no
-    member yet.
+    """The next owner of points without a working owner. ``NOBODY``: the plan decides, as for points without state;
+    None: no member yet, because the points wait for a name.
 
     ``copies``: the copies of the place; each has all of the points or none. ``favoured``: the target of the points'
-    move.
+    move; ``NOBODY``: no move.
     """
     if cell.epoch == 0 or place[0] not in view.stateful:
         return NOBODY
     there = {member.incarnation: member for member in able(view, place[0])}
     if cell.owner in there:  # the owner has released the points, and has the state
         return cell.owner
-    over = [kept for kept in copies if kept.incarnation in there and kept.covers(cell.first, cell.end)]
+    over = [copy for copy in copies if copy.incarnation in there and copy.covers(cell.first, cell.end)]
     best = min(
         over,
         key=lambda k: (not k.is_ready, not (k.is_ready and k.incarnation == favoured), -k.position, k.incarnation),
@@ -155,12 +155,14 @@ def heir(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, f
 
 
 def held_for(view: View, incarnation: int) -> str:
-    """The name that an owner's points wait for; "": no name."""
+    """The name for which the points of an owner wait; "": no name."""
     return view.control.members[incarnation].joined.instance if left_of_hold_ms(view, incarnation) > 0 else ""
 
 
 def left_of_hold_ms(view: View, incarnation: int) -> int:
-    """How long an owner's points still wait for its name; 0 or less: no longer."""
+    """How long the points of an owner still wait for its name, in ms; 0 or less: no longer. Points wait from the
+    expulsion of the owner, or from its request to leave if its name will be back.
+    """
     member = view.control.members.get(incarnation)
     if member is None or not member.joined.instance or incarnation in view.seat.renamed:
         return 0
@@ -174,24 +176,25 @@ def left_of_hold_ms(view: View, incarnation: int) -> int:
 
 
 def renamed_members(view: View) -> set[int]:
-    """Gone members that won't be back under their names. The set is empty unless all owners of state are gone, and at
-    least as many named members are present as names are awaited, and no present name is awaited.
+    """Gone members that won't be back under their names, because all members were restarted under other names. A
+    restart under other names is assumed if all owners of state are gone, at least as many names are present as are
+    awaited, and no awaited name is present.
     """
-    gone = {i: name for i, m in view.control.members.items() if m.expelled and (name := held_for(view, i))}
+    awaited = {i: name for i, m in view.control.members.items() if m.expelled and (name := held_for(view, i))}
     there = {member.joined.instance for member in view.staying} - {""}
-    if not gone or len(there) < len({*gone.values()}) or not there.isdisjoint(gone.values()):
+    if not awaited or len(there) < len({*awaited.values()}) or not there.isdisjoint(awaited.values()):
         return set()
-    has_state = any(
+    is_state_owned = any(
         not view.control.is_expelled(owner.incarnation)
         for place, owners in view.control.owners.items()
         if place[0] in view.stateful
         for _, _, owner in owners.pieces()
     )
-    return set() if has_state else {*gone}
+    return set() if is_state_owned else {*awaited}
 
 
 def may_have(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, target: int) -> bool:
-    """Whether free points may be granted to the target of their move."""
+    """Whether free points with state may be granted to the target of their move."""
     if cell.standing is not CellState.FREE:
         return False
     if cell.owner in {member.incarnation for member in view.staying}:  # released for the move

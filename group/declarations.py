@@ -1,4 +1,6 @@
-"""PURE. Members that handle different topics: two programs under one name, or a new version beside the old version."""
+"""PURE. Members that handle different topics. Two programs may use one application name by mistake, or a new version
+runs beside the old version. The coordinator warns of each difference once.
+"""
 
 from itertools import combinations
 from typing import Final, TypeAlias
@@ -13,40 +15,46 @@ Topics: TypeAlias = frozenset[str]
 
 
 class Declared:
-    """The differences that a process has told while it coordinated: each pair of declarations once, in any term."""
+    """The differences that a process has told while the process coordinated: each pair of declarations once, in all of
+    its terms. A declaration is the set of topics that a member handles.
+    """
 
     def __init__(self) -> None:
-        self._said: set[frozenset[Topics]] = set()
+        self._told: set[frozenset[Topics]] = set()
+        """The pairs told so far."""
         self._members: frozenset[int] = frozenset()
+        """The staying members at the last call."""
         self._compared: frozenset[int] = frozenset()
+        """The members compared last."""
         self._position = 0
+        """The end of the control log when the staying members last changed."""
 
     def differences(self, view: View) -> list[str]:
-        """A sentence for each pair of different declarations of living members. No pair is told twice.
+        """A sentence for each new pair of different declarations of members at work. No pair is told twice.
 
-        A member lives if it has beaten since the last member joined. A gone member, not expelled yet, may have been
-        replaced by the last member.
+        A member is at work if it has read of the last change of the members, as its beat says. Otherwise the member may
+        be gone and not expelled yet, and the last member to join may be its replacement.
         """
         members = frozenset(member.incarnation for member in view.staying)
         if members != self._members:
             self._members, self._position = members, view.position
-        living = [member for member in view.staying if self._lives(view, member)]
-        now = frozenset(member.incarnation for member in living)
+        at_work = [member for member in view.staying if self._is_at_work(view, member)]
+        now = frozenset(member.incarnation for member in at_work)
         if now == self._compared:
             return []
         self._compared = now
-        first: dict[Topics, Member] = {}
-        for member in living:
-            first.setdefault(frozenset(source.topic for source in member.joined.topics), member)
-        said = []
-        for topics, others in combinations(first, 2):
+        examples: dict[Topics, Member] = {}
+        for member in at_work:
+            examples.setdefault(frozenset(source.topic for source in member.joined.topics), member)
+        sentences = []
+        for topics, others in combinations(examples, 2):
             pair = frozenset((topics, others))
-            if pair not in self._said:
-                self._said.add(pair)
-                said.append(_difference(first[topics], topics - others, first[others], others - topics))
-        return said
+            if pair not in self._told:
+                self._told.add(pair)
+                sentences.append(_difference(examples[topics], topics - others, examples[others], others - topics))
+        return sentences
 
-    def _lives(self, view: View, member: Member) -> bool:
+    def _is_at_work(self, view: View, member: Member) -> bool:
         beat = view.heard.beats.get(member.incarnation)
         return member.birth == view.seat.birth or (beat is not None and beat.control_position >= self._position)
 

@@ -6,18 +6,19 @@ depends on what is known of the coordinator:
     nobody was ever elected                                                    none
     the coordinator resigned, or was expelled as a member                      none
     the starter of the coordinator's process says that the process has died    by rank
-    the broker proves that there is no other process (embedded)                none
+    the broker proves that there is no other process (the embedded broker)     none
     no member is left that could commit (all are fenced)                       two intervals
     the coordinator has the name of this process: the same place, restarted    two intervals
     otherwise                                                                  the session, and a little more by rank
 
 Two intervals suffice where no other process can be hurt. Of several processes that start together one is elected, and
-the others hear the coordinator before their own turn. The rank, 20 ms each, keeps members from standing all at once.
-The rank is the order by incarnation; processes that have not joined come last.
+the others hear the coordinator before their own turn. The *rank* of a process is its place in the order by incarnation;
+processes that have not joined come last. Each rank adds 20 ms to the wait, so that members do not stand all at once.
 
-Silence is measured in the time of partition 0 of the signals (silence.py). A process that has not heard the coordinator
-for two intervals appends probes there, so an outage of partition 0 elects nobody. A new coordinator is waited for in
-full, from the reading of the election. Otherwise all other processes would stand before the first beat, without end.
+Silence is measured in the time of partition 0 of the signals (silence.py). A process that does not hear the
+coordinator appends probes there (``probes``). So time passes even if the coordinator is dead, and an outage of
+partition 0 elects nobody. For a new coordinator the full wait begins when a process reads of the election. Otherwise
+the other processes would stand before the first beat of each new coordinator, without end.
 
 A needless election costs only time: decisions of the older term stop counting, and the new coordinator continues from
 the same logs.
@@ -32,7 +33,9 @@ from .signals_fold import COORDINATORS, Heard
 from .silence import Silence
 
 RANK_MS: Final = 20
+"""What each rank adds to the wait."""
 RANK_MS_MAX: Final = 1_000
+"""The most that the rank adds."""
 SHORT_INTERVALS: Final = 2
 """The wait where no other process can be hurt, in intervals."""
 
@@ -61,7 +64,7 @@ def wait_ms(control: Control, heard: Heard, candidate: Candidate) -> int:
 
 
 def has_died(control: Control, heard: Heard) -> bool:
-    """Whether a witness says that the coordinator's process has died."""
+    """Whether the starter of the coordinator's process says that the process has died."""
     died = {asked.incarnation for asked in heard.expels.values() if asked.cause == DIED}
     return any(member.birth == control.coordinator and i in died for i, member in control.members.items())
 
@@ -73,14 +76,14 @@ def has_resigned(control: Control, heard: Heard) -> bool:
 
 
 def rank_of(control: Control, birth: str) -> int:
-    """The place of a process among the processes that may stand, from 0. A process that has not joined comes last."""
+    """The place of a process in the order by incarnation, from 0. A process that has not joined comes last."""
     living = [member for _, member in sorted(control.members.items()) if not member.expelled]
     return next((rank for rank, member in enumerate(living) if member.birth == birth), len(living))
 
 
 def is_coordinator(control: Control, birth: str, term: int) -> bool:
-    """Whether this process decides. ``term``: the last term that the process stood for; 0: none. A process resumes no
-    term that it does not remember standing for.
+    """Whether this process decides. ``term``: the last term that the process stood for; 0: none. A process decides in
+    no other term, even if the log names the process as the coordinator.
     """
     return control.coordinator == birth and control.term == term
 
@@ -93,15 +96,15 @@ def stands(control: Control, heard: Heard, candidate: Candidate, term: int) -> b
 
 
 def _is_out(control: Control, candidate: Candidate) -> bool:
-    """Whether the process was expelled: outside the group, a process may hear others no more."""
+    """Whether the process was expelled. An expelled process may hear nothing of the others any more."""
     return candidate.incarnation > 0 and control.is_expelled(candidate.incarnation)
 
 
 def probes(control: Control, heard: Heard, candidate: Candidate, term: int, *, quiet_ms: int) -> bool:
-    """Whether the process appends to the coordinator's partition, to measure the silence there.
+    """Whether the process appends a probe to the coordinator's partition, to measure the silence there.
 
     ``quiet_ms``: how long the process has read no record there, by its own clock. No time passes in a partition without
-    appends, and without probes a dead coordinator would be waited for without end.
+    appends: without probes the processes would wait for a dead coordinator without end.
     """
     if is_coordinator(control, candidate.birth, term):
         return False

@@ -1,9 +1,18 @@
 """PURE. The conditions to take part: names, levels, stores, and agreement of the handlers of one topic.
 
-A request to join is answered only when the answer is sure. A member that contradicts the request and beats after the
-request is a reason to refuse. A member heard only before the request may be gone. The process waits until the member
-beats again or is expelled. Only a process with the name of a silent member need not wait for a session: the process
-*is* the same place, started again, and ousts the predecessor after two intervals of silence.
+A request to join is answered only when the answer is sure. A member that is in the way and beats after the request is a
+reason to refuse. A member heard only before the request may be gone: the process waits until the member beats again or
+is expelled. Only a process with the name of a silent member need not wait for a session. The process counts as the same
+process, started again, and ousts its predecessor after two intervals of silence.
+
+| in the way of a request | answer |
+|---|---|
+| the members write a newer level than the process reads | refused |
+| the logs know another start of a topic, or another store of the name | refused |
+| a member has the same name, or declares a topic differently | refused |
+| such a member has not beaten since, or is not fenced yet | wait |
+| a member of the same name was silent for two intervals | the member is ousted |
+| two processes run until they have caught up, and one may be gone | wait |
 """
 
 from collections.abc import Iterator
@@ -80,7 +89,7 @@ def judge(control: Control, heard: Heard, asked: JoinAsked) -> Verdict:
 
 
 def _contradiction(control: Control, asked: JoinAsked) -> str | None:
-    """The permanent contradiction between a request and the logs, in words; None: no contradiction."""
+    """The contradiction between a request and the logs, in words; None: none. No expulsion removes a contradiction."""
     try:
         check_starts(control, {source.topic: source.start for source in asked.topics})
         decide_stores(control, Turn(0), [spec_of(store) for store in asked.stores])
@@ -94,7 +103,10 @@ def _is_namesake(member: Member, asked: JoinAsked) -> bool:
 
 
 def _in_the_way(control: Control, asked: JoinAsked) -> Iterator[tuple[Member, str]]:
-    """Members that exclude the process, each with the reason. A joined process does not exclude itself."""
+    """Unfenced members because of which the process can't join now, each with the reason to refuse the process if the
+    member is at work: namesakes first, then living members that declare a topic differently. A joined process is not in
+    its own way.
+    """
     unfenced = [member for member in control.unfenced() if member.birth != asked.birth]
     for member in unfenced:
         if _is_namesake(member, asked):

@@ -9,10 +9,10 @@ A *move* is a change of the owner of some points. Each move has four times:
 
 A move with state has an earlier time, too: the request to the target for a copy.
 
-*asked* and *granted* come from the control log, the others from the offset log. The logs have no common order, and may
-be heard in any order: matching records are found by place, epoch and points. Of the control log the history has the
-events that count (offsets/control.py). Of the offset log the history has only releases and cuts, so the fold grows with
-moves and members, not with records.
+*asked* and *granted* come from the control log, *released* and *taken up* from the offset log. The logs have no common
+order, and may be heard in any order: matching records are found by place, epoch and points. Of the control log the
+history has the events that count (offsets/control.py). Of the offset log the history has only releases and cuts, so the
+fold grows with moves and members, not with records.
 
 Times are timestamps of records. The timestamps may come from several clocks, so a later event may have the lower time.
 """
@@ -50,13 +50,16 @@ from .plans import CHANGE
 JOIN: Final = "join"
 START: Final = "start"
 LEVEL: Final = "level"
+"""Causes of a move, beside the causes of plans and of expulsions: a join, the start of a partition, a newer level."""
 NOT_ASKED: Final = "the coordinator to ask for it"
 
-Hold: TypeAlias = tuple[Place, int, int]
+OwnerKey: TypeAlias = tuple[Place, int, int]
 """An incarnation's ownership of a place at an epoch: (place, epoch, incarnation)."""
 
 
 class _RequestSeen(NamedTuple):
+    """A request to release."""
+
     ms: int
     position: int
     term: int
@@ -64,8 +67,8 @@ class _RequestSeen(NamedTuple):
 
 
 class _GrantSeen(NamedTuple):
-    """A grant. ``before``: the owner of all of the points before; ``asked``: the last request to the old owner for the
-    points.
+    """A grant of points. All of the points had one owner before. ``before``: this owner, None for nobody; ``asked``:
+    the last request to this owner for the points.
     """
 
     ms: int
@@ -90,7 +93,9 @@ class _Gone(NamedTuple):
     fenced_ms: int | None = None
 
 
-class _Withdrawn(NamedTuple):
+class _Withdrawal(NamedTuple):
+    """The withdrawal of a request to release."""
+
     ms: int
     position: int
     reason: str
@@ -111,27 +116,32 @@ class History:
     _births: dict[str, int] = field(default_factory=dict)
     _changes: list[Change] = field(default_factory=list)
     _gone: dict[int, _Gone] = field(default_factory=dict)
+    """``_parties`` and ``_gone`` are by incarnation, ``_births`` has incarnations by birth."""
     _grants: list[_GrantSeen] = field(default_factory=list)
-    _by: dict[tuple[Place, int], int] = field(default_factory=dict)
+    _moves_by_epoch: dict[tuple[Place, int], int] = field(default_factory=dict)
     """By place and epoch: the move of the grant."""
-    _asks: list[_RequestSeen] = field(default_factory=list)
-    _asked: dict[Hold, Steps[_RequestSeen]] = field(default_factory=dict)
-    _withdrawn: dict[int, _Withdrawn] = field(default_factory=dict)
+    _requests: list[_RequestSeen] = field(default_factory=list)
+    _requests_by_owner: dict[OwnerKey, Steps[_RequestSeen]] = field(default_factory=dict)
+    """By owner: the last request for each point."""
+    _withdrawals: dict[int, _Withdrawal] = field(default_factory=dict)
     _plans: dict[int, tuple[int, str]] = field(default_factory=dict)
     """By move: the plan, and the cause of the plan."""
     _targets: dict[int, int] = field(default_factory=dict)
     """By move: the planned target's incarnation."""
-    _planned: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _plan_times: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By move: the position and the time of the plan."""
-    _copies_ms: dict[int, int] = field(default_factory=dict)
+    _copy_asked_ms: dict[int, int] = field(default_factory=dict)
     """By move: the time when the target was asked for a copy."""
     _causes: list[str] = field(default_factory=list)
     """Causes that no plan has answered."""
     _cause: str = CHANGE
     """The cause of the newest plan."""
-    _released: dict[Hold, Steps[int]] = field(default_factory=dict)
-    _cut: dict[Hold, Steps[int]] = field(default_factory=dict)
-    _heard: set[int] = field(default_factory=set)
+    _releases: dict[OwnerKey, Steps[int]] = field(default_factory=dict)
+    """By owner: the time when each point was released."""
+    _cuts: dict[OwnerKey, Steps[int]] = field(default_factory=dict)
+    """By owner: the time when each point was cut into a worker."""
+    _begun: set[int] = field(default_factory=set)
+    """The partitions of the offset log with an event heard."""
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
@@ -145,17 +155,17 @@ class History:
                 self._grant(position, timestamp_ms, event)
             case ReleaseAsked():
                 asked = _RequestSeen(timestamp_ms, position, event.term, event)
-                self._asks.append(asked)
+                self._requests.append(asked)
                 if is_span(event.first, event.end):
-                    hold = (event.topic_partition, event.epoch, event.incarnation)
-                    self._asked.setdefault(hold, Steps()).put(event.first, event.end, asked)
+                    ownership = (event.topic_partition, event.epoch, event.incarnation)
+                    self._requests_by_owner.setdefault(ownership, Steps()).put(event.first, event.end, asked)
             case ReleaseWithdrawn():
                 if event.move in self.control.moves.asked:
-                    self._withdrawn[event.move] = _Withdrawn(timestamp_ms, position, event.reason)
+                    self._withdrawals[event.move] = _Withdrawal(timestamp_ms, position, event.reason)
             case PlanMade():
                 self._plan(position, timestamp_ms, event)
             case CopyAsked():
-                self._copies_ms[event.move] = timestamp_ms
+                self._copy_asked_ms[event.move] = timestamp_ms
             case PartitionStarted():
                 self._causes.append(START)
             case LevelRaised():
@@ -165,24 +175,24 @@ class History:
         take(self.control, event)
 
     def hear_offsets(self, log_partition: int, position: int, timestamp_ms: int, event: Event) -> None:
-        """Take the next event of an offset log partition. After a partition's first event the caller may leave out
-        progress.
+        """Take the next event of a partition of the offset log. After the first event of a partition the caller may
+        leave out commits.
         """
-        if log_partition not in self._heard:
-            self._heard.add(log_partition)
-            if position > 0:
+        if log_partition not in self._begun:
+            self._begun.add(log_partition)
+            if position > 0:  # the log was trimmed: nothing older can be told
                 self.begins_ms[log_partition] = timestamp_ms
         match event:
             case RangesReleased():
                 for band in event.bands:
-                    _note(self._released, event, band.first, band.end, timestamp_ms)
+                    _note(self._releases, event, band.first, band.end, timestamp_ms)
             case WorkersCut() if event.bounds:
-                _note(self._cut, event, event.bounds[0], event.bounds[-1], timestamp_ms)
+                _note(self._cuts, event, event.bounds[0], event.bounds[-1], timestamp_ms)
 
     def _grant(self, position: int, timestamp_ms: int, event: RangesGranted) -> None:
-        """Note a grant before the control fold forgets the old owners."""
-        place = event.topic, event.partition
-        self._by[place, event.epoch] = event.move
+        """Note a grant, before the fold of the control log takes the grant and forgets the old owners."""
+        place = event.topic_partition
+        self._moves_by_epoch[place, event.epoch] = event.move
         known: Steps[Owner] | None = self.control.owners.get(place)
         owners: Steps[Owner] = Steps() if known is None else known.copy()
         for band in event.bands:
@@ -190,7 +200,7 @@ class History:
                 if before is not None and before.epoch >= event.epoch:
                     continue
                 owners.put(first, end, Owner(event.epoch, event.incarnation))
-                for a, b, asked in self._asked_of(place, before).all_pieces(first, end):
+                for a, b, asked in self._requests_to(place, before).all_pieces(first, end):
                     self._grants.append(
                         _GrantSeen(
                             ms=timestamp_ms,
@@ -207,18 +217,18 @@ class History:
                         )
                     )
 
-    def _asked_of(self, place: Place, owner: Owner | None) -> Steps[_RequestSeen]:
+    def _requests_to(self, place: Place, owner: Owner | None) -> Steps[_RequestSeen]:
         """The last request to an owner, by point."""
-        return Steps() if owner is None else self._asked.get((place, *owner)) or Steps()
+        return Steps() if owner is None else self._requests_by_owner.get((place, *owner)) or Steps()
 
     def _plan(self, position: int, ms: int, event: PlanMade) -> None:
         if event.part == 0:
             self._cause = event.cause if event.cause != CHANGE else _first_of(self._causes)
         self._plans.update((move.move, (event.plan, self._cause)) for move in event.moves)
         self._targets.update((move.move, move.target) for move in event.moves)
-        self._planned.update((move.move, (position, ms)) for move in event.moves)
+        self._plan_times.update((move.move, (position, ms)) for move in event.moves)
         if event.part + 1 == event.parts and event.group_epoch > self.control.moves.group_epoch:
-            self._causes.clear()
+            self._causes.clear()  # the plan is whole, and answers all causes so far
 
     def _change(
         self,
@@ -292,20 +302,20 @@ class History:
     # --- telling -----------------------------------------------------------------------------------------------------
 
     def entries(self) -> list[Entry]:
-        """All events, in the order of the control log; events under way stand at the end."""
-        found: list[Entry] = [self._elected(change) for change in self._changes]
+        """All entries, in the order of the control log. Entries under way stand at the end."""
+        found: list[Entry] = [self._name_elected(change) for change in self._changes]
         for granted in join_neighbours(self._grants, _join_grants):
-            found += self._moves_of(granted)
-        for asked in self._asks:
-            if (withdrawn := self._withdrawn.get(asked.event.move)) is not None:
-                found += self._stayed(asked, withdrawn)
+            found += self._entries_of_grant(granted)
+        for asked in self._requests:
+            if (withdrawn := self._withdrawals.get(asked.event.move)) is not None:
+                found += self._entries_of_withdrawal(asked, withdrawn)
         for place, owners in sorted(self.control.owners.items()):
             for first, end, owner in owners.pieces():
-                found += self._waiting(place, first, end, owner)
+                found += self._open_entries(place, first, end, owner)
         return sorted(found, key=lambda entry: (entry.is_open, entry.position))
 
-    def _elected(self, change: Change) -> Change:
-        """Name the incarnation of an elected coordinator: a coordinator joins after its election."""
+    def _name_elected(self, change: Change) -> Change:
+        """An election with the incarnation of the coordinator. A coordinator may join after its election."""
         if change.what != "elected" or change.birth not in self._births:
             return change
         return change._replace(party=self._party(self._births[change.birth]))
@@ -314,15 +324,15 @@ class History:
         """The party of an incarnation; None for nobody."""
         return self._parties.get(incarnation) or (Party(incarnation, "", "") if incarnation else None)
 
-    def _moves_of(self, granted: _GrantSeen) -> Iterator[MoveEntry]:
+    def _entries_of_grant(self, granted: _GrantSeen) -> Iterator[MoveEntry]:
         """Yield the entries of a grant: parted where the release times differ, or where the outcomes differ."""
         before, place = granted.before, granted.place
-        hold = None if before is None else (place, before.epoch, before.incarnation)
+        ownership = None if before is None else (place, before.epoch, before.incarnation)
         origin = None if before is None else self._party(before.incarnation)
-        for first, end, released_ms in _pieces(self._released, hold, granted.first, granted.end):
-            asked, released = self._let_go(granted, released_ms)
-            plan, cause = self._why(granted, asked)
-            for a, b, state, taken_up_ms in self._arrived(granted, first, end):
+        for first, end, released_ms in _pieces(self._releases, ownership, granted.first, granted.end):
+            asked, released = self._release_of(granted, released_ms)
+            plan, cause = self._plan_of_grant(granted, asked)
+            for a, b, state, taken_up_ms in self._outcomes(granted, first, end):
                 yield MoveEntry(
                     position=granted.position,
                     state=state,
@@ -341,11 +351,13 @@ class History:
                     released=released,
                     granted_ms=granted.ms,
                     taken_up_ms=taken_up_ms,
-                    copy_asked_ms=self._copies_ms.get(granted.move),
+                    copy_asked_ms=self._copy_asked_ms.get(granted.move),
                 )
 
-    def _why(self, granted: _GrantSeen, asked: EventTime | None) -> tuple[int, str]:
-        """The plan of a grant, or of the request before the grant, and the plan's cause."""
+    def _plan_of_grant(self, granted: _GrantSeen, asked: EventTime | None) -> tuple[int, str]:
+        """The plan that explains a grant, and the cause. After a request to release this is the plan of the request. If
+        the old owner is gone, the cause is the cause of its expulsion. 0: no plan.
+        """
         before, (plan, cause) = granted.before, self._plans.get(granted.move, (0, ""))
         if asked is not None and asked.what == "asked" and granted.asked is not None:
             return self._plans.get(granted.asked.event.move, (plan, cause))
@@ -356,10 +368,12 @@ class History:
         gone = self._gone.get(before.incarnation)
         return plan, LEFT if gone is None else gone.cause
 
-    def _arrived(self, granted: _GrantSeen, first: int, end: int) -> list[tuple[int, int, MoveState, int | None]]:
-        """The state of granted points and the time when the points were taken up; a single item if all are taken up."""
+    def _outcomes(self, granted: _GrantSeen, first: int, end: int) -> list[tuple[int, int, MoveState, int | None]]:
+        """What became of granted points, as (first, end, state, time of taking up). A single item if all points were
+        taken up, or if the log no longer tells.
+        """
         taken_up_ms = self._taken_up_ms(granted, first, end)
-        if taken_up_ms is not None or self._is_unseen(granted):
+        if taken_up_ms is not None or self._is_trimmed(granted):
             return [(first, end, MoveState.MOVED, taken_up_ms)]
         found: list[tuple[int, int, MoveState, int | None]] = []
         for a, b, owner in self.control.owners[granted.place].pieces(first, end):
@@ -373,67 +387,68 @@ class History:
                 found.append((a, b, state, None))
         return found
 
-    def _let_go(self, granted: _GrantSeen, released_ms: int | None) -> tuple[EventTime | None, EventTime | None]:
-        """The time when the old owner was asked or expelled, and the time when the points were released or fenced."""
+    def _release_of(self, granted: _GrantSeen, released_ms: int | None) -> tuple[EventTime | None, EventTime | None]:
+        """The times when the old owner was asked or expelled, and when the points were released or the owner fenced.
+        ``released_ms``: by the offset log, if told. A withdrawn request to an owner that is gone does not count.
+        """
         before, asked = granted.before, granted.asked
         gone = None if before is None else self._gone.get(before.incarnation)
-        is_withdrawn = asked is not None and asked.event.move in self._withdrawn
+        is_withdrawn = asked is not None and asked.event.move in self._withdrawals
         was_asked = None if asked is None or (is_withdrawn and gone) else EventTime(asked.ms, "asked")
         if released_ms is not None:
             return was_asked, EventTime(released_ms, "released")
-        is_unseen = self._is_unseen(granted) and (was_asked is not None or (gone is not None and gone.cause == LEFT))
-        if gone is None or gone.fenced_ms is None or is_unseen:
+        is_trimmed = self._is_trimmed(granted) and (was_asked is not None or (gone is not None and gone.cause == LEFT))
+        if gone is None or gone.fenced_ms is None or is_trimmed:
             return was_asked, None
         return gone.expelled, EventTime(gone.fenced_ms, "fenced")
 
     def _taken_up_ms(self, granted: _GrantSeen, first: int, end: int) -> int | None:
         """The time when the last of the points was cut into workers; None: some points were not cut."""
-        hold = (granted.place, granted.epoch, granted.incarnation)
-        times = [ms for _, _, ms in _pieces(self._cut, hold, first, end)]
+        ownership = (granted.place, granted.epoch, granted.incarnation)
+        times = [ms for _, _, ms in _pieces(self._cuts, ownership, first, end)]
         return max((ms for ms in times if ms is not None), default=None) if None not in times else None
 
-    def _is_unseen(self, granted: _GrantSeen) -> bool:
+    def _is_trimmed(self, granted: _GrantSeen) -> bool:
         """Whether trimming removed the events of the offset log from the time of a grant."""
         created = self.control.created
         log_partition = granted.place[1] % created.log_partitions if created is not None else 0
         return granted.ms < self.begins_ms.get(log_partition, 0)
 
-    def _stayed(self, asked: _RequestSeen, withdrawn: _Withdrawn) -> Iterator[MoveEntry]:
-        """Yield the points of a withdrawn request that the owner did not release before the withdrawal."""
+    def _entries_of_withdrawal(self, asked: _RequestSeen, withdrawn: _Withdrawal) -> Iterator[MoveEntry]:
+        """Yield an entry for the points that the owner of a withdrawn request did not release before the withdrawal."""
         event = asked.event
-        hold = (event.topic_partition, event.epoch, event.incarnation)
+        ownership = (event.topic_partition, event.epoch, event.incarnation)
         plan, cause = self._plans.get(event.move, (0, ""))
         move = MoveEntry(
-            position=withdrawn.position,
-            state=MoveState.WITHDRAWN,
-            topic=event.topic,
-            partition=event.partition,
-            first=event.first,
-            end=event.end,
-            origin=self._party(event.incarnation),
-            target=self._party(self._targets.get(event.move, 0)),
-            cause=cause,
-            plan=plan,
-            move=event.move,
-            term=event.term,
+            withdrawn.position,
+            MoveState.WITHDRAWN,
+            *ownership[0],
+            event.first,
+            event.end,
+            self._party(event.incarnation),
+            self._party(self._targets.get(event.move, 0)),
+            cause,
+            plan,
+            event.move,
+            event.term,
             asked=EventTime(asked.ms, "asked"),
             withdrawn_ms=withdrawn.ms,
             reason=withdrawn.reason,
-            copy_asked_ms=self._copies_ms.get(event.move),
+            copy_asked_ms=self._copy_asked_ms.get(event.move),
         )
         stayed = (
             move._replace(first=first, end=end)
-            for first, end, released_ms in _pieces(self._released, hold, event.first, event.end)
+            for first, end, released_ms in _pieces(self._releases, ownership, event.first, event.end)
             if released_ms is None or released_ms > withdrawn.ms
         )
         yield from join_neighbours(stayed, lambda left, right: left._replace(end=right.end))
 
-    def _waiting(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
-        """Yield the entries under way for points granted last to this owner."""
-        gone, hold = self._gone.get(owner.incarnation), (place, owner.epoch, owner.incarnation)
+    def _open_entries(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
+        """Yield the entries under way for points of the last grant to an owner: no newer grant has the points."""
+        gone, ownership = self._gone.get(owner.incarnation), (place, owner.epoch, owner.incarnation)
         released: EventTime | None = None
-        for a, b, released_ms in _pieces(self._released, hold, first, end):
-            for c, d, asked in self._asked_of(place, owner).all_pieces(a, b):
+        for a, b, released_ms in _pieces(self._releases, ownership, first, end):
+            for c, d, asked in self._requests_to(place, owner).all_pieces(a, b):
                 is_asked = asked is not None and asked.event.move in self.control.moves.asked
                 was_asked = EventTime(asked.ms, "asked") if asked is not None and is_asked else None
                 position = asked.position if asked is not None and is_asked else 0
@@ -447,23 +462,23 @@ class History:
                 elif is_asked:
                     state, released = MoveState.ASKED, None
                 else:  # the owner still owns the points
-                    yield from self._parked(place, c, d, owner)
+                    yield from self._planned_entries(place, c, d, owner)
                     continue
-                move = self._under_way(place, c, d, owner, asked if is_asked else None)
+                move = self._open_entry(place, c, d, owner, asked if is_asked else None)
                 is_free = state in (MoveState.RELEASED, MoveState.FENCED) and move.target is None
                 reason = name_of_hold(self.control, place, owner.incarnation) if is_free else ""
                 yield move._replace(state=state, asked=was_asked, released=released, position=position, reason=reason)
 
-    def _parked(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
-        """Yield planned moves of points whose owner was not asked yet."""
-        control, done = self.control, self._by.get((place, owner.epoch), NO_MOVE)
+    def _planned_entries(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
+        """Yield the entries of planned moves whose owner was not asked yet."""
+        control, done = self.control, self._moves_by_epoch.get((place, owner.epoch), NO_MOVE)
         copies = tuple(copies_shown(control, NOTHING_TOLD))
         for number, planned in sorted(control.moves.planned.items()):
             a, b = max(first, planned.first), min(end, planned.end)
             is_over = planned.topic_partition != place or a >= b or number <= done
             if is_over or planned.target == owner.incarnation or planned.target in self._gone:
                 continue
-            (position, planned_ms), (plan, cause) = self._planned[number], self._plans[number]
+            (position, planned_ms), (plan, cause) = self._plan_times[number], self._plans[number]
             yield MoveEntry(
                 position=position,
                 state=MoveState.PLANNED,
@@ -478,12 +493,13 @@ class History:
                 move=number,
                 term=control.term,
                 reason=waits_for_copy(control, planned, copies) or NOT_ASKED,
-                copy_asked_ms=self._copies_ms.get(number),
+                copy_asked_ms=self._copy_asked_ms.get(number),
                 planned_ms=planned_ms,
             )
 
-    def _under_way(self, place: Place, first: int, end: int, owner: Owner, asked: _RequestSeen | None) -> MoveEntry:
-        planned, done = self.control.moves.planned.values(), self._by.get((place, owner.epoch), NO_MOVE)
+    def _open_entry(self, place: Place, first: int, end: int, owner: Owner, asked: _RequestSeen | None) -> MoveEntry:
+        """An entry under way, with the newest move of the points. ``asked``: the open request to the owner."""
+        planned, done = self.control.moves.planned.values(), self._moves_by_epoch.get((place, owner.epoch), NO_MOVE)
         over = [m for m in planned if m.topic_partition == place and m.first < end and first < m.end]
         open_moves = [m for m in over if m.move > done and m.target not in self._gone]
         newest = max(open_moves, key=lambda move: move.move, default=None)
@@ -495,7 +511,7 @@ class History:
             cause = cause or LEFT
         origin, target = self._party(owner.incarnation), None if newest is None else self._party(newest.target)
         term = self.control.term if asked is None else asked.term
-        copy_ms = self._copies_ms.get(number)
+        copy_ms = self._copy_asked_ms.get(number)
         move = MoveEntry(
             position=0,
             state=MoveState.ASKED,
@@ -513,7 +529,7 @@ class History:
         return move._replace(copy_asked_ms=copy_ms)
 
 
-def _note(into: dict[Hold, Steps[int]], event: RangesReleased | WorkersCut, first: int, end: int, ms: int) -> None:
+def _note(into: dict[OwnerKey, Steps[int]], event: RangesReleased | WorkersCut, first: int, end: int, ms: int) -> None:
     """Note a time for each point. The first time stays: a cut range may be cut anew."""
     if not is_span(first, end):
         return
@@ -524,15 +540,15 @@ def _note(into: dict[Hold, Steps[int]], event: RangesReleased | WorkersCut, firs
 
 
 def _pieces(
-    noted: dict[Hold, Steps[int]], hold: Hold | None, first: int, end: int
+    noted: dict[OwnerKey, Steps[int]], key: OwnerKey | None, first: int, end: int
 ) -> list[tuple[int, int, int | None]]:
     """The times noted for these points; None where no time was noted."""
-    steps = None if hold is None else noted.get(hold)
+    steps = None if key is None else noted.get(key)
     return [(first, end, None)] if steps is None else steps.all_pieces(first, end)
 
 
 def _join_grants(left: _GrantSeen, right: _GrantSeen) -> _GrantSeen | None:
-    """The two grants as a single grant, if both had the same owner before; a later chunk joins the first chunk."""
+    """The two grants as one grant, if all points had one owner before. A later event of a grant joins the first."""
     same = (left.place, left.epoch, left.incarnation, left.before, left.asked)
     if same != (right.place, right.epoch, right.incarnation, right.before, right.asked):
         return None
@@ -540,7 +556,7 @@ def _join_grants(left: _GrantSeen, right: _GrantSeen) -> _GrantSeen | None:
 
 
 def _first_of(causes: Sequence[str]) -> str:
-    """The cause among several that explains a move between two members: joins come first, then departures."""
+    """Of causes without an answer, the cause that explains a move between two members: joins, then departures."""
     if JOIN in causes:
         return JOIN
     gone = [cause for cause in causes if cause not in (START, LEVEL)]

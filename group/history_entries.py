@@ -27,7 +27,7 @@ class MoveState(Enum):
 
     MOVED = "moved"
     NOT_TAKEN_UP = "not taken up"
-    """The new owner was gone before."""
+    """The new owner was gone, or the points were granted anew, before the new owner took the points up."""
     WITHDRAWN = "withdrawn"
     PLANNED = "planned, not asked for"
     ASKED = "asked, not released"
@@ -45,7 +45,8 @@ class MoveEntry(NamedTuple):
     """A move of points ``[first, end)`` of a source partition from ``origin`` (None: no owner) to ``target`` (None:
     unknown).
 
-    ``position``: of the event in the control log that lists the move. A time is None if not reached or not known.
+    ``position``: of the event in the control log by which the move stands in the history: the grant or the withdrawal,
+    else the plan, the request or the expulsion. A time is None if not reached or not known.
     ``epoch``: the granted epoch; 0: no grant. ``plan``, ``move``: 0 for none. ``reason``: why the request was
     withdrawn, or what the move waits for before the request.
     """
@@ -70,9 +71,9 @@ class MoveEntry(NamedTuple):
     withdrawn_ms: int | None = None
     reason: str = ""
     copy_asked_ms: int | None = None
-    """The time of the request to the target for a copy; None also if the target had a copy before."""
+    """The time of the request to the target for a copy. None, too, if the target had a copy before."""
     planned_ms: int | None = None
-    """The time of the plan, of a move not asked for yet."""
+    """The time of the plan, for a move that was not asked for yet."""
 
     @property
     def label(self) -> str:
@@ -88,13 +89,13 @@ class MoveEntry(NamedTuple):
 
     @property
     def stood_still_ms(self) -> int | None:
-        """How long the points had no worker, in ms. None: no end yet, or unknown, or no owner before."""
+        """How long the points had no worker, in ms. None: still without a worker, or not known, or no owner before."""
         if self.released is None or self.taken_up_ms is None:
             return None
         return self.taken_up_ms - self.released.ms
 
     def times_ms(self) -> list[int]:
-        """The known times, in the expected order."""
+        """The known times, in the order in which the steps of a move happen."""
         asked, released = (None if one is None else one.ms for one in (self.asked, self.released))
         before, after = (self.planned_ms, self.copy_asked_ms), (self.granted_ms, self.taken_up_ms, self.withdrawn_ms)
         times = (*before, asked, released, *after)
@@ -134,8 +135,8 @@ def select_entries(
     topic: str | None = None,
     partition: int | None = None,
 ) -> list[Entry]:
-    """Entries with an event in ``[since_ms, until_ms]``. An entry under way has no end. With a topic or a partition
-    only moves there are returned.
+    """Entries that overlap ``[since_ms, until_ms]``: an entry lasts from its first time to its last time, and an entry
+    under way has no end. With a topic or a partition only moves there are returned.
     """
     found: list[Entry] = []
     for entry in entries:

@@ -1,24 +1,24 @@
 """PURE. The coordinator's rows about copies of state: which copies begin, and which end.
 
-A move of a range with state has these steps: COPY ASKED, the target's "ready", RELEASE ASKED, RELEASED, GRANT. The old
-owner keeps a copy until its successor works. Until RELEASE ASKED the old owner works on as before.
+A move of a range with state has these steps: COPY ASKED, the target's "ready", RELEASE ASKED, RELEASED, GRANT. Until
+RELEASE ASKED the old owner works as before. After GRANT the old owner keeps a copy until the new owner works.
 
 - A member makes at most ``copies_max`` *passes* at once. A pass reads the changelog of one source partition for one
-  member: all copies of the partition at the member use the same pass. Other copies wait for a slot. Waiting moves that
-  need no budget come first. Moves away from a leaving member need no slot: the time until the member goes is short, and
-  the target knows best which copy lacks least.
+  member, until the copies are ready. All copies of the partition at the member use the same pass. Further copies wait
+  for a slot. Waiting moves that need no budget come first. Moves away from a leaving member need no slot: the time
+  until the member goes is short, and the target knows best which copy lacks least.
 - ``moves_per_minute`` counts moves that a plan wants between members, with much state. Three kinds are exempt: points
   without an owner, points of a leaving member, and requests.
-- **A learner keeps its destination** until the learner owns the points, or leaves, or is gone. Later plans begin from
-  there, so state moves at most once for a plan. A request for points with a copy under way is answered and changes
-  nothing for the points. The requester may ask again after their arrival.
+- **A learner is the destination of its points** until it owns the points, or leaves, or is gone. For later plans the
+  points belong to the learner already, so state moves at most once for a plan. A request for points with a copy under
+  way is answered and changes nothing for the points. The requester may ask again after their arrival.
 - No member is asked for two copies of a point. A standby, or a former owner with a copy, needs no other copy for a
   move.
 - A copy of points without a working owner is never ended. So the last ready copy of the points is never ended.
-- Standbys: at rest each range with state has ``standbys`` copies at other members. Other hosts come first, then members
-  with the fewest copies. An existing standby stays, with one exception: the standby shares the owner's host, and
-  another host is free. Then the other host gets a copy, and the ready copy replaces the old standby. A copy of several
-  ranges stays while any of the ranges needs the copy.
+- Standbys: at rest each range with state has ``standbys`` copies at other members. Members on other hosts come first,
+  then members with the fewest copies. An existing standby stays, with one exception: the standby shares the owner's
+  host, and a member on another host could have the copy. Then this member is asked for a copy, and once the copy is
+  ready the old standby ends. A copy of several ranges stays while any of the ranges needs the copy.
 """
 
 from collections import Counter
@@ -64,12 +64,14 @@ class Run(NamedTuple):
 
 
 def ask_copies(view: View, turn: Turn) -> DecisionBatch:
-    """Copies for moves. If no move needs a copy now, standbys in the slots that no move waits for."""
+    """Requests for copies: for moves, and, if no move is asked a copy for now, for standbys. Standbys get only slots
+    for which no move waits.
+    """
     slots, budget, lacking = _PassSlots(view), MoveBudget(view), moves_wanting_copies(view)
     decisions: list[Decision] = [
         _ask_copy(view, turn, move.move, move.target, move.topic_partition, bands, LEARNER)
         for move, bands in lacking
-        if not _held_up(view, move, slots, budget)
+        if not _find_obstacle(view, move, slots, budget)
     ]
     for move, _ in lacking:  # a standby must not take the slot of a waiting move
         slots.take(move.target, move.topic_partition)
@@ -85,23 +87,25 @@ def parked_moves(view: View) -> dict[int, str]:
     if not view.stateful:
         return {}
     slots, budget = _PassSlots(view), MoveBudget(view)
-    found = {move.move: _held_up(view, move, slots, budget) for move, _ in moves_wanting_copies(view)}
-    found |= dict.fromkeys(held_back(view), _turn(view))
+    found = {move.move: _find_obstacle(view, move, slots, budget) for move, _ in moves_wanting_copies(view)}
+    found |= dict.fromkeys(held_back(view), _why_no_turn(view))
     return {move: why for move, why in found.items() if why}
 
 
-def _held_up(view: View, move: PlannedMove, slots: "_PassSlots", budget: MoveBudget) -> str:
-    """Why a move that needs a copy gets none yet. "": the copy may be asked for."""
+def _find_obstacle(view: View, move: PlannedMove, slots: "_PassSlots", budget: MoveBudget) -> str:
+    """Why the copy of a move can't be asked for now: ``SLOT``, ``TURN`` or ``COOLING``. "": no obstacle, and the copy
+    has taken its slot and its turn in the budget.
+    """
     place = move.topic, move.partition
     if not slots.is_free(move.target, place) and move.origin not in view.heard.leaving:
         return SLOT
     if not budget.take(move):
-        return _turn(view)
+        return _why_no_turn(view)
     slots.take(move.target, place)
     return ""
 
 
-def _turn(view: View) -> str:
+def _why_no_turn(view: View) -> str:
     return COOLING if view.seat.cools(view.now_ms) else TURN
 
 
@@ -121,7 +125,7 @@ def _ask_copy(
 
 
 def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:
-    """Moves whose targets lack copies of some points and were not asked for a copy, with the missing bands. Moves from
+    """Moves for which a copy is still to be asked, each with the bands of which the target has no copy. Moves from
     leaving members come first, then moves that need no budget.
     """
     control, copies, planned = view.control, kept_of(view), moves_pending(view)
@@ -138,7 +142,7 @@ def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:
 
 
 def _points_of(view: View, move: PlannedMove, moves: Sequence[PlannedMove]) -> list[tuple[int, int]]:
-    """The points of a move that the origin owns, without the points that a newer move takes elsewhere."""
+    """The points of a move that the origin holds, without the points under a newer move. ``moves``: of the place."""
     return [
         (cell.first, cell.end)
         for cell in cut_by(view.cells(move.topic_partition), moves)
@@ -147,14 +151,14 @@ def _points_of(view: View, move: PlannedMove, moves: Sequence[PlannedMove]) -> l
 
 
 class _PassSlots:
-    """The number of further passes that each member may begin."""
+    """The slots for passes at each member: the passes under way, and the passes that this decision begins."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self._passes: dict[int, set[Place]] = {}
 
     def is_free(self, incarnation: int, place: Place) -> bool:
-        """Whether the member has a slot for a copy of this place."""
+        """Whether the member has a slot for a copy of this place: a pass of the place, or room for a further pass."""
         if incarnation not in self._passes:
             self._passes[incarnation] = passes(self.view, incarnation)
         own = self._passes[incarnation]
@@ -169,7 +173,7 @@ class _PassSlots:
 
 
 def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list[Span]]]:
-    """Copies missing at rest, as (range, member, bands of the range)."""
+    """Standbys that are missing at rest and have a slot, as (range, member, missing bands of the range)."""
     moves, wanted = view.control.moves, view.rules.standbys
     if not wanted or _is_early(view) or moves.asked or view.control.group_epoch != moves.group_epoch:
         return []
@@ -181,18 +185,19 @@ def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list
         own = copies.get(run.place, [])
         if run.owner not in staying or _targets(run, planned.get(run.place, ())):
             continue
-        having = keepers(view, run, own, ())
-        lacks = {i: uncovered_spans([(run.first, run.end)], _bands_at(own, i)) for i in having}
+        present = keepers(view, run, own, ())
+        lacks = {i: uncovered_spans([(run.first, run.end)], _bands_at(own, i)) for i in present}
         found += [(run, i, bands) for i, bands in lacks.items() if bands and slots.take(i, run.place)]
-        at_home = staying[run.owner].joined.host
-        hosts = {at_home, *(staying[incarnation].joined.host for incarnation in having)}
-        rest = [m for m in able(view, run.place[0]) if m.incarnation not in (run.owner, *having)]
-        lacking = wanted - len(having)
-        if lacking <= 0:
-            rest = [member for member in rest if member.joined.host != at_home]
-            lacking = wanted - sum(staying[incarnation].joined.host != at_home for incarnation in having)
+        owner_host = staying[run.owner].joined.host
+        hosts = {owner_host, *(staying[incarnation].joined.host for incarnation in present)}
+        rest = [m for m in able(view, run.place[0]) if m.incarnation not in (run.owner, *present)]
+        lacking = wanted - len(present)
+        if lacking <= 0:  # enough standbys: only a standby on the owner's host is replaced, by one on another host
+            rest = [member for member in rest if member.joined.host != owner_host]
+            lacking = wanted - sum(staying[incarnation].joined.host != owner_host for incarnation in present)
         for _ in range(min(lacking, len(rest))):
             ranked = sorted(rest, key=lambda m: (m.joined.host in hosts, counts[m.incarnation], m.incarnation))
+            # If all members on new hosts lack a slot, the standby waits for a slot there.
             on_best = [m for m in ranked if (m.joined.host in hosts) == (ranked[0].joined.host in hosts)]
             member = next((m for m in on_best if slots.take(m.incarnation, run.place)), None)
             if member is None:
@@ -205,29 +210,32 @@ def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list
     return found
 
 
-def keepers(view: View, run: Run, own: Sequence[CopyProgress], but: Collection[int]) -> list[int]:
-    """The members that keep a standby of a range, chosen from the members with a copy of some part of the range. The
-    best complete, ready copies on other hosts come first, then the copies asked for earliest. The list also has members
-    that will be best when ready. ``own``: the copies of the place; ``but``: members that do not count.
+def keepers(view: View, run: Run, own: Sequence[CopyProgress], without: Collection[int]) -> list[int]:
+    """The members that keep a standby of a range, chosen from the members with a copy of some part of the range.
+
+    The list has the ``standbys`` members that are best now, and the ``standbys`` members that will be best once all
+    copies are ready. Best now: first complete copies, then ready copies, then copies on other hosts than the owner's.
+    Best later: first complete copies, then copies on other hosts, then ready copies. Of equals the copy that was asked
+    for earliest comes first. ``own``: the copies of the place; ``without``: members that do not count.
     """
     hosts = {member.incarnation: member.joined.host for member in view.living}
     staying = {member.incarnation for member in view.staying}
     over = [kept for kept in own if kept.touches(run.first, run.end)]
 
-    def rank(incarnation: int) -> tuple[bool, bool, bool, int]:
+    def rank_now(incarnation: int) -> tuple[bool, bool, bool, int]:
         has = [kept for kept in over if kept.incarnation == incarnation]
         lacks = bool(uncovered_spans([(run.first, run.end)], spans_of(has)))
         is_ready = all(kept.is_ready for kept in has)
-        is_here = hosts[incarnation] == hosts.get(run.owner)
-        return lacks, not is_ready, is_here, min(kept.asked.move for kept in has)
+        is_on_owner_host = hosts[incarnation] == hosts.get(run.owner)
+        return lacks, not is_ready, is_on_owner_host, min(kept.asked.move for kept in has)
 
-    def rank_then(incarnation: int) -> tuple[bool, bool, bool, int]:
-        lacks, is_far, is_here, move = rank(incarnation)
-        return lacks, is_here, is_far, move
+    def rank_later(incarnation: int) -> tuple[bool, bool, bool, int]:
+        lacks, is_unready, is_on_owner_host, move = rank_now(incarnation)
+        return lacks, is_on_owner_host, is_unready, move
 
-    there = ({kept.incarnation for kept in over} & staying) - {run.owner, *but}
-    now, then = (sorted(there, key=key)[: view.rules.standbys] for key in (rank, rank_then))
-    return [*now, *(incarnation for incarnation in then if incarnation not in now)]
+    there = ({kept.incarnation for kept in over} & staying) - {run.owner, *without}
+    now, later = (sorted(there, key=rank)[: view.rules.standbys] for rank in (rank_now, rank_later))
+    return [*now, *(incarnation for incarnation in later if incarnation not in now)]
 
 
 def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:
@@ -247,7 +255,7 @@ def _is_early(view: View) -> bool:
 
 
 def runs(view: View, *places: Place) -> list[Run]:
-    """Ranges with state that have an owner, of some places or of all. Touching cells with the same owner are joined."""
+    """Ranges with state that are held, of the given places or of all. Touching cells with the same owner are joined."""
     stateful = view.stateful
     held = (
         Run(place, cell.first, cell.end, cell.owner)
@@ -264,7 +272,7 @@ def runs(view: View, *places: Place) -> list[Run]:
 
 
 def end_copies(view: View, turn: Turn) -> DecisionBatch:
-    """Copies without a use, each with the reason."""
+    """Ends of copies without a use, each with the reason."""
     found: list[tuple[int, str]] = []
     copies = kept_of(view)
     if not copies:
@@ -273,7 +281,7 @@ def end_copies(view: View, turn: Turn) -> DecisionBatch:
     for place, own in copies.items():
         moves = planned.get(place, [])
         standbys = [kept for kept in own if kept.asked.role == STANDBY]
-        keeping = [(run, keepers(view, run, standbys, _targets(run, moves))) for run in runs(view, place)]
+        keepers_by_run = [(run, keepers(view, run, standbys, _targets(run, moves))) for run in runs(view, place)]
         used: set[int] = set()
         for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
             over = [kept for kept in own if kept.touches(cell.first, cell.end)]
@@ -281,8 +289,8 @@ def end_copies(view: View, turn: Turn) -> DecisionBatch:
                 used |= {k.asked.move for k in over if k.incarnation in staying or k.is_ready}
                 continue
             over = [kept for kept in over if kept.incarnation in staying - {cell.owner}]
-            keeps = next((members for run, members in keeping if run.first <= cell.first < run.end), ())
-            used |= {k.asked.move for k in over if _is_used(view, place, cell, newest(moves, cell), k, keeps)}
+            members = next((members for run, members in keepers_by_run if run.first <= cell.first < run.end), ())
+            used |= {k.asked.move for k in over if _is_used(view, place, cell, newest(moves, cell), k, members)}
         over = [kept for kept in own if kept.asked.move not in used]
         found += [(kept.asked.move, _reason(view, kept, is_staying=kept.incarnation in staying)) for kept in over]
     return DecisionBatch([CopyEnded(*turn.next(), number, reason) for number, reason in sorted(found)])
@@ -292,7 +300,8 @@ def _is_used(
     view: View, place: Place, cell: Cell, move: PlannedMove | None, kept: CopyProgress, keepers: Collection[int]
 ) -> bool:
     """Whether a staying member's copy of a cell that another member owns is of use. The copy is of use in three cases:
-    a move takes the cell to the member, the owner is not at work yet, or the member keeps a standby.
+    a move takes the cell to the member, the owner is not at work yet, or the member keeps a standby. ``move``: the
+    newest over the cell; ``keepers``: the members that keep a standby of the cell.
     """
     if move is not None and move.origin == cell.owner and move.target == kept.incarnation:
         return True
@@ -314,8 +323,8 @@ def _reason(view: View, kept: CopyProgress, *, is_staying: bool) -> str:
 
 
 def fixed_points(view: View) -> dict[Place, list[Fixed]]:
-    """Points that a plan may give to nobody else, by place. A point is fixed while a copy is under way to a member. A
-    point with state and without a working owner is fixed if the next owner is known or awaited.
+    """Points that a plan may give only to one member, by place. Points are fixed while a copy of a move is under way to
+    its target. Points with state and without a working owner are fixed if the next owner is known or awaited.
     """
     copies, planned, stateful = kept_of(view), moves_pending(view), view.stateful
     places = {place for place in view.control.started if place[0] in stateful}
@@ -331,7 +340,7 @@ def fixed_points(view: View) -> dict[Place, list[Fixed]]:
 
 
 def have_heirs(view: View) -> bool:
-    """Whether some points are free and every free point has an heir among the present members."""
+    """Whether some points are free, no point is unread, and every free point has an heir among the present members."""
     if not view.standings.free or view.standings.unread:
         return False
     heirs = {
@@ -347,14 +356,16 @@ def have_heirs(view: View) -> bool:
 
 
 def _unheld(view: View) -> set[Place]:
-    """Places with points of a member that is gone."""
+    """Places with points that are not held, if the control log still knows a gone member; else none: without a gone
+    member no points wait for a name.
+    """
     if not any(member.expelled for member in view.control.members.values()):
         return set()
     return view.standings.unheld
 
 
 def awaited_names(view: View) -> set[str]:
-    """The names that state waits for, or goes back to."""
+    """The names for which state waits, and the present names to which state goes back."""
     owners = {
         cell.owner
         for place in _unheld(view)
@@ -366,6 +377,9 @@ def awaited_names(view: View) -> set[str]:
 
 
 def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own: Sequence[CopyProgress]) -> int | None:
+    """The only member to which a plan may give a cell. ``NOBODY``: the cell is not fixed; None: no member yet.
+    ``move``: the newest over the cell; ``own``: the copies of the place.
+    """
     staying = {member.incarnation for member in view.staying}
     favoured = move.target if move is not None and move.target in staying else NOBODY
     if cell.standing is CellState.HELD:
@@ -384,7 +398,9 @@ def is_orphan(
     own: Sequence[CopyProgress],
     staying: Collection[int],
 ) -> bool:
-    """Whether a free cell is to go to a member without a move for the cell. ``own``: the copies of the place."""
+    """Whether no move takes a free cell to the member that is to have the cell: a plan has to make such a move. A cell
+    that waits for a name is no orphan. ``moves``, ``own``: the moves and the copies of the place.
+    """
     move = newest(moves, cell)
     favoured = move.target if move is not None and move.target in staying else NOBODY
     if favoured and (cell.owner in staying or cell.epoch == 0):

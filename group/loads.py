@@ -1,13 +1,14 @@
 """PURE. The cost of the ranges of the source partitions, as told by the members: a fold of the Load signals.
 
-For each place the fold knows the load over the points. A measured load stays with moved points until the new owner has
-measured the points anew.
+For each place the fold knows how the load lies over the points. After a move of points their measured load counts on,
+until the new owner has measured the points anew.
 
 - A report replaces earlier reports on the same points. A report of an earlier epoch counts for nothing, because the
   sender is a former owner, perhaps an expelled member.
 - A report without confirmation for ``STALE_MS`` gives way to every report.
-- Busy time, records and backlog lie at the report's points. Each point stands for a cell of the declared cut, by the
-  first point of the cell. Without points the load lies evenly. Bytes of state always lie evenly.
+- Busy time, records and backlog lie at the points that the report names. Each named point is the first point of a cell
+  of the declared cut, and stands for the cell. Without named points the load lies evenly over the band. Bytes of state
+  always lie evenly.
 - The costs of touching ranges add up exactly to the cost of the joined range.
 
 Another thread may ask for costs during ``hear``. Each answer is the answer before or after a band's report.
@@ -25,10 +26,11 @@ from ..offsets.ledger import Place
 from ..offsets.signals import BandLoad, Load
 
 PIECES_MAX: Final = 4_096
-"""The most separate pieces of a place; further pieces are melted into their neighbours."""
+"""The most separate pieces of a place; further pieces are joined with their neighbours."""
 POINTS_MAX: Final = 128
-"""A report with more than four times as many points is melted down to about twice as many."""
+"""A report with more than 4 * ``POINTS_MAX`` points is melted down to about 2 * ``POINTS_MAX`` points."""
 STALE_MS: Final = 300_000
+"""How long a report without confirmation keeps its precedence over reports of earlier epochs."""
 
 
 class PointsCost(NamedTuple):
@@ -43,7 +45,9 @@ class PointsCost(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """A reported band. ``points``: rising; ``below[i]``: the cost of the points before the i-th point."""
+    """A reported band. ``points``: the named points, rising; ``below[i]``: the busy time of the points before the i-th
+    point.
+    """
 
     first: int
     end: int
@@ -55,12 +59,12 @@ class _Measured(NamedTuple):
     def until(self, point: int) -> PointsCost:
         """The cost of ``[first, point)``."""
         busy, records, backlog, state_bytes = self.cost
-        even, all_even = point - self.first, self.end - self.first
-        done, whole = even, all_even
+        size, all_size = point - self.first, self.end - self.first
+        part, whole = size, all_size  # part / whole: the fraction of busy time, records and backlog
         if self.points:
-            done, whole = self.below[bisect_left(self.points, point)], self.below[-1]
+            part, whole = self.below[bisect_left(self.points, point)], self.below[-1]
         return PointsCost(
-            busy * done // whole, records * done // whole, backlog * done // whole, state_bytes * even // all_even
+            busy * part // whole, records * part // whole, backlog * part // whole, state_bytes * size // all_size
         )
 
 
@@ -80,7 +84,7 @@ class _BandPiece(NamedTuple):
         return _minus(measured.until(end), measured.until(first))
 
     def points(self) -> dict[int, int]:
-        """The piece's busy time by points; an even load is given at the first point."""
+        """The busy time of the piece, by point. The piece's first point has the whole of an even load."""
         measured = self.measured
         inside = measured.points[bisect_left(measured.points, self.first) : bisect_left(measured.points, self.end)]
         bounds = [self.first, *inside[1:], self.end]
@@ -90,7 +94,7 @@ class _BandPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _BandPieces:
-    """The pieces of a place, in order, without overlap, perhaps with gaps. ``firsts``: their first points."""
+    """The pieces of a place, in order, without overlap, perhaps with gaps. ``firsts``: the first point of each."""
 
     firsts: list[int] = field(default_factory=list)
     pieces: list[_BandPiece] = field(default_factory=list)
@@ -104,25 +108,25 @@ class _BandPieces:
 
 
 class Loads:
-    """The fold. ``version`` rises with each change."""
+    """The fold. ``version`` rises whenever a cost may have changed."""
 
     def __init__(self) -> None:
         self.version = 0
         self._places: dict[Place, _BandPieces] = {}
 
     def hear(self, load: Load, now_ms: int) -> None:
-        """Take a report, at this time by the clock of the signals. Impossible bands are left out."""
+        """Take a report. ``now_ms``: the timestamp of the signal. Impossible bands are left out."""
         for band in load.bands:
             if 0 <= band.first < band.end <= SPACE_END:
                 self._hear(band.topic_partition, _measure_of_band(band, max(1, load.interval_ms)), now_ms)
 
     def cost(self, place: Place, first: int, end: int) -> PointsCost | None:
         """The cost of the points ``[first, end)`` of a place; None: some points were never measured."""
-        steps = self._places.get(place)
-        if steps is None:
+        known = self._places.get(place)
+        if known is None:
             return None
         reached, costs = first, PointsCost(0, 0, 0, 0)
-        for piece in steps.pieces[steps.over(first, end)]:
+        for piece in known.pieces[known.over(first, end)]:
             if piece.first > reached:
                 return None
             costs = _plus(costs, piece.cost(first, end))
@@ -137,24 +141,24 @@ class Loads:
                 del self._places[place]
 
     def _hear(self, place: Place, measured: _Measured, now_ms: int) -> None:
-        steps = self._places.get(place) or _BandPieces()
+        known = self._places.get(place) or _BandPieces()
         first, end = measured.first, measured.end
-        where = steps.over(first, end)
-        over = steps.pieces[where]
+        where = known.over(first, end)
+        over = known.pieces[where]
         if any(p.measured.epoch > measured.epoch and now_ms - p.heard_ms < STALE_MS for p in over):
             return
         new = _BandPiece(first, end, now_ms, measured)
         if len(over) == 1 and over[0][:2] == (first, end):
             self.version += over[0].measured != measured
-            steps.pieces[where.start] = new
+            known.pieces[where.start] = new  # in place: another thread sees the piece before or after
             return
         self.version += 1
         left = [over[0]._replace(end=first)] if over and over[0].first < first else []
         right = [over[-1]._replace(first=end)] if over and over[-1].end > end else []
-        pieces = [*steps.pieces[: where.start], *left, new, *right, *steps.pieces[where.stop :]]
+        pieces = [*known.pieces[: where.start], *left, new, *right, *known.pieces[where.stop :]]
         if len(pieces) > PIECES_MAX:
-            pieces = _fewer(pieces)
-        self._places[place] = _BandPieces([piece.first for piece in pieces], pieces)
+            pieces = _join_in_pairs(pieces)
+        self._places[place] = _BandPieces([piece.first for piece in pieces], pieces)  # one store, for other threads
 
 
 def _measure_of_band(band: BandLoad, interval_ms: int) -> _Measured:
@@ -165,10 +169,11 @@ def _measure_of_band(band: BandLoad, interval_ms: int) -> _Measured:
         max(0, band.backlog),
         max(0, band.state_bytes),
     )
-    return _of(band.first, band.end, band.epoch, cost, points)
+    return _measure_of_points(band.first, band.end, band.epoch, cost, points)
 
 
-def _of(first: int, end: int, epoch: int, cost: PointsCost, points: dict[int, int]) -> _Measured:
+def _measure_of_points(first: int, end: int, epoch: int, cost: PointsCost, points: dict[int, int]) -> _Measured:
+    """``points``: busy time by named point, {} for an even load. Many points are melted down to few."""
     kept = melt_costs(points, POINTS_MAX) if len(points) > 4 * POINTS_MAX else sorted(points.items())
     below = (0, *accumulate(busy for _, busy in kept))
     return _Measured(
@@ -176,27 +181,27 @@ def _of(first: int, end: int, epoch: int, cost: PointsCost, points: dict[int, in
     )
 
 
-def _fewer(pieces: list[_BandPiece]) -> list[_BandPiece]:
+def _join_in_pairs(pieces: list[_BandPiece]) -> list[_BandPiece]:
     """Return about half as many pieces: touching pieces are joined in pairs. If most pieces do not touch, only the
     pieces heard last stay.
     """
-    left: list[_BandPiece] = []
+    fewer: list[_BandPiece] = []
     is_pair = False
     for piece in pieces:
-        if left and not is_pair and left[-1].end == piece.first:
-            left[-1], is_pair = _join_pieces(left[-1], piece), True
+        if fewer and not is_pair and fewer[-1].end == piece.first:
+            fewer[-1], is_pair = _join_pieces(fewer[-1], piece), True
         else:
-            left.append(piece)
+            fewer.append(piece)
             is_pair = False
-    if len(left) > PIECES_MAX * 3 // 4:
-        left = sorted(sorted(left, key=lambda piece: piece.heard_ms)[-PIECES_MAX // 2 :])
-    return left
+    if len(fewer) > PIECES_MAX * 3 // 4:
+        fewer = sorted(sorted(fewer, key=lambda piece: piece.heard_ms)[-PIECES_MAX // 2 :])
+    return fewer
 
 
 def _join_pieces(a: _BandPiece, b: _BandPiece) -> _BandPiece:
     cost = _plus(a.cost(a.first, a.end), b.cost(b.first, b.end))
-    epoch = min(a.measured.epoch, b.measured.epoch)  # with the lower epoch a report of either owner counts again
-    measured = _of(a.first, b.end, epoch, cost, {**a.points(), **b.points()})
+    epoch = min(a.measured.epoch, b.measured.epoch)  # so that the next report of either owner counts
+    measured = _measure_of_points(a.first, b.end, epoch, cost, {**a.points(), **b.points()})
     return _BandPiece(a.first, b.end, max(a.heard_ms, b.heard_ms), measured)
 
 

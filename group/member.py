@@ -1,7 +1,8 @@
 """PURE. The next step of one member, from the control log as read so far.
 
-Requests and grants are events of the log. A member compares the log with the ranges taken up and given up, and does the
-missing steps. Nothing else counts: without effect in the member's own fold a grant is no grant.
+Requests and grants are events of the log. A member compares the log with the ranges that the member has taken up and
+given up, and does the missing steps. Nothing else counts: a grant that changes nothing in the member's own fold is no
+grant.
 """
 
 from collections.abc import Collection
@@ -30,8 +31,9 @@ class Out(NamedTuple):
 
 
 class Works(NamedTuple):
-    """The process is a member. ``take_up``: epochs granted and not taken up; ``wind_up``: requests to release;
-    ``go_on``: moves whose request was withdrawn. ``copies``: all copies in the log that the member shall have.
+    """The process is a member. ``take_up``: the (place, epoch) pairs granted and not taken up; ``wind_up``: new
+    requests to release; ``go_on``: moves under release whose request was withdrawn. ``copies``: all copies that the log
+    asks of the member.
     """
 
     incarnation: int
@@ -53,15 +55,15 @@ def state_of(
 ) -> State:
     """The state of the process born as ``birth``.
 
-    ``incarnation``: the process's own knowledge of its incarnation, because the log forgets former members; ``taken``:
-    the (place, epoch) pairs taken up; ``winding``: the moves under release, or released. A released move stays in the
-    log until the next grant of the points.
+    ``incarnation``: as the process remembers, None before the join; the log forgets former members. ``taken``: the
+    (place, epoch) pairs taken up; ``winding``: the moves under release, or released. The fold of the log keeps a
+    released move until the next grant of the points.
     """
     member = control.member_of(birth)
     if member is None and incarnation is None:
         return Rejected(control.refused[birth]) if birth in control.refused else NotJoined()
     if member is None or (incarnation is not None and member.incarnation != incarnation):
-        return Out("")  # forgotten, and perhaps admitted again by a late copy of the own request
+        return Out("")  # the member was forgotten, and a late copy of its request to join may have been admitted anew
     if member.expelled:
         return Out(member.cause)
     own = member.incarnation

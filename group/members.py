@@ -1,6 +1,7 @@
 """PURE. The coordinator's rows about members: fenced, expelled and joining members, and members free to go.
 
-A leaving member with state works on until other members have copies. A *dismissed* member has nothing to wait for.
+A leaving member with state works on until other members have copies. A *dismissed* member has nothing to wait for: the
+member releases all ranges unasked.
 """
 
 from itertools import takewhile
@@ -26,8 +27,8 @@ OPERATOR: Final = "operator"
 
 
 def comes_back(cause: str) -> bool:
-    """Whether an expelled process may ask to join again, by a new birth. A process that left may not, nor a superseded
-    one. With a forgotten cause ("") the answer to the new request decides.
+    """Whether an expelled process may ask to join again, by a new birth. A process that left may not, nor may a
+    superseded process. If the cause is forgotten (""), the process asks, and the answer to its request decides.
     """
     return cause not in (LEFT, SUPERSEDED)
 
@@ -48,19 +49,47 @@ def expel_members(view: View, turn: Turn) -> DecisionBatch:
         if isinstance(verdict := judge(view.control, view.heard, asked_to_join), Ousts):
             causes.setdefault(verdict.incarnation, SUPERSEDED)
     for member in view.living:
-        if (cause := _why_it_goes(view, member)) is not None:
+        if (cause := _cause_of_expulsion(view, member)) is not None:
             causes.setdefault(member.incarnation, cause)
-    going = [(member.incarnation, causes[member.incarnation]) for member in view.living if member.incarnation in causes]
-    holds = {member.incarnation: _hold_ms(view, member, causes.get(member.incarnation, "")) for member in view.living}
-    return DecisionBatch(
-        [MemberExpelled(*turn.next(), incarnation=i, cause=cause, hold_ms=holds[i]) for i, cause in going], answered
+    decisions = [
+        MemberExpelled(*turn.next(), incarnation=member.incarnation, cause=cause, hold_ms=_hold_ms(view, member, cause))
+        for member in view.living
+        if (cause := causes.get(member.incarnation)) is not None
+    ]
+    return DecisionBatch(decisions, answered)
+
+
+def _cause_of_expulsion(view: View, member: Member) -> str | None:
+    """Why a living member is expelled without a request; None: the member stays."""
+    heard, own = view.heard, view.seat.birth
+    if view.seat.is_alone and member.birth != own:
+        return SUPERSEDED
+    silence = heard.silence_of(member.joined.instance, member.birth)
+    since_ms = heard.leaving.get(member.incarnation)
+    if since_ms is not None and (member.incarnation in heard.done or _has_released_all(view, member.incarnation)):
+        return LEFT
+    if since_ms is not None and silence.now_ms - since_ms >= view.rules.stop_ms:
+        return STUCK
+    if member.birth != own and silence.silent_ms(member.birth) >= view.rules.session_ms:
+        return SILENT
+    return None
+
+
+def _has_released_all(view: View, incarnation: int) -> bool:
+    """Whether a member has released all granted points, by the offset log as read so far."""
+    if incarnation not in view.control.held:
+        return True
+    return not view.unopened and not any(
+        cell.owner == incarnation and cell.standing is CellState.HELD
+        for place in view.control.started
+        for cell in view.cells(place)
     )
 
 
 def _hold_ms(view: View, member: Member, cause: str) -> int:
-    """How long a member's ranges with state wait for its name, in ms: as long as the name may come back."""
-    is_away = member.incarnation in view.heard.leaving and member.incarnation not in view.heard.returns
-    if not member.joined.instance or cause == OPERATOR or is_away or view.seat.is_alone:
+    """How long the ranges with state of an expelled member wait for its name, in ms. 0: the name will not be back."""
+    leaves_for_good = member.incarnation in view.heard.leaving and member.incarnation not in view.heard.returns
+    if not member.joined.instance or cause == OPERATOR or leaves_for_good or view.seat.is_alone:
         return 0
     return view.rules.return_ms
 
@@ -94,35 +123,10 @@ def left_ms(view: View, member: Member) -> int:
     return now_ms - view.heard.leaving[member.incarnation]
 
 
-def _why_it_goes(view: View, member: Member) -> str | None:
-    heard, own = view.heard, view.seat.birth
-    if view.seat.is_alone and member.birth != own:
-        return SUPERSEDED
-    silence = heard.silence_of(member.joined.instance, member.birth)
-    since_ms = heard.leaving.get(member.incarnation)
-    if since_ms is not None and (member.incarnation in heard.done or _holds_nothing(view, member.incarnation)):
-        return LEFT
-    if since_ms is not None and silence.now_ms - since_ms >= view.rules.stop_ms:
-        return STUCK
-    if member.birth != own and silence.silent_ms(member.birth) >= view.rules.session_ms:
-        return SILENT
-    return None
-
-
-def _holds_nothing(view: View, incarnation: int) -> bool:
-    """Whether a member has released all granted points, by the offset log as read so far."""
-    if incarnation not in view.control.held:
-        return True
-    return not view.unopened and not any(
-        cell.owner == incarnation and cell.standing is CellState.HELD
-        for place in view.control.started
-        for cell in view.cells(place)
-    )
-
-
 def answers(view: View, turn: Turn) -> DecisionBatch:
-    """Answers to processes that ask to join. Each process is judged as if earlier processes had joined. A process
-    silent for a session since its request is gone. As a member it would only withhold points from others.
+    """Answers to processes that ask to join. Each process is judged as if the processes before had joined. A process
+    that was silent for a session since its request is gone: as a member the process would only withhold points from
+    others. A request is answered once the process was refused or has joined, and all of its stores have numbers.
     """
     control, decisions, answered = view.control.copy(), list[Decision](), list[str]()
     for birth, asked in view.heard.asked.items():
@@ -133,9 +137,9 @@ def answers(view: View, turn: Turn) -> DecisionBatch:
             answered += [birth] if all(store.name in control.stores for store in asked.stores) else []
             continue
         if view.heard.silent_ms(asked.instance, birth) >= ASKS_INTERVALS * view.rules.interval_ms:
-            continue  # the process asks no more
-        if _contradicts_before(view, birth):  # judged once the earlier stores have their numbers
-            continue
+            continue  # the process has stopped asking, and may be gone
+        if _contradicts_before(view, birth):
+            continue  # the process is judged once the stores of the process before have their numbers
         verdict = judge(control, view.heard, asked)
         new: list[Decision] = []
         if isinstance(verdict, JoinRefused):
@@ -145,13 +149,15 @@ def answers(view: View, turn: Turn) -> DecisionBatch:
                 new = [LevelRaised(*turn.next(), min(asked.level, LEVEL))]
             new.append(_member_joined(view.seat.app, turn, control.incarnation_next, asked))
         for decision in new:
-            take(control, decision)
+            take(control, decision)  # the copy alone changes, for the processes behind
         decisions += new
     return DecisionBatch(decisions, tuple(answered))
 
 
 def _contradicts_before(view: View, birth: str) -> bool:
-    """Whether a process declares a store differently from an earlier process whose stores have no numbers yet."""
+    """Whether a process declares a store differently from a process that asked before and whose store has no number
+    yet.
+    """
     wanted = {store.name: store for store in view.heard.asked[birth].stores}
     before = takewhile(lambda other: other != birth, view.heard.asked)
     return any(

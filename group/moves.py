@@ -3,14 +3,14 @@
 Touching bands of one member are joined by moves from the member to itself. The coordinator asks for all of the bands
 together. When every band is free, or no longer asked for, the coordinator grants the bands back at one epoch.
 
-The coordinator asks to release points with state when the target has ready copies (copies.py). The old owner keeps a
-copy of points granted to another member until the new owner works. If the new owner fails, the points go back without a
+The coordinator asks to release points with state when the target has ready copies (copies.py). After the grant the old
+owner keeps a copy of the points until the new owner works. If the new owner fails, the points go back without a
 restore.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..keyrange.ranges import KeyRange, join_neighbours
 from ..offsets.control import STANDBY
@@ -20,45 +20,55 @@ from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
 from .cells import Cell, CellState
-from .copies import Fixed, MoveBudget, is_near, kept_of, may_have, spans_of, uncovered_spans
+from .copies import CopyProgress, Fixed, MoveBudget, is_near, kept_of, may_have, spans_of, uncovered_spans
 from .members import members_dismissed
 from .shares import NOBODY
+from .standings import touch
 from .view import DecisionBatch, View
 
 JOIN_WITHIN_MS: Final = 2_000
-"""How long bands of one member that become one may take to be released."""
+"""How long the release of bands that are joined may take."""
+JOIN_AGAIN: Final = 6
+"""The bands of a place are tried again after this many times ``join_ms``."""
+
+
+class _NextRelease(NamedTuple):
+    """Points ``[first, end)`` at an epoch that the origin of a move is to release next, within a time in ms."""
+
+    epoch: int
+    first: int
+    end: int
+    within_ms: int
 
 
 def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
-    """Grants of free points, to a single member in each partition. Two grants to different members would share an
-    epoch. A member that released points with state is asked to keep a copy.
+    """Grants of free points. A batch has grants to a single member in each partition, because all grants of a partition
+    in a batch get the same epoch. A member that released points with state is asked to keep a copy.
     """
     free_places = view.standings.free
-    if view.unopened or not free_places:  # an empty offset log is taken for lost when ranges were granted before
+    if view.unopened or not free_places:  # readers take an empty offset log behind a grant for a lost log
         return DecisionBatch()
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
     demoted: list[tuple[Place, int, list[Span]]] = []
     planned, copies, stateful = moves_pending(view), kept_of(view), view.stateful
     for place in sorted(planned.keys() & free_places):
-        moves, kept = planned[place], copies.get(place, [])
-        cut = cut_by(view.cells(place), [*moves, *spans_of(kept)])
+        moves, own = planned[place], copies.get(place, [])
+        cut = cut_by(view.cells(place), [*moves, *spans_of(own)])
         cells = [cell for cell in cut if cell.standing is CellState.FREE]
         if place[0] in stateful:
-            takes = [(cell, newest(moves, cell)) for cell in cells]
-            cells = [
-                cell for cell, move in takes if move is not None and may_have(view, kept, place, cell, move.target)
-            ]
+            cells = _grantable_cells(view, place, cells, moves, own)
         ready = [(move, free) for move in moves if (free := _free_for(move, moves, cells)) and move.target in staying]
-        ready = [one for one in ready if not _waits_for_more(view, one[0])]
+        ready = [(move, free) for move, free in ready if not _waits_for_more(view, move)]
         for move, free in ready:
-            if move.target == ready[0][0].target:
-                for run in _runs(free, move):
-                    decisions += decide_grant(view.ledger, turn, place, move.target, run, move=move.move)
-                for owner in sorted({cell.owner for cell in free} & staying - {move.target}):
-                    own = [(cell.first, cell.end) for cell in free if cell.owner == owner]
-                    if place[0] in stateful:
-                        demoted.append((place, owner, uncovered_spans(own, ())))
+            if move.target != ready[0][0].target:
+                continue
+            for points in _joined_points(free, move):
+                decisions += decide_grant(view.ledger, turn, place, move.target, points, move=move.move)
+            for owner in sorted({cell.owner for cell in free} & staying - {move.target}):
+                released = [(cell.first, cell.end) for cell in free if cell.owner == owner]
+                if place[0] in stateful:
+                    demoted.append((place, owner, uncovered_spans(released, ())))
     number = view.control.moves.move_max
     for n, (place, owner, bands) in enumerate(demoted, number + 1):
         decisions.append(
@@ -76,14 +86,22 @@ def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
     return DecisionBatch(decisions)
 
 
+def _grantable_cells(
+    view: View, place: Place, free: Sequence[Cell], moves: Sequence[PlannedMove], copies: Sequence[CopyProgress]
+) -> list[Cell]:
+    """The free cells with state that the target of their newest move may have."""
+    takes = [(cell, newest(moves, cell)) for cell in free]
+    return [cell for cell, move in takes if move is not None and may_have(view, copies, place, cell, move.target)]
+
+
 def _free_for(move: PlannedMove, moves: Sequence[PlannedMove], cells: Iterable[Cell]) -> list[Cell]:
-    """The free cells that a move may take."""
+    """The free cells for which a move is the newest move."""
     return [cell for cell in cells if overlaps(cell, move) and newest(moves, cell) is move]
 
 
 def _waits_for_more(view: View, move: PlannedMove) -> bool:
-    """Whether a move joins bands of a member and the member still has to release more of the bands. Points released for
-    other moves are granted at once.
+    """Whether a move joins bands of a member, and the member was asked for more of the bands and has not released them
+    yet. Points released for other moves are granted at once.
     """
     asked, joins = view.control.moves.asked, view.seat.joins
     return move.move in joins and any(
@@ -115,12 +133,12 @@ def overlaps(cell: Cell, move: PlannedMove | ReleaseAsked) -> bool:
 
 
 def newest(moves: Sequence[PlannedMove], cell: Cell) -> PlannedMove | None:
-    """The newest move over a cell."""
+    """The newest move over a cell. ``moves``: of the place, the newest first."""
     return next((move for move in moves if overlaps(cell, move)), None)
 
 
-def _runs(free: Sequence[Cell], move: PlannedMove) -> list[KeyRange]:
-    """The parts of the cells that lie in the move. Touching parts are joined."""
+def _joined_points(free: Sequence[Cell], move: PlannedMove) -> list[KeyRange]:
+    """The points of the cells that lie in the move. Touching ranges are joined."""
     parts = (KeyRange(max(cell.first, move.first), min(cell.end, move.end)) for cell in free)
     return join_neighbours(parts, KeyRange.join)
 
@@ -136,7 +154,9 @@ def cut_by(found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | Release
 
 
 def withdrawn(view: View, turn: Turn) -> DecisionBatch:
-    """Withdrawals of requests to release: the target is gone, or the time is over. The owner keeps other points."""
+    """Withdrawals of requests to release: the target is gone, or the time is over. The owner keeps the points that are
+    not released yet.
+    """
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
     for number, asked in sorted(view.control.moves.asked.items()):
@@ -145,7 +165,7 @@ def withdrawn(view: View, turn: Turn) -> DecisionBatch:
         place, within = asked.topic_partition, KeyRange(asked.first, asked.end)
         over = [cell for cell in view.cells(place) if cell.first < within.end and within.first < cell.end]
         if not any(cell.standing is CellState.HELD and cell.epoch == asked.epoch for cell in over):
-            continue
+            continue  # all points are released
         if move is None or move.target not in staying:
             decisions.append(ReleaseWithdrawn(*turn.next(), number, "its target is gone"))
         elif view.now_ms - since_ms >= asked.deadline_ms:
@@ -154,7 +174,7 @@ def withdrawn(view: View, turn: Turn) -> DecisionBatch:
 
 
 def ask_releases(view: View, turn: Turn) -> DecisionBatch:
-    """Requests to release points that nobody was asked for yet, not even for a move that went elsewhere. A request for
+    """Requests to release points. Points under an open request of any move are not asked for again. A request for
     points with state waits until the target has ready copies. A dismissed member releases without a request.
     """
     budget = MoveBudget(view)
@@ -179,18 +199,20 @@ def ask_releases(view: View, turn: Turn) -> DecisionBatch:
 
 
 def held_back(view: View) -> list[int]:
-    """Moves that wait because too many moves with much state have begun lately."""
+    """The moves that could be asked for now, but for the budget: too many moves with much state have begun lately."""
     budget = MoveBudget(view)
     return [move.move for move, _ in _askable(view) if not (_needs_no_turn(view, move) or budget.take(move))]
 
 
 def _needs_no_turn(view: View, move: PlannedMove) -> bool:
-    """Whether a move has no state to wait for, or took its turn in the budget with the request for a copy."""
+    """Whether the budget lets a move begin in any case: the move copies no state, or the budget has counted the move
+    with its request for a copy.
+    """
     return move.topic not in view.stateful or move.origin == move.target or move.move in view.control.moves.copies
 
 
-def _askable(view: View) -> Iterator[tuple[PlannedMove, tuple[int, int, int, int]]]:
-    """Moves that may be asked for, each with the answer of ``_release``."""
+def _askable(view: View) -> Iterator[tuple[PlannedMove, _NextRelease]]:
+    """Moves that may be asked for now, each with its next release."""
     ways, planned, copies, stateful = on_their_way(view), moves_pending(view), kept_of(view), view.stateful
     open_moves = {move.move: move for move in moves_to_ask(view)}
     for place in sorted({move.topic_partition for move in open_moves.values()}):
@@ -198,11 +220,11 @@ def _askable(view: View) -> Iterator[tuple[PlannedMove, tuple[int, int, int, int
         cells = cut_by(view.cells(place), [*own, *moves])
         held = [cell for cell in cells if cell.standing is CellState.HELD and not any(overlaps(cell, o) for o in own)]
         for move in (move for move in moves if move.move in open_moves):
-            release = _release(view, move, [cell for cell in held if newest(moves, cell) is move])
+            release = _next_release(view, move, [cell for cell in held if newest(moves, cell) is move])
             if release is None:
                 continue
             has_state = place[0] in stateful and move.origin != move.target
-            if not has_state or is_near(copies.get(place, ()), move.target, [release[1:3]]):
+            if not has_state or is_near(copies.get(place, ()), move.target, [(release.first, release.end)]):
                 yield move, release
 
 
@@ -217,11 +239,52 @@ def moves_to_ask(view: View) -> list[PlannedMove]:
     ]
 
 
-def _release(view: View, move: PlannedMove, held: Sequence[Cell]) -> tuple[int, int, int, int] | None:
-    """Epoch, first, end and deadline of the next release by the move's origin. The other points come later."""
+def _next_release(view: View, move: PlannedMove, held: Sequence[Cell]) -> _NextRelease | None:
+    """The next release by the origin of a move: the first touching cells with equal epoch. None: the origin holds
+    nothing. The other points are asked for later.
+    """
     own = [cell for cell in held if cell.owner == move.origin]
     if not own or move.origin == NOBODY:
         return None
     last = next((a for a, b in pairwise(own) if (a.end, a.epoch) != (b.first, b.epoch)), own[-1])
     within_ms = JOIN_WITHIN_MS if move.move in view.seat.joins else view.rules.release_ms
-    return own[0].epoch, own[0].first, last.end, within_ms
+    return _NextRelease(own[0].epoch, own[0].first, last.end, within_ms)
+
+
+def moves_to_join(view: View) -> list[PlannedMove]:
+    """The moves that join touching bands, from the owner to the owner: the first such bands of the first place that is
+    due. []: no place is due.
+    """
+    rules, seat = view.rules, view.seat
+    staying = {member.incarnation for member in view.staying}
+    for place, since_ms in sorted(view.standings.touching_ms.items()):
+        tried_ms = seat.joined_ms.get(place)
+        if view.now_ms - since_ms < rules.join_ms:
+            continue
+        if tried_ms is not None and view.now_ms - tried_ms < JOIN_AGAIN * rules.join_ms:
+            continue
+        bands: list[Cell] = []
+        for a, b in pairwise(view.cells(place)):
+            if touch(a, b) and a.owner in staying:
+                bands = bands or [a]
+                bands.append(b)
+            elif bands:
+                break
+        first = view.control.moves.move_max + 1
+        if bands:
+            return [
+                PlannedMove(
+                    move=first + n,
+                    topic=place[0],
+                    partition=place[1],
+                    first=cell.first,
+                    end=cell.end,
+                    origin=cell.owner,
+                    target=cell.owner,
+                    state_bytes=0,
+                    gain=0.0,
+                    cost_us=0,
+                )
+                for n, cell in enumerate(bands)
+            ]
+    return []

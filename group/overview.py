@@ -21,7 +21,9 @@ from .cells import NOTHING, Cell, CellState, cells, is_taken_up
 from .copies import counts_for_budget
 
 NOTHING_TOLD: Final[Mapping[int, Mapping[int, Copy]]] = MappingProxyType({})
+"""No member has told the progress of its copies."""
 NO_REASONS: Final[Mapping[int, str]] = MappingProxyType({})
+"""The coordinator has told no reason why a move waits."""
 ITS_TURN: Final = {
     TURN: "its turn (moves_per_minute)",
     COOLING: "its turn (half of moves_per_minute, as the group cools down)",
@@ -68,7 +70,9 @@ class OwnedRange(NamedTuple):
 
 
 class WaitShown(NamedTuple):
-    """Points without a working owner, or points to be released. ``why``: the reason, in words."""
+    """Points of which something is awaited: to have an owner, to be cut into workers, or to be released. ``held``: the
+    points; ``why``: what is awaited, in words.
+    """
 
     held: OwnedRange
     why: str
@@ -132,7 +136,9 @@ class CopyShown(NamedTuple):
 
 
 class MemberShown(NamedTuple):
-    """A member that is not fenced. ``standing``: "member", or "expelled: CAUSE"; ``share``: of all points."""
+    """A member that is not fenced. ``standing``: "member", or "expelled: CAUSE"; ``held``: the ranges for which the
+    member may commit; ``share``: the fraction of the points of all places.
+    """
 
     incarnation: int
     instance: str
@@ -169,8 +175,9 @@ def show_group(
     told: Mapping[int, Mapping[int, Copy]],
     parked: Mapping[int, str],
 ) -> GroupShown:
-    """A group, by the folds of its logs. ``told``: the progress of copies, by incarnation and move; ``parked``: why
-    moves have not begun (signals.py). Both may be empty if nothing was heard.
+    """A group, by the folds of its logs. ``told``: the progress of copies, by incarnation and move; ``parked``: by
+    move, why the move has not begun (``SLOT``, ``TURN``, ``COOLING`` of offsets/signals.py). Both may be empty if
+    nothing was heard.
     """
     copies = tuple(copies_shown(control, told))
     held: dict[int, list[OwnedRange]] = {}
@@ -185,7 +192,7 @@ def show_group(
                 if not is_taken_up(parts[cell.epoch], cell.first, cell.end):
                     uncut.append((f"waits for incarnation {cell.owner} to take it up", points))
             else:
-                free.append((_why(control, place, cell.standing, cell.owner), points))
+                free.append((_why_not_held(control, place, cell.standing, cell.owner), points))
     asked = [
         (
             f"is to be released by incarnation {a.incarnation}",
@@ -289,8 +296,8 @@ def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
 def waits_for_copy(
     control: Control, move: PlannedMove, copies: Sequence[CopyShown], parked: Mapping[int, str] = NO_REASONS
 ) -> str:
-    """The obstacle between a move with state and the request to its owner, in words; "": none. ``parked``: see
-    ``show_group``; without a known reason the answer names the possible reasons.
+    """What a move with state waits for before its owner is asked to release, in words; "": nothing. ``parked``: see
+    ``show_group``. If no reason is known, the answer names the possible reasons.
     """
     if move.topic not in {store.topic for store in control.stores.values()}:
         return ""
@@ -314,7 +321,7 @@ def waits_for_copy(
 
 
 def name_of_hold(control: Control, place: Place, owner: int) -> str:
-    """The name awaited by points with state, and the longest wait, in words; "": no name."""
+    """The name for which points with state wait (their *hold*), and the longest wait, in words; "": no name."""
     member = control.members.get(owner)
     is_stateful = place[0] in {store.topic for store in control.stores.values()}
     if member is None or not member.hold_ms or not is_stateful:
@@ -353,17 +360,19 @@ def _member(control: Control, member: Member, held: Mapping[int, list[OwnedRange
     )
 
 
-def _why(control: Control, place: Place, standing: CellState, owner: int) -> str:
-    why, name = _why_free(control, place, standing, owner), name_of_hold(control, place, owner)
-    return f"{why}, or for {name}" if name else why
+def _why_not_held(control: Control, place: Place, state: CellState, owner: int) -> str:
+    """What is awaited for points that are not held, in words."""
+    step, name = _next_step(control, place, state, owner), name_of_hold(control, place, owner)
+    return f"{step}, or for {name}" if name else step
 
 
-def _why_free(control: Control, place: Place, standing: CellState, owner: int) -> str:
-    if standing is CellState.LEAVING:
+def _next_step(control: Control, place: Place, state: CellState, owner: int) -> str:
+    """The next step to a new owner, in words."""
+    if state is CellState.LEAVING:
         return f"waits until incarnation {owner}, which was expelled, is fenced"
     living = [member for member in control.members.values() if not member.expelled]
     if not any(source.topic == place[0] for member in living for source in member.joined.topics):
         return "waits for a capable member"
-    if standing is CellState.UNREAD:
+    if state is CellState.UNREAD:
         return f"waits until what incarnation {owner}, which is fenced, has committed is read"
     return "waits to be granted"

@@ -1,9 +1,10 @@
 """PURE. The coordinator's row about plans: when a plan is due, what goes in, and what comes out.
 
 A plan names the whole assignment, as moves from the present assignment. Points under way belong to their destination:
-points asked for and not released, points free and not granted, and points with a copy under way. So later plans do not
-send a range here and there. Points with a copy under way are fixed. Points with state and without an owner are fixed,
-too, where copies or a name tell the next owner (learning.py). Points that wait for a name are no part of a plan.
+points asked for and not released, points free and not granted, and points with a copy under way. So a later plan does
+not send a range back while the range is on its way. Points with a copy under way are fixed. Points with state and
+without an owner are fixed, too, where copies or a name tell the next owner (learning.py). Points that wait for a name
+are no part of a plan.
 
 | cause | due when | what moves |
 |---|---|---|
@@ -13,22 +14,23 @@ too, where copies or a name tell the next owner (learning.py). Points that wait 
 | load | all is at rest, and two looks since then show a skew that a plan relieves | enough to balance the members |
 | join bands | all is at rest, and a member has had touching bands for long enough | the bands, back to the member |
 
-A short absence of a name is no reason to move state. While state waits for a name or goes back to it, and no other
-member is new, state stays where it is. Loads are not looked at meanwhile. So restarted processes copy no state.
+A short absence of a name is no reason to move state. While state waits for a name or goes back to a name, and no other
+member is new, points with state stay with their owners. Loads are not looked at meanwhile. So restarted processes copy
+no state.
 
-The coordinator makes no plan of its own wish in its first two load intervals: loads are not heard yet.
+The coordinator makes no plan for load or to join bands in its first two load intervals: loads are not heard yet.
 
-Only the first plan parts partitions before loads are measured. The plan must be for members that were started together
-and outnumber the partitions. So no member is idle until loads are known. A partition gets two halves, no more: two
-readers pay off at any cost of a record, and no plan would take a part back from a third reader. Points granted before
-keep their cut: the load will be known, and the state lies there.
+Only the first plan parts partitions before loads are measured, and only for members that were started together and
+outnumber the partitions. Otherwise members would be idle until loads are known. A partition gets two halves, no more:
+two readers pay off at any cost of a record, and no plan would take a part back from a third reader. Points granted
+before keep their cut: their load will be known, and their state lies with the owner.
 
 A plan is made from values (a ``Question``) and from the loads, which another thread may read. A small question is
 answered at once. A large question is in ``needs``, and ``answer_of`` works the answer out in a thread. The answer
 counts if the values are unchanged.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
@@ -47,9 +49,8 @@ from .copies import Fixed, kept_of, spans_of
 from .learning import awaited_names, fixed_points, have_heirs, is_orphan
 from .loads import Loads
 from .members import members_dismissed
-from .moves import cut_by, moves_pending, newest, on_their_way, overlaps
-from .shares import NOBODY, Share, Taker
-from .standings import touch
+from .moves import cut_by, moves_pending, moves_to_join, newest, on_their_way, overlaps
+from .shares import NOBODY, Share, Shift, Taker
 from .target import GAIN_US, solve
 from .view import JOIN, DecisionBatch, PlanAnswer, View
 
@@ -58,18 +59,20 @@ CHANGE: Final = "change"
 LEAVE: Final = "leave"
 """The cause of a plan that moves the points of a leaving member."""
 REQUEST: Final = "request"
-JOIN_AGAIN: Final = 6
-"""A place is tried again after this many times ``join_ms``."""
+"""The cause of a plan that answers requests for moves."""
 MOVES_MAX: Final = 2_000
 """The most moves in one event of a plan."""
 
 
 class Question(NamedTuple):
-    """All input of a plan. ``places``: the cells of each place; ``pending``, ``ways``: moves and requests to release
-    under way, by place; ``asked``: moves that no plan changes; ``fixed``: points for one target only, by place;
-    ``stateful``: topics with stores; ``factors``: the most parts of a partition, by topic; ``number``: the highest
-    number of a move; ``halves``: partitions never granted may be halved for members with nothing; ``state_stays``: of
-    points with an owner, only points without state move.
+    """All input of a plan. ``key``: an answer counts for a question with an equal key; ``cause``: of the plan;
+    ``levels``: whether the members are balanced, beside the answer to requests; ``number``: the highest number that a
+    move had; ``takers``: the staying members.
+
+    ``places``: the cells of each place; ``pending``, ``ways``: moves and requests to release under way, by place;
+    ``asked``: moves that no plan changes; ``fixed``: points for one target only, by place; ``stateful``: topics with
+    stores; ``factors``: the most parts of a partition, by topic; ``halves``: partitions never granted may be halved for
+    members with nothing; ``state_stays``: of points with an owner, only points without state move.
     """
 
     key: Hashable
@@ -101,21 +104,16 @@ def make_plan(view: View, turn: Turn) -> DecisionBatch:
     if question is None:
         return DecisionBatch()
     if question.cause == JOIN:
-        moves: list[PlannedMove] | None = _moves_to_join(view)
+        moves: list[PlannedMove] | None = moves_to_join(view)
     elif view.seat.answer is not None and view.seat.answer.key == question.key:
         moves = view.seat.answer.moves
     else:
         moves = None if question.size > view.rules.inline_max else answer_of(question).moves
-    if moves is None:
+    if moves is None or (question.cause == LOAD and not _confirms_skew(view, moves)):
         return DecisionBatch()
     control, cause = view.control, question.cause
-    if cause == LOAD:
-        seat, was_skewed = view.seat, view.seat.is_skewed
-        seat.weighed, seat.weighed_ms = view.heard.loads.version, view.now_ms
-        seat.is_skewed, seat.answer = bool(moves) and not was_skewed, None
-        if not moves or not was_skewed:
-            return DecisionBatch()
-    # A plan for load is a cause of its own. The fold counts the cause when it takes the plan.
+    # The group epoch that the plan answers. A plan for load is a cause of its own: the fold counts one epoch more when
+    # it takes the plan.
     answers = control.group_epoch + (cause == LOAD) if question.levels else control.moves.group_epoch
     chunks = [moves[i : i + MOVES_MAX] for i in range(0, len(moves), MOVES_MAX)] or [[]]
     plan = control.moves.plan + 1
@@ -137,8 +135,18 @@ def make_plan(view: View, turn: Turn) -> DecisionBatch:
     )
 
 
+def _confirms_skew(view: View, moves: Sequence[PlannedMove]) -> bool:
+    """Whether this look at the loads and the look before both show a skew. Note this look in the coordinator's memory.
+    ``moves``: the moves that would relieve a member now.
+    """
+    seat, was_skewed = view.seat, view.seat.is_skewed
+    seat.weighed, seat.weighed_ms = view.heard.loads.version, view.now_ms
+    seat.is_skewed, seat.answer = bool(moves) and not was_skewed, None
+    return bool(moves) and was_skewed
+
+
 def open_question(view: View) -> Question | None:
-    """The plan that is due and too large to be made at once."""
+    """The question for the plan that is due, if the plan is too large to be made at once and has no answer yet."""
     question = _question_due(view)
     if question is None or question.cause == JOIN or question.size <= view.rules.inline_max:
         return None
@@ -147,7 +155,9 @@ def open_question(view: View) -> Question | None:
 
 
 def answer_of(question: Question) -> PlanAnswer:
-    """All moves from the present assignment to the planned assignment, without moves that are asked for already."""
+    """The answer to a question: all moves from the present assignment to the planned assignment, without the moves that
+    owners were already asked for.
+    """
     return PlanAnswer(question.key, _moves(question))
 
 
@@ -163,20 +173,20 @@ def _question_due(view: View) -> Question | None:
     is_time = _is_time(view)
     is_changed = control.group_epoch > control.moves.group_epoch and _has_heard(view)
     is_due = is_time and (is_changed or _has_orphans(view))
-    is_left = is_time and not is_due and _has_leavers(view)
-    if requests or is_due or is_left:
+    must_leave = is_time and not is_due and _has_leavers(view)
+    if requests or is_due or must_leave:
         cause = REQUEST if requests else CHANGE if is_due else LEAVE
-        return _question(view, cause, requests, levels=is_due or is_left)
+        return _question(view, cause, requests, levels=is_due or must_leave)
     if is_time and _may_weigh(view):
         return _question(view, LOAD, (), levels=True)
-    if is_time and _is_at_rest(view) and _moves_to_join(view):
+    if is_time and _is_at_rest(view) and moves_to_join(view):
         return _question(view, JOIN, (), levels=False)
     return None
 
 
 def _has_orphans(view: View) -> bool:
-    """Whether free points have no move although a member can handle the topic. Points released just after the
-    withdrawal of the request are orphans.
+    """Whether free points have no move although a member can handle the topic. Points are orphans, for example, if the
+    owner released them just after the withdrawal of the request.
     """
     if not view.standings.free:
         return False
@@ -211,17 +221,18 @@ def _has_leavers(view: View) -> bool:
 
 
 def _is_time(view: View) -> bool:
-    """Whether a plan may be made now. A process alone in sight waits for nobody. The first plan waits for all members
-    started together, if their number is known, for a session at most. Otherwise the plan waits for a short time, unless
-    every free point has an heir.
+    """Whether enough time has passed for a plan. A later plan of a coordinator waits for ``plan_interval_ms``. The
+    first plan waits for all members started together, if their number is known, for a session at most. Otherwise the
+    first plan waits for ``start_window_ms``, unless every free point has an heir. A process alone in sight waits for
+    nobody.
     """
     seat, rules = view.seat, view.rules
-    there = {*view.heard.asked, *(member.birth for member in view.living), seat.birth}
+    births = {*view.heard.asked, *(member.birth for member in view.living), seat.birth}
     if seat.planned_ms is not None:
-        return len(there) == 1 or view.now_ms - seat.planned_ms >= rules.plan_interval_ms
+        return len(births) == 1 or view.now_ms - seat.planned_ms >= rules.plan_interval_ms
     if _starts_together(view):
-        return len(there) >= view.heard.expected or view.now_ms - seat.began_ms >= rules.session_ms
-    return len(there) == 1 or view.now_ms - seat.began_ms >= rules.start_window_ms or have_heirs(view)
+        return len(births) >= view.heard.expected or view.now_ms - seat.began_ms >= rules.session_ms
+    return len(births) == 1 or view.now_ms - seat.began_ms >= rules.start_window_ms or have_heirs(view)
 
 
 def _starts_together(view: View) -> bool:
@@ -231,8 +242,8 @@ def _starts_together(view: View) -> bool:
 
 
 def _has_heard(view: View) -> bool:
-    """Whether a change may be answered: all loads are known, the time to wait is over, or points are free. Each working
-    member tells its loads after reading of a join.
+    """Whether a change may be answered: all loads are known, ``measure_ms`` is over, or points are free. The wait is
+    short: a member tells its loads as soon as it has read of a join.
     """
     seat, epoch, loads = view.seat, view.control.group_epoch, view.heard.loads
     if seat.changed[0] != epoch:
@@ -253,7 +264,7 @@ def _is_at_rest(view: View) -> bool:
     if view.control.moves.asked or view.now_ms - since_ms < settle_ms:
         return False
     return (
-        not _waits(view)
+        not _has_waiting_moves(view)
         and not awaited_names(view)
         and not any(
             cell.standing is CellState.FREE and newest(moves, cell) is not None
@@ -264,8 +275,8 @@ def _is_at_rest(view: View) -> bool:
     )
 
 
-def _waits(view: View) -> bool:
-    """Whether a planned move was not asked for yet: a slot, budget or a finished copy is missing."""
+def _has_waiting_moves(view: View) -> bool:
+    """Whether a planned move was not asked for yet: the move waits for a slot, for the budget or for a ready copy."""
     staying = {member.incarnation for member in view.staying}
     living = {member.incarnation for member in view.living}
     return any(
@@ -277,7 +288,9 @@ def _waits(view: View) -> bool:
 
 
 def _may_weigh(view: View) -> bool:
-    """Whether a new look at the loads may show something new."""
+    """Whether a look at the loads is due: all is at rest, and there are new loads, or the last look showed a skew that
+    a second look has to confirm.
+    """
     seat, loads = view.seat, view.heard.loads
     if len(view.staying) < 2 or (loads.version == seat.weighed and not seat.is_skewed):
         return False
@@ -285,14 +298,14 @@ def _may_weigh(view: View) -> bool:
     return not is_early and _is_at_rest(view)
 
 
-# --- what it is made of --------------------------------------------------------------------------------------------
+# --- the question --------------------------------------------------------------------------------------------------
 
 
 def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels: bool) -> Question:
     control = view.control
     takers = tuple(_taker(member) for member in view.staying)
     names = tuple(request.request for request in requests)
-    state_stays = _comes_back(view)
+    state_stays = _must_state_stay(view)
     key = (cause, levels, state_stays, view.position, tuple(taker.incarnation for taker in takers), names)
     factors: dict[str, int] = {}
     for member in view.staying:
@@ -319,8 +332,8 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
     )
 
 
-def _comes_back(view: View) -> bool:
-    """Whether state waits for names or goes back to them, and every other member owns something."""
+def _must_state_stay(view: View) -> bool:
+    """Whether state waits for names or goes back to names, and every other member owns something already."""
     names = awaited_names(view)
     return bool(names) and all(
         member.incarnation in view.control.held or member.joined.instance in names for member in view.staying
@@ -339,72 +352,29 @@ def _taker(member: Member) -> Taker:
     return Taker(member.incarnation, member.joined.capacity or 1.0, topics)
 
 
-def _moves_to_join(view: View) -> list[PlannedMove]:
-    """Moves that join the touching bands of one place: from the owner to the owner."""
-    rules, seat = view.rules, view.seat
-    staying = {member.incarnation for member in view.staying}
-    for place, since_ms in sorted(view.standings.touching_ms.items()):
-        tried_ms = seat.joined_ms.get(place)
-        if view.now_ms - since_ms < rules.join_ms:
-            continue
-        if tried_ms is not None and view.now_ms - tried_ms < JOIN_AGAIN * rules.join_ms:
-            continue
-        run: list[Cell] = []
-        for a, b in pairwise(view.cells(place)):
-            if touch(a, b) and a.owner in staying:
-                run = run or [a]
-                run.append(b)
-            elif run:
-                break
-        first = view.control.moves.move_max + 1
-        if run:
-            return [
-                PlannedMove(
-                    move=first + n,
-                    topic=place[0],
-                    partition=place[1],
-                    first=cell.first,
-                    end=cell.end,
-                    origin=cell.owner,
-                    target=cell.owner,
-                    state_bytes=0,
-                    gain=0.0,
-                    cost_us=0,
-                )
-                for n, cell in enumerate(run)
-            ]
-    return []
-
-
 # --- the answer ----------------------------------------------------------------------------------------------------
 
 
 def _moves(question: Question) -> list[PlannedMove]:
+    """The moves of a plan. The solver says who shall have the shares. Then requests take precedence over the solver."""
     shares = _shares(question)
     staying = {taker.incarnation for taker in question.takers}
-    parts = {share: [(share.first, share.end, share.owner, 0.0, share.cost_us)] for share in shares}
-    if question.levels:
-        stays = {share for share in shares if question.state_stays and share.has_state and share.owner in staying}
-        known = {share._replace(is_fixed=share.is_fixed or share in stays): share for share in shares}
-        floor_us = GAIN_US if question.cause == LOAD else 0
-        for shift in solve(question.takers, list(known), floor_us=floor_us):
-            rest = parts[known[shift.share]]
-            first, end, owner, *_ = rest.pop()
-            rest += [(first, shift.first, owner, 0.0, 0)] if first < shift.first else []
-            rest.append((shift.first, shift.end, shift.target, shift.gain, shift.cost_us))
-            rest += [(shift.end, end, owner, 0.0, 0)] if shift.end < end else []
+    parts = _parts_by_share(question, list(shares), staying)
     number, moves = question.number, list[PlannedMove]()
     for share, (cell, on_its_way) in sorted(shares.items(), key=lambda item: item[0][:4]):
         asked = None if share.is_fixed else _last_request(share, cell.epoch, question.requests)
-        goes_and_comes = asked is not None and not asked.target  # given up even if nobody else can have them
+        # A request without a named member is done when the points have a new epoch: even the owner may get them back.
+        needs_new_epoch = asked is not None and not asked.target
         if asked is not None:
             target = _target_of(asked, share, question, list(shares))
-            parts[share] = [(share.first, share.end, target, 0.0, share.cost_us)]
-        origin = _owner(cell)
-        for first, end, wanted, gain, cost_us in parts[share]:
+            parts[share] = [
+                Shift(share=share, first=share.first, end=share.end, target=target, gain=0.0, cost_us=share.cost_us)
+            ]
+        origin = _working_owner(cell)
+        for _, first, end, wanted, gain, cost_us in parts[share]:
             if wanted == NOBODY or wanted not in staying or (on_its_way and on_its_way.target == wanted):
                 continue
-            if wanted != origin or goes_and_comes:
+            if wanted != origin or needs_new_epoch:
                 number += 1
                 state_bytes = share.state_bytes * (end - first) // share.points
                 move = PlannedMove(
@@ -423,8 +393,32 @@ def _moves(question: Question) -> list[PlannedMove]:
     return moves
 
 
+def _parts_by_share(question: Question, shares: Sequence[Share], staying: Collection[int]) -> dict[Share, list[Shift]]:
+    """The parts of each share, in order of points, as shifts to a new owner or to the present owner."""
+    parts = {
+        share: [
+            Shift(share=share, first=share.first, end=share.end, target=share.owner, gain=0.0, cost_us=share.cost_us)
+        ]
+        for share in shares
+    }
+    if not question.levels:
+        return parts
+    stays = {share for share in shares if question.state_stays and share.has_state and share.owner in staying}
+    originals = {share._replace(is_fixed=share.is_fixed or share in stays): share for share in shares}
+    floor_us = GAIN_US if question.cause == LOAD else 0
+    for shift in solve(question.takers, list(originals), floor_us=floor_us):
+        own = parts[originals[shift.share]]
+        rest = own.pop()._replace(gain=0.0, cost_us=0)  # shifts of a share come in order of points
+        own += [rest._replace(end=shift.first)] if rest.first < shift.first else []
+        own.append(shift)
+        own += [rest._replace(first=shift.end)] if shift.end < rest.end else []
+    return parts
+
+
 def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
-    """The shares to distribute, each with its cell, and with the move whose release was asked for."""
+    """The shares to distribute, each with its cell. The value has a move, too, if the move was asked for already: its
+    release or its copy.
+    """
     staying = {taker.incarnation for taker in question.takers}
     shares: dict[Share, tuple[Cell, PlannedMove | None]] = {}
     halved = _places_to_halve(question)
@@ -438,9 +432,11 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
                 begun = None
             is_free = cell.standing is CellState.FREE
             is_asked = begun is not None and begun.move in question.asked
-            is_to_come = begun is not None and not question.levels and begun.origin == _owner(cell)
+            # A plan replaces all moves that have not begun. So a plan that balances nothing repeats these moves.
+            is_repeated = begun is not None and not question.levels and begun.origin == _working_owner(cell)
             # Points under way belong to their destination: a plan begins there.
-            owner = begun.target if begun is not None and (is_free or is_asked or is_to_come) else _owner(cell)
+            is_under_way = is_free or is_asked or is_repeated
+            owner = begun.target if begun is not None and is_under_way else _working_owner(cell)
             if (fix := next((f for f in fixes if f.first <= cell.first and cell.end <= f.end), None)) is not None:
                 if fix.target is None:
                     continue
@@ -459,8 +455,8 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
 
 
 def _places_to_halve(question: Question) -> frozenset[Place]:
-    """The places that the first plan halves: whole partitions never granted, as many as there are members with nothing.
-    All members must handle the same topics.
+    """The places that the first plan halves: whole partitions never granted, as many as there are members that would
+    have nothing. All members must handle the same topics.
     """
     topics = {taker.topics for taker in question.takers}
     if not question.halves or len(topics) != 1:
@@ -476,13 +472,13 @@ def _places_to_halve(question: Question) -> frozenset[Place]:
 
 
 def _halves(found: Sequence[Cell], factor: int) -> list[Cell]:
-    """Two halves of a whole partition, cut at the middle of the declared cut."""
+    """Two halves of a whole partition, cut at the middle bound of the declared cut. ``found``: the only cell."""
     (whole,), middle = found, even_bounds(factor)[factor // 2]
     return [whole._replace(end=middle), whole._replace(first=middle)]
 
 
 def _with_costs(share: Share, question: Question) -> Share:
-    """The share with its cost, and with the cells where the share may be parted."""
+    """The share with its cost, and with the cells of the declared cut if parting the share may pay."""
     cost = question.loads.cost(share.topic_partition, share.first, share.end)
     if cost is None:
         return share
@@ -512,8 +508,8 @@ def _parts_of(share: Share, factor: int, loads: Loads) -> tuple[tuple[int, int],
     return tuple(parts) if len(parts) > 1 else ()
 
 
-def _owner(cell: Cell) -> int:
-    """The member that works on the points of a cell."""
+def _working_owner(cell: Cell) -> int:
+    """The member that works on the points of a cell; ``NOBODY``: no member may commit for the points."""
     return cell.owner if cell.standing is CellState.HELD else NOBODY
 
 
@@ -526,11 +522,13 @@ def _last_request(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> Mo
 
 
 def _target_of(asked: MoveAsked, share: Share, question: Question, shares: Sequence[Share]) -> int:
-    """The target of a request for a share: the named member, else the best other member, else the present owner."""
+    """The target of a request for a share: the named member, else the best other member, else the present owner.
+    ``NOBODY``: the named member can't have the share.
+    """
     able = [taker for taker in question.takers if share.topic in taker.topics]
     if asked.target:
         return asked.target if asked.target in {taker.incarnation for taker in able} else NOBODY
     others = [taker for taker in able if taker.incarnation != share.owner] or able
-    given_up = share._replace(owner=NOBODY)
-    shifts = solve(others, [given_up, *(one for one in shares if one.owner != share.owner)], levels=False)
-    return next((shift.target for shift in shifts if shift.share is given_up), NOBODY)
+    unowned = share._replace(owner=NOBODY)
+    shifts = solve(others, [unowned, *(one for one in shares if one.owner != share.owner)], levels=False)
+    return next((shift.target for shift in shifts if shift.share is unowned), NOBODY)

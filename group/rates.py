@@ -1,19 +1,22 @@
 """PURE. How many attempts each member may begin in a second, for handlers with a rate limit for the whole group.
 
-The coordinator parts the rate among the members. A coordinator's beat tells each member its *share*. A member obeys the
-newest beat that it has heard, by (term, number). The member's own beats confirm the number of the beat and repeat the
-shares. A member keeps a share until another is told, however long the silence is.
+The coordinator divides the rate among the members. A coordinator's beat tells each member its *share*: attempts in a
+second. A member obeys the newest beat that the member has heard, by (term, number). The member's own beats confirm the
+number of that beat and repeat the shares. A member keeps a share until another share is told, however long the silence
+is.
 
 **Never above the rate.** The shares that may be in use never add up to more than the rate:
 
-- The coordinator counts for a member the largest of the confirmed share and all shares told since.
-- A lower share is told at once. A raise takes only the part of the rate that nobody may be using.
+- The coordinator does not know which beat a member has heard last. So the coordinator counts for the member the largest
+  of the confirmed share and all shares told since.
+- A lower share is told at once. A raise takes only the part of the rate that no member may be using.
 - The share of a member is free again when the member is FENCED. An expelled member may not know of the expulsion yet.
 - A new coordinator does not know the shares told by its predecessors. Before any raise, each member with a possible
   share must have heard the new coordinator or be fenced.
 
-Parts go by load: the records that a member's ranges take in a second, plus a part of the backlog, so that all backlogs
-shrink at the same time. Each member has at least ``LEAST`` of an even part, so that new ranges can begin.
+The *part* of a member is the fraction of the rate that the member should have. Parts follow the load: the records that
+a member's ranges get in a second, plus a fraction of the backlog, so that all backlogs end at the same time. Each
+member has at least ``LEAST`` of an even part, so that new ranges can begin.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,23 +29,24 @@ from ..offsets.signals import Beat, CoordinatorBeat, MemberRates, Rate
 from .view import View
 
 LEAST: Final = 0.125
+"""The least part of a member, as a fraction of an even part."""
 BACKLOG_S: Final = 10
 """A backlog counts as if the members worked the backlog off in this many seconds."""
 CHANGE: Final = 0.1
 """A part changes only by more than this fraction of an even part."""
 ROUNDING: Final = 1e-9
-"""The sum of shares may differ from the rate by this fraction, because shares are floats."""
+"""Shares are floats, and their sums are rounded. So smaller fractions of the rate are left out."""
 
 
 class Obeyed:
-    """One member's fold of the coordinators' beats: ``shares`` by topic."""
+    """One member's fold of the coordinators' beats. ``shares``: by topic; ``term``, ``number``: of the newest beat."""
 
     def __init__(self) -> None:
         self.shares: dict[str, float] = {}
         self.term = self.number = 0
 
     def hear(self, beat: CoordinatorBeat, incarnation: int) -> bool:
-        """Take a beat. True: the beat tells news, so the member's own next beat should not wait."""
+        """Take a beat. True: the beat tells news, and the member should confirm the beat at once."""
         if (beat.term, beat.number) <= (self.term, self.number):
             return False
         own = [one for one in beat.rates if one.incarnation == incarnation]
@@ -82,7 +86,7 @@ class _Known:
 
     @property
     def last(self) -> dict[str, float]:
-        """The shares told last, else the confirmed shares."""
+        """The shares told last, else the confirmed shares: the member uses them once it has heard all beats."""
         return self.told[-1][1] if self.told else self.shares
 
 
@@ -93,14 +97,17 @@ class Shares:
         self.term = term
         self._known: dict[int, _Known] = {}
         self._unheard: frozenset[int] = frozenset()
-        """Members with a limited topic that, as far as is known, have not heard this coordinator."""
-        self._called: frozenset[int] = frozenset()
-        """Members without a confirmation at the time of the last beat."""
+        """Members with a limited topic that have confirmed no beat of this coordinator: they may not have heard it."""
+        self._unheard_at_beat: frozenset[int] = frozenset()
+        """``_unheard`` at the last beat. The beat has called these members already."""
         self._limits: dict[str, float] = {}
+        """The limited rates, by topic."""
         self._parts: dict[str, dict[int, float]] = {}
-        self._parted: tuple[int, int] = (-1, -1)
-        """The decision number and the version of the loads at the last parting of the rates."""
-        self._parted_ms = 0
+        """By topic: the part of each member."""
+        self._divided_at: tuple[int, int] = (-1, -1)
+        """The decision number and the version of the loads when the rates were divided last."""
+        self._divided_ms = 0
+        """The time when the rates were divided last."""
 
     def hear(self, beat: Beat) -> None:
         """Take a member's beat. The order of the beats does not matter."""
@@ -112,8 +119,8 @@ class Shares:
         self._known[beat.incarnation] = _Known(beat.number, shares, told)
 
     def next(self, view: View) -> dict[int, dict[str, float]]:
-        """All members' shares for the next beat. A member that is not named keeps its shares."""
-        self._part(view)
+        """The shares for the next beat, by incarnation and topic. A member that is not named keeps its shares."""
+        self._divide(view)
         if not self._limits:
             return {}
         unfenced = {m.incarnation: m for m in view.control.unfenced() if any(_limit(m, t) for t in self._limits)}
@@ -138,11 +145,11 @@ class Shares:
         this coordinator.
         """
         lasts = ((self._known[incarnation].last, own) for incarnation, own in shares.items())
-        return any(last != {**last, **own} for last, own in lasts) or not self._unheard <= self._called
+        return any(last != {**last, **own} for last, own in lasts) or not self._unheard <= self._unheard_at_beat
 
     def tell(self, number: int, shares: Mapping[int, Mapping[str, float]]) -> tuple[MemberRates, ...]:
-        """Tell the shares in the beat of this number."""
-        self._called = self._unheard
+        """Note the shares as told in the beat of this number, and return them for the beat."""
+        self._unheard_at_beat = self._unheard
         for incarnation, own in shares.items():
             known = self._known[incarnation]
             if known.last != (now := {**known.last, **own}):
@@ -153,30 +160,31 @@ class Shares:
         )
 
     def _of_topic(self, topic: str, limit: float, unfenced: Mapping[int, Member]) -> dict[int, float]:
+        """The shares of a topic by incarnation: lower shares at once, raises as far as nobody may be using the rate."""
         parts = self._parts.get(topic, {})
         living = [i for i in parts if i in self._known and i in unfenced and not unfenced[i].expelled]
         last = {i: self._known[i].last.get(topic, 0.0) for i in living}
         wanted = {i: limit * parts[i] for i in living}
         shares = {i: min(last[i], wanted[i]) for i in living}
         if any(_limit(unfenced[i], topic) for i in self._unheard):
-            return shares
+            return shares  # what these members use is not known: a predecessor may have told them any share
         in_use = sum(known.most(topic) for known in self._known.values())
         free = limit * (1.0 - ROUNDING) - in_use
         most = {i: self._known[i].most(topic) for i in living}
         lacks = {i: wanted[i] - most[i] for i in living if wanted[i] - most[i] > limit * ROUNDING * 2}
         if free <= limit * ROUNDING or not lacks:
             return shares
-        part = min(1.0, free / sum(lacks.values()))
-        return shares | {i: most[i] + part * lack for i, lack in lacks.items()}
+        fraction = min(1.0, free / sum(lacks.values()))
+        return shares | {i: most[i] + fraction * lack for i, lack in lacks.items()}
 
-    def _part(self, view: View) -> None:
-        """Part the rates anew after a change of owners or members, or when new loads were told."""
+    def _divide(self, view: View) -> None:
+        """Divide the rates anew after a decision, or, once in a load interval, after new loads."""
         now = view.control.number, view.heard.loads.version
-        has_changed = now[0] != self._parted[0]
-        is_time = view.now_ms - self._parted_ms >= view.rules.load_interval_ms and now != self._parted
-        if not (has_changed or is_time):
+        has_decided = now[0] != self._divided_at[0]
+        is_time = view.now_ms - self._divided_ms >= view.rules.load_interval_ms and now != self._divided_at
+        if not (has_decided or is_time):
             return
-        self._parted, self._parted_ms = now, view.now_ms
+        self._divided_at, self._divided_ms = now, view.now_ms
         self._limits = limits_of(view.control.unfenced())
         for topic in self._limits:
             parts, before = parts_of(view, topic), self._parts.get(topic, {})
@@ -209,7 +217,9 @@ def parts_of(view: View, topic: str) -> dict[int, float]:
 
 
 def _weights(view: View, topic: str, able: Iterable[int]) -> dict[int, float]:
-    """The loads of the members, in records per second. If a range has no measured load: the shares of points."""
+    """The loads of the members, in records per second. If a range has no measured load: the points of the members, in
+    whole partitions.
+    """
     loads, points = dict.fromkeys(able, 0.0), dict.fromkeys(able, 0.0)
     is_measured = True
     for place, owners in view.control.owners.items():
@@ -226,4 +236,5 @@ def _weights(view: View, topic: str, able: Iterable[int]) -> dict[int, float]:
 
 
 def _limit(member: Member, topic: str) -> float:
+    """The rate that a member declares for a topic; 0.0: no limit."""
     return max((source.rate_per_s for source in member.joined.topics if source.topic == topic), default=0.0)

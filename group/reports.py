@@ -1,10 +1,11 @@
-"""PURE. The bands whose load a member tells now, and the number of points.
+"""PURE. The bands whose load a member tells now, and the points that a report names.
 
-- A member tells changes of more than a tenth since the last report: busy time, records, backlog, bytes of state. A
-  member also tells a band with more than a twentieth of the time moved across some point. Small values count as equal.
+- A member tells a band if a value has changed by more than a tenth since the last report: busy time, records, backlog,
+  or bytes of state. A member also tells a band if more than a twentieth of its busy time has moved from one side of
+  some point to the other. Small changes count as none.
 - A member tells all bands when a new listener appears, and again in the next interval, because the listener may have
   begun a moment later. Every ``ALL_EVERY`` intervals all bands are told, to replace lost reports.
-- All bands together have few points: light neighbours are melted into the heaviest (keyrange/melting.py).
+- All bands together name few points: light neighbours are melted into the heaviest (keyrange/melting.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from ..keyrange.melting import melt_costs
 from ..offsets.signals import BandLoad, Load
 
 ALL_EVERY: Final = 15
+"""All bands are told once in so many intervals."""
 POINTS_MAX: Final = 256
 """A point with more than 1/``POINTS_MAX`` of the time of all bands is told separately."""
 BANDS_MAX: Final = 500
@@ -34,7 +36,7 @@ class Reports:
         self._is_told_again = False
 
     def due(self, bands: Iterable[BandLoad], *, is_new: bool) -> list[BandLoad]:
-        """The bands to tell now. ``is_new``: a new listener has appeared."""
+        """The bands to tell in this interval. ``is_new``: a new listener has appeared."""
         self._count = 0 if is_new or self._is_told_again else (self._count + 1) % ALL_EVERY
         self._is_told_again = is_new
         now = {_key(band): band for band in fewer_points(list(bands))}
@@ -54,14 +56,15 @@ def loads_of(incarnation: int, interval_ms: int, bands: Sequence[BandLoad]) -> l
 
 
 def has_changed(before: BandLoad, now: BandLoad) -> bool:
-    """Whether the load of a band has changed since the last report."""
+    """Whether the load of a band has changed by enough to be told."""
     values = zip(_values(before), _values(now), LITTLE, strict=True)
     if any(10 * abs(a - b) > max(a, b) and abs(a - b) > little for a, b, little in values):
         return True
-    aside: dict[int, int] = dict(now.points)
+    differences: dict[int, int] = dict(now.points)
     for point, busy_us in before.points:
-        aside[point] = aside.get(point, 0) - busy_us
-    most = max((abs(below) for below in accumulate(cost for _, cost in sorted(aside.items()))), default=0)
+        differences[point] = differences.get(point, 0) - busy_us
+    below = accumulate(difference for _, difference in sorted(differences.items()))
+    most = max(map(abs, below), default=0)  # the most busy time that has crossed any one point
     return 20 * most > max(before.busy_us, now.busy_us) and most > LITTLE[0]
 
 

@@ -16,12 +16,15 @@ from .overview import OwnedRange
 ANYBODY: Final = "any"
 """The word for a target of the coordinator's choice."""
 NOBODY: Final = 0
+"""The target of a request that leaves the choice to the coordinator."""
 LISTED_MAX: Final = 20
 """The most allowed values named in an error."""
 
 
 class Stage(NamedTuple):
-    """The progress of a request. ``has_begun``: a member works on the request, and nobody need ask again."""
+    """The progress of a request. ``words``: for people; ``has_begun``: the group works on the request, and the signal
+    need not be sent again.
+    """
 
     words: str
     is_done: bool = False
@@ -41,8 +44,9 @@ class Request(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """A request to move points of a source partition to an incarnation. ``NOBODY``: to the best other member.
-    ``epoch``: the newest epoch of the points at the time of the request.
+    """A request to move points of a source partition. ``request``: a unique text; ``by``: the requester, in words;
+    ``target``: the incarnation, ``NOBODY``: the best other member; ``epoch``: the newest epoch of the points at the
+    time of the request.
     """
 
     request: str
@@ -54,7 +58,9 @@ class MoveRequest:
 
     @property
     def signal(self) -> MoveAsked:
-        """See ``Request``. A request without a named member names the epoch, so a late request moves nothing again."""
+        """See ``Request``. A request without a named member names the epoch. So a signal that arrives after the move is
+        done moves nothing again.
+        """
         epoch = NOBODY if self.target else self.epoch
         return MoveAsked(
             request=self.request,
@@ -103,7 +109,7 @@ class MoveRequest:
 
 @dataclass(frozen=True, slots=True)
 class Expulsion:
-    """A request to expel an incarnation, for a cause."""
+    """A request to expel an incarnation, for a cause. ``name``: the member, for people."""
 
     request: str
     by: str
@@ -133,8 +139,8 @@ def asked_move(
     points: Sequence[str] = (),
     cells: str | None = None,
 ) -> MoveRequest:
-    """A move, if the control log allows the request. ``points``, ``cells``: as the user gave them. Raises
-    SettingsError.
+    """A request for a move, if the control log allows the move. ``to``, ``points``, ``cells``: as the user gave them.
+    Raises SettingsError.
     """
     _check_members(control)
     _check_place(control, place)
@@ -158,14 +164,16 @@ def asked_move(
 
 
 def asked_expulsion(control: Control, request: str, by: str, who: str) -> Expulsion:
-    """An expulsion, if the control log allows the request. Raises SettingsError."""
+    """A request for an expulsion, if the control log has the member. ``who``: as the user gave it. Raises
+    SettingsError.
+    """
     _check_members(control)
     member = member_of(control, who)
     return Expulsion(request, by, member.incarnation, _text_of_member(member))
 
 
 def asked_for_the_dead(control: Control, request: str, by: str, birth: str) -> Expulsion:
-    """The expulsion of a dead process. Raises SettingsError when the process is no member, or no longer a member."""
+    """A request to expel a dead process. Raises SettingsError if the process is no member, or no member any more."""
     member = control.member_of(birth)
     if member is None or member.expelled:
         raise SettingsError(f"no process of birth {birth} takes part")
@@ -179,15 +187,15 @@ def member_of(control: Control, who: str) -> Member:
     found += [member for member in living if member.joined.instance == who]
     if found:
         return found[0]
-    gone = who.isdecimal() and 0 < int(who) <= control.incarnation_max
-    why = "is no member any more" if gone else "is no member"
+    was_member = who.isdecimal() and 0 < int(who) <= control.incarnation_max
+    why = "is no member any more" if was_member else "is no member"
     raise SettingsError(
         f"{who!r} {why}; there are {_list_text(map(_text_of_member, living))}: give an incarnation, or a name"
     )
 
 
 def _within(factor: int, points: Sequence[str], cells: str | None) -> KeyRange:
-    """The meant points. A cell of the declared cut is never parted. Raises SettingsError."""
+    """The points that the user means. The bounds are bounds of the declared cut. Raises SettingsError."""
     bounds = even_bounds(factor)
     if cells is not None:
         if points:
@@ -230,7 +238,7 @@ def _living_members(control: Control) -> list[Member]:
 
 
 def _factor(member: Member, topic: str) -> int:
-    """The number of cells that a member cuts a partition into; 0: the member can't handle the topic."""
+    """The number of cells of a member's declared cut; 0: the member can't handle the topic."""
     return next((source.factor for source in member.joined.topics if source.topic == topic), 0)
 
 

@@ -9,18 +9,21 @@ from typing import Final, NamedTuple
 from ..offsets.ledger import Place
 
 NOBODY: Final = 0
+"""The owner or the target of points that belong to no incarnation."""
 UNIT_US: Final = 20_000
-"""The weight of a whole partition beside its measured load. With the weight an idle group is balanced by counts, and
-the noise of small loads moves nothing.
+"""The weight of a whole partition beside its measured load. Because of this weight an idle group is balanced by counts,
+and the noise of small loads moves nothing.
 """
 READ_NS: Final = 1_800
 """The cost of reading a record of a partition. A member with points of the partition pays for every record, also for
 records of other members' points.
 """
 MOVE_US: Final = 1_000
+"""Processor time of a move at the target."""
 STATE_US: Final = 1_000
-"""Processor time of a move at the target, and the further time of a move with state of any size."""
+"""Further processor time of a move with state, whatever the size of the state."""
 STATE_BYTES_A_US: Final = 20
+"""How many bytes of state the target copies in a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """PURE. The fold of the signals: processes alive, processes asking to join, members leaving, open requests.
 
-``hear`` adds one record to the fold. Nothing here is a fact: a process with an empty fold asks nobody and hears the
-same again within a session.
+``hear`` adds one record to the fold. Nothing here is a fact: a process with an empty fold asks nobody for the lost
+signals, because the others tell all of them again within a session.
 
 The coordinator speaks in partition 0, the members in the other partitions. A process speaks in one partition only,
 chosen by the name, or by the birth of a process without a name. So a process with the name of a predecessor is heard in
@@ -37,14 +37,15 @@ COORDINATORS: Final = 0
 MEMBERS: Final = 4
 """The number of partitions for the members."""
 PARTITIONS: Final = 1 + MEMBERS
+"""The number of partitions of the signals."""
 REQUESTS_MAX: Final = 1_000
-"""The most requests that wait; a client whose request found no room asks again."""
+"""The most open requests of a kind; further requests are not heard, and their senders ask again."""
 LIVES_INTERVALS: Final = 2
 """A process lives if it was heard within this many intervals, as far as anybody can tell."""
 FORGOTTEN_MAX: Final = 256
-"""The most former members that stay known: ``keep`` forgets all of them together."""
+"""The most former members that stay known. When there are more, ``keep`` forgets all of them together."""
 NEWS_MAX: Final = 10_000
-"""The number of events of the control log with a known time."""
+"""The number of events of the control log with a known time: the newest events."""
 
 
 def partition_of(instance: str, birth: str) -> int:
@@ -72,33 +73,41 @@ class News:
 
 @dataclass(slots=True)
 class Heard:
-    """The fold. ``session_ms`` and ``interval_ms`` are settings of the application. Times are times of the signals."""
+    """The fold. ``session_ms`` and ``interval_ms`` are settings of the application. Times in the fold are times of the
+    partitions of the signals, in ms (silence.py).
+    """
 
     session_ms: int
     interval_ms: int
     news: News = field(default_factory=News)
     silences: list[Silence] = field(default_factory=list)
+    """The silence of the senders in each partition."""
     asked: dict[str, JoinAsked] = field(default_factory=dict)
     """Requests to join, by birth, in the order of each process's first request."""
     expected: int = 0
     """The number of processes that were started together, by the last request to join."""
     asked_ms: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The time of a process's first request to join, by birth: one time for each partition."""
+    """When a process first asked to join, by birth: the times of all partitions at that moment."""
     leaving: dict[int, int] = field(default_factory=dict)
     """Leaving members: incarnation to the time of the first request to leave, by the clock of the partition."""
     returns: set[int] = field(default_factory=set)
     """The leaving members whose names will be back."""
     done: set[int] = field(default_factory=set)
-    """Leaving members after the last commit. The member may own a range granted too late to be taken up."""
+    """Leaving members that have made their last commit. Such a member may own a range that was granted too late to be
+    taken up.
+    """
     moves: dict[str, MoveAsked] = field(default_factory=dict)
+    """Open requests for moves, by request."""
     expels: dict[str, ExpelAsked] = field(default_factory=dict)
-    """Open requests for moves and for expulsions, by request."""
+    """Open requests for expulsions, by request."""
     released: set[int] = field(default_factory=set)
-    """Source partitions, by number, with a release. The reader of the offset log empties the set when it reads them."""
+    """The numbers of source partitions for which a release was told. The reader of the offset log empties the set, and
+    reads these partitions.
+    """
     beats: dict[int, Beat] = field(default_factory=dict)
-    """The last beat of each incarnation; beats of a deaf process do not count."""
+    """The last beat of each incarnation. Beats of a deaf process do not count (``is_deaf``)."""
     copies: dict[int, dict[int, Copy]] = field(default_factory=dict)
-    """The progress of copies: incarnation to move to the member's last word."""
+    """The progress of copies that each member told last: by incarnation, then by move."""
     loads: Loads = field(default_factory=Loads)
     coordinator: CoordinatorBeat | None = None
     """The last beat of the highest term."""
@@ -113,7 +122,7 @@ class Heard:
         self.silences[partition].hear(append_ms, *self._voices(partition, append_ms, signal))
         match signal:
             case Beat() if partition != COORDINATORS:
-                self.answered(signal.birth)  # answered by an earlier coordinator
+                self.answered(signal.birth)  # only a member beats: an earlier coordinator has admitted the process
             case JoinAsked():
                 self.asked[signal.birth] = signal
                 self.expected = signal.expected
@@ -141,9 +150,8 @@ class Heard:
                     self.coordinator = signal
 
     def recall(self, partition: int, append_ms: int, signal: Signal) -> None:
-        """Take one record written before this process began to listen. The record shows only the lives of that time. A
-        request in the record may be answered already. A request to join that this process has heard counts as newer
-        than the record.
+        """Take one record written before this process began to listen. The record shows only who lived then: a request
+        in the record may be answered already. Each request to join in the fold counts as newer than the record.
         """
         silence = self.silences[partition]
         silence.recall(append_ms, *self._voices(partition, append_ms, signal))
@@ -151,7 +159,9 @@ class Heard:
             self.asked_ms[birth] = (*times[:partition], silence.now_ms, *times[partition + 1 :])
 
     def _voices(self, partition: int, append_ms: int, signal: Signal) -> tuple[str | int, ...]:
-        """The voices that a record shows alive: a term in partition 0, the birth of a process elsewhere."""
+        """The voices that a record shows alive: a term in partition 0, the birth of a process elsewhere. A beat that
+        counts is kept in ``beats``.
+        """
         match signal:
             case JoinAsked():
                 return (signal.birth,)
@@ -167,8 +177,8 @@ class Heard:
         return ()
 
     def is_deaf(self, beat: Beat, append_ms: int) -> bool:
-        """Whether the sender of a beat has left events of the control log unread for a session. A deaf process lives
-        and hears nobody.
+        """Whether the sender of a beat has left events of the control log unread for a session. A deaf process beats,
+        but obeys no decision. So a deaf process counts as silent.
         """
         since_ms = self.news.unread_since_ms(beat.control_position)
         return since_ms is not None and append_ms - since_ms >= self.session_ms
@@ -178,7 +188,9 @@ class Heard:
         return self.silences[partition_of(instance, birth)]
 
     def beats_since(self, instance: str, birth: str, asked: str) -> bool:
-        """Whether a process was heard after the process ``asked`` had asked to join: both are at work then."""
+        """Whether a process was heard after another process first asked to join. If so, both are at work. ``asked``:
+        the birth of the other process.
+        """
         since_ms = self.asked_ms[asked][partition_of(instance, birth)]
         return self.silence_of(instance, birth).heard_ms(birth) > since_ms
 
@@ -192,9 +204,10 @@ class Heard:
         return silence.was_heard(birth) and silence.silent_ms(birth) < LIVES_INTERVALS * self.interval_ms
 
     def begin_anew(self, partition: int) -> None:
-        """Begin a partition anew after a time without listening. Requests heard before may have been answered since. A
-        process that asked there to join may have joined and left. Expulsions of dead processes stay: a candidate that
-        stands because of a death listens anew.
+        """Begin a partition anew after a time without listening. Requests heard before may have been answered since,
+        and a process that asked there to join may have joined and left. So these requests are dropped. Requests to
+        expel dead processes stay: a process that stands for coordinator because of a death begins to listen anew, and
+        has to expel the dead process after its election.
         """
         self.silences[partition].begin_anew()
         for birth in [b for b, asked in self.asked.items() if partition_of(asked.instance, b) == partition]:
@@ -221,8 +234,8 @@ class Heard:
         self.expels.pop(request, None)
 
     def keep(self, members: Mapping[int, str]) -> None:
-        """Forget members that are gone, once there are many. ``members``: births by incarnation of the members still
-        there.
+        """Forget members that are gone, once there are many. ``members``: the births of the present members, by
+        incarnation.
         """
         if len(self.beats) + len(self.leaving) > 2 * len(members) + FORGOTTEN_MAX:
             self.beats = {i: beat for i, beat in self.beats.items() if i in members}

@@ -1,17 +1,18 @@
 """PURE. The silence of members and coordinators in one partition of the signals, by the partition's records alone.
 
-**Silence is time during which the partition accepted appends.** A broker's fail-over takes longer than a session. With
+**Silence is time during which the partition accepted appends.** A broker's fail-over takes longer than a session. By
 plain clocks every sender in the partition would fall silent meanwhile. So time is log time: time runs from the
-timestamp of one record to the next, as stamped by the broker. A step counts only if short enough to prove that the
-partition was available. A process interested in a silence appends *probes* in each interval, so the next record comes
-even if all other processes are silent.
+timestamp of one record to the timestamp of the next, as stamped by the broker. A step from one record to the next
+counts only if the step is so short that the partition must have been available meanwhile. A process that waits for a
+silence appends *probes* in each interval. So the next record comes even if all other processes are silent.
 
 A step longer than ``gap_ms`` is an outage: of the partition, or of the prober. Behind an outage each session begins
 anew. A clock that goes back makes time stand still.
 
-A lagging reader is never wrong: unread time has not passed. A new reader first reads older records, and may find the
-first record of a process near the end of the partition. The process may have come late. So nobody is silent until all
-older records are read.
+A lagging reader is never wrong: time that the reader has not read has not passed. A new reader first *recalls* the
+records from before its start. A process that began a moment ago has its first record near the end of the partition.
+Until the reader comes to this record, the process would look silent. So nobody is silent until all older records are
+recalled.
 """
 
 from collections.abc import Collection
@@ -20,11 +21,13 @@ from typing import Final, TypeAlias
 Voice: TypeAlias = str | int
 """The sender of a record: the birth of a process, or the term of a coordinator."""
 GAP_INTERVALS: Final = 3
-"""The longest gap between two probes without an outage, in intervals: a single late probe is no outage."""
+"""The longest step that is no outage, in intervals: a single late probe makes no outage."""
 
 
 class Silence:
-    """The fold of one partition of the signals; ``hear`` adds a record. Times are in ms."""
+    """The fold of one partition of the signals; ``hear`` adds a record. Times are in ms. ``gap_ms``: the longest step
+    that is no outage.
+    """
 
     __slots__ = ("_awaited", "_begun_ms", "_heard", "_is_recalling", "_last_ms", "gap_ms", "now_ms", "outages")
 
@@ -33,12 +36,16 @@ class Silence:
         self.now_ms = 0
         """The time passed in the partition since the first record read."""
         self.outages = 0
+        """The number of outages so far."""
         self._begun_ms = 0
         """The time when all sessions began anew last."""
         self._last_ms: int | None = None
+        """The timestamp of the last record."""
         self._heard: dict[Voice, int] = {}
+        """By voice: the time of its last record since sessions began."""
         self._is_recalling = False
         self._awaited: tuple[Voice, int] | None = None
+        """The voice waited for, and the time when the wait began."""
 
     def hear(self, append_ms: int, *voices: Voice) -> None:
         """Take a record with its timestamp. ``voices``: the processes that the record shows alive. A record without
@@ -69,7 +76,7 @@ class Silence:
             self._awaited = voice, self.now_ms
 
     def begin_anew(self) -> None:
-        """Begin each session anew after a time without listening."""
+        """Begin each session anew after a time without listening. No time passes until the next record."""
         self._last_ms, self._begun_ms, self._is_recalling = None, self.now_ms, False
         self._heard.clear()
 
@@ -93,6 +100,6 @@ class Silence:
         return self._heard.get(voice, -1)
 
     def keep(self, voices: Collection[Voice], more: int) -> None:
-        """Forget other voices once more than ``more`` other voices are known."""
+        """Keep these voices. Forget all others once more than ``more`` others are known."""
         if len(self._heard) > len(voices) + more:
             self._heard = {voice: at for voice, at in self._heard.items() if voice in voices}

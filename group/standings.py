@@ -1,8 +1,8 @@
 """PURE. The cells of all source partitions, computed again only after a change.
 
-The cache checks every input of ``cells``: the partition's fold (by identity and version), the expelled and fenced
-owners, and the epochs read. After a change of an input, or without proof of none, the cells are computed again. A test
-compares the cache with ``cells``.
+``cells`` (cells.py) would be too slow for all places at each decision. So the cells are cached, and the cache checks
+every input of ``cells``: the partition's fold (by identity and version), the expelled and fenced owners, and the epochs
+read. Where an input may have changed, the cells are computed again. A test compares the cache with ``cells``.
 """
 
 from collections.abc import Set as AbstractSet
@@ -16,7 +16,7 @@ from .cells import NOTHING, Cell, CellState, cells
 
 @dataclass(frozen=True, slots=True)
 class _CachedCells:
-    """The cells of a place, and the input of the cells."""
+    """The cells of a place, and the input of the cells: the fold at a version, and the owners in the cells."""
 
     fold: PartitionLedger
     version: int
@@ -26,7 +26,7 @@ class _CachedCells:
 
 class Standings:
     """The cells of all places, for one coordinator. ``free``: places with free points; ``unread``: places with unread
-    points; ``unheld``: places with points whose owner may not commit, or without an owner.
+    points; ``unheld``: places with points that are not held, in any other state.
     """
 
     def __init__(self) -> None:
@@ -34,13 +34,17 @@ class Standings:
         self.unread: set[Place] = set()
         self.unheld: set[Place] = set()
         self.touching_ms: dict[Place, int] = {}
-        """By place: the time of the last change, for places with touching bands of one member at different epochs."""
+        """Places with touching bands of one member at different epochs. The value is the time when the cells of the
+        place were computed last.
+        """
         self._entries: dict[Place, _CachedCells] = {}
         self._control: Control | None = None
         self._members: dict[int, tuple[bool, bool]] = {}
+        """By incarnation, at the last refresh: whether the member was expelled, and whether fenced."""
         self._incarnation_max = 0
         self._read: AbstractSet[tuple[Place, int]] | None = None
         self._reads = 0
+        """The size of ``_read`` at the last refresh. The set is changed in place, and only grows."""
 
     def refresh(self, ledger: Ledger, read: AbstractSet[tuple[Place, int]], now_ms: int) -> None:
         """Compute the changed cells again."""
@@ -70,6 +74,7 @@ class Standings:
         if members != self._members or control.incarnation_max != self._incarnation_max:
             both = self._members.keys() | members.keys()
             changed = {i for i in both if self._members.get(i) != members.get(i)}
+            # An unknown incarnation counts as expelled once a higher incarnation has joined.
             changed |= {*range(self._incarnation_max + 1, control.incarnation_max + 1)}
             for place in [place for place, entry in self._entries.items() if entry.owners & changed]:
                 del self._entries[place]
@@ -78,11 +83,11 @@ class Standings:
 
     def _enter(self, place: Place, fold: PartitionLedger, found: list[Cell], now_ms: int) -> None:
         self._entries[place] = _CachedCells(fold, fold.version, found, frozenset(cell.owner for cell in found))
-        standings = {cell.standing for cell in found}
+        states = {cell.standing for cell in found}
         for places, is_there in (
-            (self.free, CellState.FREE in standings),
-            (self.unread, CellState.UNREAD in standings),
-            (self.unheld, standings != {CellState.HELD}),
+            (self.free, CellState.FREE in states),
+            (self.unread, CellState.UNREAD in states),
+            (self.unheld, states != {CellState.HELD}),
         ):
             if is_there:
                 places.add(place)
@@ -95,6 +100,6 @@ class Standings:
 
 
 def touch(left: Cell, right: Cell) -> bool:
-    """Whether one member owns both cells at different epochs, and the cells could be joined."""
-    both = left.standing is CellState.HELD and right.standing is CellState.HELD
-    return both and left.end == right.first and left.owner == right.owner and left.epoch != right.epoch
+    """Whether two cells touch, and one member holds both at different epochs. A plan may join such cells."""
+    are_held = left.standing is CellState.HELD and right.standing is CellState.HELD
+    return are_held and left.end == right.first and left.owner == right.owner and left.epoch != right.epoch

@@ -15,12 +15,15 @@ Phase 1: shares with an able owner stay. A *fixed* share stays in all phases, as
 Phase 2: each share without an owner goes to the least full able member, the heaviest share first. A member that reads
 the partition already pays nothing more for reading. A neighbour comes before its equals.
 
-Phase 3: step by step the fullest member gives to the least full able member. The amount brings either member to the
-mean; a tenth of the mean more or less is allowed where worth it. The giver gives, in this order of preference:
+Phase 3: step by step the fullest member, the *giver*, gives to the least full able member, the *taker*. The amount
+brings the nearer of the two to the mean. Less is allowed, and up to a tenth of the mean more, where worth it. The giver
+gives, in this order of preference:
 
 - a whole share of at least half of the amount
 - cells of the declared cut at an end of a band, next to the taker's own band if possible, without idle cells at the end
 - any whole share that fits
+- cells of a partition that no further member may read: here the taker is a present reader of the partition
+- a whole share that is too heavy to fit, the lightest first
 
 Idle points do not move to even out the cost of other points, unless the taker has nothing at all. Between equals the
 cheapest moves: without state and without a backlog. A member with nothing to give is put aside until others have given.
@@ -60,20 +63,23 @@ LOOK: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The limits that make a step worth taking. ``mean``, ``slack``, ``gain``, ``floor``: fullness."""
+    """The limits that make a step worth taking, as fullness. ``mean``: of all members; ``slack``: the relief up to
+    which a pair is balanced; ``gain``: the relief above which a step pays in any case; ``floor``: as ``slack``, for a
+    plan for load alone.
+    """
 
     mean: int
     slack: int
     gain: int
     floor: int
 
-    def is_level(self, books: Books, giver: int, taker: int) -> bool:
-        """Whether the fuller member would be relieved by too little, however much is given."""
+    def is_balanced(self, books: Books, giver: int, taker: int) -> bool:
+        """Whether a pair is balanced: the giver would be relieved by too little, however much is given."""
         together = (books.load[giver] + books.load[taker]) * MILLI // (books.capacity[giver] + books.capacity[taker])
         return books.full[giver] - together <= max(self.slack, self.floor)
 
     def pays(self, gain: int, moved: int) -> bool:
-        """Whether a step pays that relieves by ``gain`` and moves ``moved`` of the giver's fullness."""
+        """Whether a step pays. ``gain``: its relief; ``moved``: the moved load, as fullness of the giver."""
         return gain >= LEAST_US and (2 * gain >= moved or gain > self.gain)
 
 
@@ -88,8 +94,8 @@ class _Step(NamedTuple):
 
 @dataclass(slots=True)
 class _Pair:
-    """A giver and a taker. ``wanted``: the load that brings either member to the mean; ``most``: the largest load that
-    is still good; ``half``: the load that makes both members equal.
+    """A giver and a taker. ``wanted``: the load that brings the nearer of the two to the mean; ``most``: the largest
+    load that is still good; ``half``: the load that makes both equally full.
     """
 
     books: Books
@@ -110,11 +116,13 @@ class _Pair:
         self.wanted = min(books.load[giver] - mean * had // MILLI, mean * has // MILLI - books.load[taker])
         self.most = self.wanted + mean * min(had, has) // (MILLI * GAIN)
         self.half = (books.full[giver] - books.full[taker]) * had * has // ((had + has) * MILLI)
-        if self.wanted <= 0:  # the mean comes from other members
+        if self.wanted <= 0:  # both are on one side of the mean: the others are far on the other side
             self.wanted = self.most = self.half
 
     def gain(self, out: int, more: int) -> int:
-        """By how much the fuller member is relieved."""
+        """The fall of the higher fullness of the two, if the giver loses ``out`` and the taker's load rises by
+        ``more``.
+        """
         books = self.books
         after = max(books.fullness(self.giver, -out), books.fullness(self.taker, more))
         return books.full[self.giver] - after
@@ -124,7 +132,7 @@ class _Pair:
         return min(weight, wanted) - max(0, weight - wanted)
 
     def whole(self, *, is_more: bool) -> _Step | None:
-        """The best whole share that fits. ``is_more``: the lightest of the shares that are too heavy to fit."""
+        """The best step with a whole share that fits. ``is_more``: with one of the lightest shares too heavy to fit."""
         books, best, best_key = self.books, None, None
         for topic, ordered in sorted(books.owned[self.giver].items()):
             if not books.can(self.taker, topic):
@@ -135,6 +143,8 @@ class _Pair:
                 gain = self.gain(out, more)
                 if not self.terms.pays(gain, out * MILLI // books.capacity[self.giver]) or not self._may_have(piece):
                     continue
+                # A piece without a working owner costs nothing to move. Between equals a piece beside the taker's own
+                # comes first, then a piece of the topic of which the giver has most in excess of the taker.
                 worth = self.score(piece.weight, self.wanted) * 1_000_000 // (piece.cost_us if piece.is_owned else 1)
                 is_near = self.taker in books.neighbours(piece)
                 key = (-worth, not is_near, -excess, piece.number, piece.first)
@@ -143,6 +153,7 @@ class _Pair:
         return best
 
     def _may_have(self, piece: SharePiece) -> bool:
+        """Whether the taker may have a whole piece: a piece with load, within the most readers and bands of a place."""
         books, place = self.books, piece.place
         if books.load[self.taker] and books.is_idle(piece):
             return False
@@ -157,8 +168,8 @@ class _Pair:
         )
 
     def part(self, pieces: Iterable[SharePiece]) -> _Step | None:
-        """The best part of the pieces. The part lies at an end of the giver's band, so the giver has one band left.
-        With an idle end the giver has two bands left.
+        """The best step with a part of one of the pieces. The part lies at an end of a band of the giver, so the giver
+        keeps one band there. If idle cells at the end stay behind, the giver keeps two bands.
         """
         books, best, best_key = self.books, None, None
         for piece in pieces:
@@ -182,7 +193,9 @@ class _Pair:
         return best
 
     def _at_an_end(self, piece: SharePiece, *, is_last: bool) -> _Step | None:
-        """A part at an end of the piece: the first cells, or the last, with a load nearest to the wanted load."""
+        """The step with a part at an end of the piece: the first cells, or the last. The load of the part is nearest to
+        ``wanted``, else to ``most``, else to ``half``: the first that relieves by enough. None: no load does.
+        """
         cells = piece.cells[::-1] if is_last else piece.cells
         sums = [*accumulate(weight for _, weight in cells)][:-1]
         for wanted in (self.wanted, self.most, self.half):
@@ -210,44 +223,46 @@ def _without_idle_end(step: _Step, *, is_last: bool) -> _Step:
 
 
 def solve(takers: Collection[Taker], shares: Sequence[Share], *, levels: bool = True, floor_us: int = 0) -> list[Shift]:
-    """The shifts that solve the problem, in order of the shares. Shares without an able owner are always given to a
-    member; without ``levels`` only these shift. ``floor_us``: shifts between members are dropped unless a member is
-    relieved by a tenth of the mean and by this many microseconds a second. Raises ValueError for two takers of one
-    incarnation.
+    """The shifts that solve the problem, in order of the shares.
+
+    Shares without an able owner are always given to a member. ``levels``: whether the members are balanced, too.
+    ``floor_us``: unless 0, shifts between members are dropped if no member is relieved by more than a tenth of the mean
+    and by more than ``floor_us``, in microseconds a second. Raises ValueError for two takers of one incarnation.
     """
     if len({taker.incarnation for taker in takers}) != len(takers):
         raise ValueError(f"each incarnation is there once; seen {sorted(t.incarnation for t in takers)}")
     ordered = sorted(shares, key=lambda share: share[:4])
     books = Books(takers, ordered)
-    rightly = {n for n, share in enumerate(ordered) if books.can(share.owner, share.topic)}
-    homeless: list[SharePiece] = []
-    pieces = [piece for piece in pieces_of(ordered, rightly) if books.is_able(piece.place[0])]
+    owned = {n for n, share in enumerate(ordered) if books.can(share.owner, share.topic)}
+    unowned: list[SharePiece] = []
+    pieces = [piece for piece in pieces_of(ordered, owned) if books.is_able(piece.place[0])]
     for piece in pieces:
         if piece.is_owned:
             books.give(piece, piece.owner)
         else:
-            homeless.append(piece)
-    terms = _terms(books, sum(piece.weight for piece in homeless), floor_us)
-    for piece in sorted(homeless, key=lambda piece: (-piece.weight, piece.number)):
-        books.give(piece, _home(books, piece, terms.slack))
+            unowned.append(piece)
+    terms = _terms(books, sum(piece.weight for piece in unowned), floor_us)
+    for piece in sorted(unowned, key=lambda piece: (-piece.weight, piece.number)):
+        books.give(piece, _new_owner(books, piece, terms.slack))
     if levels:
-        settled = _shifts(books, ordered)
+        only_given = _shifts(books, ordered)
         before = books.full.copy()
         _level(books, _terms(books, 0, floor_us))
-        relieved = max((before[i] - full for i, full in books.full.items()), default=0)
-        if floor_us and relieved <= max(terms.gain, floor_us):
-            return settled
+        relief = max((before[i] - full for i, full in books.full.items()), default=0)
+        if floor_us and relief <= max(terms.gain, floor_us):
+            return only_given
     return _shifts(books, ordered)
 
 
 def _terms(books: Books, more: int, floor_us: int) -> _Terms:
+    """The limits of the steps. ``more``: load that no member has yet."""
     capacity = sum(books.capacity.values())
     mean = (sum(books.load.values()) + more) * MILLI // capacity if capacity else 0
     return _Terms(mean, mean // SLACK // UNIT_US * UNIT_US, mean // GAIN // UNIT_US * UNIT_US, floor_us)
 
 
-def _home(books: Books, piece: SharePiece, slack: int) -> int:
-    """The member that gets a share without an owner."""
+def _new_owner(books: Books, piece: SharePiece, slack: int) -> int:
+    """The member that gets a share without an owner: the least full member, or a neighbour that is hardly fuller."""
     place, around = piece.place, books.neighbours(piece)
     topic = place[0]
     able = {*books.least_full(topic, LOOK), *(i for i in books.readers(place) if books.can(i, topic))}
@@ -264,7 +279,9 @@ def _home(books: Books, piece: SharePiece, slack: int) -> int:
 
 
 def _level(books: Books, terms: _Terms) -> None:
-    """Take steps until no step is worth taking."""
+    """Take steps until no step is worth taking. A member without a step is put aside. When no giver is left, the
+    members put aside are tried once more, if a step was taken meanwhile.
+    """
     was_aside = False
     books.put_back()
     while True:
@@ -283,12 +300,12 @@ def _level(books: Books, terms: _Terms) -> None:
 
 
 def _step_of(books: Books, terms: _Terms, giver: int) -> _Step | None:
-    """The piece that the fullest member gives, and the member that gets the piece."""
+    """The best step of the giver; None: no step of the giver is worth taking."""
     pieces = [piece for _, _, _, piece in books.partable[giver][-LOOK:]]
     pairs = [
         _Pair(books, terms, giver, taker)
         for taker in books.least_full_of_all()
-        if taker != giver and not terms.is_level(books, giver, taker)
+        if taker != giver and not terms.is_balanced(books, giver, taker)
     ]
     for pair in pairs:
         step = pair.whole(is_more=False)
@@ -296,9 +313,9 @@ def _step_of(books: Books, terms: _Terms, giver: int) -> _Step | None:
             step = pair.part(pieces) or step
         if step is not None:
             return step
-    for piece in pieces:  # no other member may read the partition
+    for piece in pieces:  # the takers may not become further readers: the present readers may take a part
         for reader in books.readers(piece.place):
-            if reader != giver and not terms.is_level(books, giver, reader):
+            if reader != giver and not terms.is_balanced(books, giver, reader):
                 step = _Pair(books, terms, giver, reader).part([piece])
                 if step is not None:
                     return step
@@ -306,7 +323,7 @@ def _step_of(books: Books, terms: _Terms, giver: int) -> _Step | None:
 
 
 def _do(books: Books, terms: _Terms, step: _Step) -> None:
-    """Take a step."""
+    """Take a step: cut the piece if only some cells go, and give the rest back to the giver."""
     piece, giver = step.piece, step.piece.owner
     gain = step.gain / terms.mean
     books.take(piece)

@@ -1,7 +1,8 @@
-"""PURE. Points without an owner, and the names that the points wait for, as the coordinator tells.
+"""PURE. Points without a working owner, and the names for which the points wait, as the coordinator tells them.
 
-Points of a partition lack an owner in three cases: between release and grant, for a moment; while no member can handle
-the topic; and, with state, while the points wait for the name of a gone member (copies.py).
+Points of a partition lack a working owner in four cases: for a moment, between release and grant; between the
+expulsion of the owner and the next grant; while no member can handle the topic; and, with state, while the points wait
+for the name of a gone member (copies.py).
 """
 
 from collections import defaultdict
@@ -19,8 +20,8 @@ SHOWN_MAX: Final = 8
 
 
 class Unowned(NamedTuple):
-    """Points of a place without an owner. ``share``: the fraction of the place's points, above 0; ``edge``: the least
-    edge.
+    """The points of a place without a working owner. ``share``: the fraction of the place's points, above 0; ``edge``:
+    the least edge of the points.
     """
 
     place: Place
@@ -29,7 +30,7 @@ class Unowned(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Points that wait for a name, for ``left_ms`` more at most. ``shares``: the waiting fraction of each place."""
+    """Points that wait for a name, for ``left_ms`` more at most. ``shares``: by place, the fraction that waits."""
 
     name: str
     left_ms: int
@@ -45,7 +46,7 @@ class Waiting(NamedTuple):
 
 
 def points_unowned(view: View) -> list[Unowned]:
-    """All points without an owner, in topics that a living member can handle."""
+    """All points without a working owner, in topics that a living member can handle."""
     found: list[Unowned] = []
     handled = view.handled
     for place in sorted(place for place in view.standings.unheld if place[0] in handled):
@@ -61,9 +62,9 @@ def waits_for_names(view: View) -> dict[int, Waiting]:
     shares: dict[int, dict[Place, float]] = defaultdict(lambda: defaultdict(float))
     copies = kept_of(view)
     for place in sorted(view.standings.unheld):
-        own = copies.get(place, [])
-        for cell in cut_by(view.cells(place), spans_of(own)):
-            if cell.standing is not CellState.HELD and heir(view, own, place, cell) is None:
+        of_place = copies.get(place, [])
+        for cell in cut_by(view.cells(place), spans_of(of_place)):
+            if cell.standing is not CellState.HELD and heir(view, of_place, place, cell) is None:
                 shares[cell.owner][place] += (cell.end - cell.first) / SPACE_END
     return {
         owner: Waiting(held_for(view, owner), left_of_hold_ms(view, owner), dict(places))

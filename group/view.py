@@ -16,23 +16,29 @@ from .standings import Standings
 JOIN: Final = "join bands"
 """The cause of a plan that joins bands of a member."""
 MINUTE_MS: Final = 60_000
+"""The time to which ``moves_per_minute`` refers. Two plans for load within this time halve ``moves_per_minute``."""
 HALVED_MS: Final = 600_000
-"""The time after two plans for load in short order. Meanwhile only half as many moves with state may begin."""
+"""How long ``moves_per_minute`` stays halved after two plans for load within ``MINUTE_MS``."""
 NEVER: Final = -1
-"""No version of the loads: the next look happens at any version."""
+"""No version of the loads has this number. So the next look at the loads happens at any version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Times in ms. ``start_window_ms``: how long the first plan waits for other members to start; ``stop_ms``: how long
-    a member may take to leave; ``leave_ms``: how much of ``stop_ms`` a member waits for copies of its state;
-    ``load_interval_ms``: how often members tell the cost of their ranges.
+    """The settings of a coordinator. Times are in ms.
+
+    ``session_ms``: the silence after which a member is expelled; ``interval_ms``: the time between two beats;
+    ``start_window_ms``: how long the first plan waits for other members to start; ``plan_interval_ms``: the least time
+    between two plans; ``release_ms``: how long an owner may take to release points before the request is withdrawn;
+    ``stop_ms``: how long a member may take to leave; ``leave_ms``: how much of ``stop_ms`` a member waits for copies of
+    its state; ``load_interval_ms``: how often members tell the cost of their ranges.
 
     ``moves_per_minute``: the most moves by plans with much state between members; ``copies_max``: the most passes of a
-    member at once, each at ``copy_bytes_per_s`` at most; ``standbys``: the number of members with a copy of each
-    range's state; ``return_ms``: how long ranges with state wait for the name of a gone member. ``join_ms``: how long a
-    member has touching bands before they are joined. ``inline_max``: the most shares times members for a plan made at
-    once. ``measure_ms``: how long a change of the group waits for all loads.
+    member at once (learning.py), each at ``copy_bytes_per_s`` at most; ``standbys``: the number of members with a copy
+    of each range's state; ``return_ms``: how long ranges with state wait for the name of a gone member. ``join_ms``:
+    how long a member has touching bands before they are joined. ``inline_max``: a plan is made at once if its shares
+    times its members are at most this number; another thread makes a larger plan. ``measure_ms``: how long a change of
+    the group waits for all loads.
     """
 
     session_ms: int = 10_000
@@ -54,7 +60,7 @@ class Rules:
 
     @property
     def settle_ms(self) -> int:
-        """After a change loads are measured anew for this time."""
+        """How long the coordinator waits for new reports of loads and copies, after a change or after its own start."""
         return 2 * self.load_interval_ms
 
 
@@ -75,7 +81,7 @@ class SourceFound(NamedTuple):
 
 
 class PlanAnswer(NamedTuple):
-    """The answer to a question for a plan. ``key``: names the input of the answer."""
+    """The answer to a question for a plan (plans.py). ``key``: the key of the question."""
 
     key: Hashable
     moves: list[PlannedMove]
@@ -96,6 +102,7 @@ class CoordinatorMemory:
     read: set[tuple[Place, int]] = field(default_factory=set)
     """See ``Read`` in cells.py."""
     found: dict[str, SourceFound] = field(default_factory=dict)
+    """The broker's answers about source topics, by topic."""
     lost: set[str] = field(default_factory=set)
     """Topics without an answer from the broker: missing, or not readable. No decision waits for lost topics."""
     ends: tuple[PinnedEnd, ...] | None = None
@@ -103,12 +110,13 @@ class CoordinatorMemory:
     log_partitions: int = 0
     """The number of partitions of the offset log. Each partition begins with an event of its own."""
     planned_ms: int | None = None
+    """The time of the last plan."""
     asked_ms: dict[int, int] = field(default_factory=dict)
-    """The time when each request to release was first seen, by move."""
+    """The time of each own request to release, by move. Requests of a predecessor are missing."""
     moved_ms: int | None = None
     """The time of the last grant."""
     gone_ms: dict[int, int] = field(default_factory=dict)
-    """The time when each member was seen to be expelled."""
+    """The time of each own expulsion, by incarnation. Expulsions by a predecessor are missing."""
     renamed: set[int] = field(default_factory=set)
     """Gone members that won't be back under their names (copies.py)."""
     budgeted_ms: deque[int] = field(default_factory=deque)
@@ -118,12 +126,13 @@ class CoordinatorMemory:
     levelled_ms: int | None = None
     """The time of the last plan for load."""
     halved_ms: int | None = None
-    """The time of the last plan for load that came soon after another plan for load."""
+    """The time of the last plan for load that came within ``MINUTE_MS`` of another plan for load."""
     changed: tuple[int, int] = (0, 0)
-    """The newest group epoch, and the time when it was first seen."""
+    """The newest group epoch, and the time when this coordinator first saw the epoch."""
     weighed_ms: int | None = None
+    """The time of the last look at the loads for a plan."""
     weighed: int = 0
-    """The time of the last look at the loads for a plan, and the version of the loads."""
+    """The version of the loads at the last look."""
     is_skewed: bool = False
     """Whether the last look showed a skew, and nothing has moved since. A single look may show a skew that never was:
     members tell their loads one after another, and a new owner works off a backlog.
@@ -133,7 +142,9 @@ class CoordinatorMemory:
     joined_ms: dict[Place, int] = field(default_factory=dict)
     """The time of the last plan that joins bands, by place."""
     answer: PlanAnswer | None = None
+    """The host's answer to the last large question. A new plan empties the field, and so does a look at the loads."""
     standings: Standings = field(default_factory=Standings)
+    """The cells of all places, computed again after a change."""
 
     def note(self, batch: "DecisionBatch", now_ms: int) -> None:
         """Note a decided batch before it is written."""
@@ -141,10 +152,10 @@ class CoordinatorMemory:
             match decision:
                 case PlanMade():
                     self.planned_ms, self.answer = now_ms, None
-                    self._looks_anew()
-                    if decision.cause == LOAD and not decision.part:
-                        is_soon = self.levelled_ms is not None and now_ms - self.levelled_ms < MINUTE_MS
-                        self.halved_ms = now_ms if is_soon else self.halved_ms
+                    self._forget_skew()
+                    if decision.cause == LOAD and decision.part == 0:  # a plan in several parts is one plan
+                        if self.levelled_ms is not None and now_ms - self.levelled_ms < MINUTE_MS:
+                            self.halved_ms = now_ms
                         self.levelled_ms = now_ms
                     if decision.cause == JOIN:
                         self.joins = {move.move for move in decision.moves}
@@ -155,11 +166,11 @@ class CoordinatorMemory:
                     self.gone_ms[decision.incarnation] = now_ms
                 case RangesGranted():
                     self.moved_ms = now_ms
-                    self._looks_anew()
+                    self._forget_skew()
         self.budgeted_ms.extend([now_ms] * len(batch.budgeted))
 
-    def _looks_anew(self) -> None:
-        """Forget the last look at the loads: something has moved since."""
+    def _forget_skew(self) -> None:
+        """Forget the skew that the last look has shown: something has moved since. The next look needs no new loads."""
         if self.is_skewed:
             self.is_skewed, self.weighed = False, NEVER
 
@@ -178,8 +189,8 @@ class CoordinatorMemory:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The input of a decision, unchanged while the decision is made. ``position``: the end of the control log that was
-    read; ``now_ms``: by any clock that never goes back.
+    """The input of a decision, unchanged while the decision is made. ``seat``: the coordinator's memory; ``position``:
+    the end of the control log that was read; ``now_ms``: by any clock that never goes back.
     """
 
     ledger: Ledger
@@ -189,6 +200,7 @@ class View:
     position: int
     now_ms: int
     _looked: list[bool] = field(default_factory=list)
+    """An entry once the cells are up to date for this view. A frozen value can't set a flag, but can fill a list."""
 
     @property
     def control(self) -> Control:
@@ -234,7 +246,7 @@ class View:
 
     @property
     def standings(self) -> Standings:
-        """The state of all places."""
+        """The cells of all places. The first call for a view computes the changed cells again."""
         if not self._looked:
             self.seat.standings.refresh(self.ledger, self.seat.read, self.now_ms)
             self._looked.append(True)
