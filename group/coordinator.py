@@ -53,7 +53,7 @@ class Needs(NamedTuple):
     look: list[str]
     open: list[int]
     ends: bool
-    solve: plans.Question | None
+    solve: plans.PlanQuestion | None
 
 
 Row: TypeAlias = Callable[[View, Turn], DecisionBatch]

@@ -19,7 +19,7 @@ Times are timestamps of records. The timestamps may come from several clocks, so
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 from ..keyrange.ranges import join_neighbours
 from ..keyrange.steps import Steps
@@ -43,6 +43,16 @@ from ..offsets.event_values import NO_MOVE
 from ..offsets.events import Event, RangesReleased, WorkersCut
 from ..offsets.ledger import Place, is_span
 from .history_entries import Change, Entry, EventTime, MoveEntry, MoveState, Party
+from .history_notes import (
+    ExpulsionNote,
+    GrantNote,
+    OwnerKey,
+    RequestNote,
+    WithdrawalNote,
+    join_grants,
+    note_time,
+    times_of,
+)
 from .members import LEFT
 from .overview import NOTHING_TOLD, copies_shown, name_of_hold, waits_for_copy
 from .plans import CHANGE
@@ -52,53 +62,6 @@ START: Final = "start"
 LEVEL: Final = "level"
 """Causes of a move, beside the causes of plans and of expulsions: a join, the start of a partition, a newer level."""
 NOT_ASKED: Final = "the coordinator to ask for it"
-
-OwnerKey: TypeAlias = tuple[Place, int, int]
-"""An incarnation's ownership of a place at an epoch: (place, epoch, incarnation)."""
-
-
-class _RequestSeen(NamedTuple):
-    """A request to release."""
-
-    ms: int
-    position: int
-    term: int
-    event: ReleaseAsked
-
-
-class _GrantSeen(NamedTuple):
-    """A grant of points. All of the points had one owner before. ``before``: this owner, None for nobody; ``asked``:
-    the last request to this owner for the points.
-    """
-
-    ms: int
-    position: int
-    term: int
-    move: int
-    place: Place
-    epoch: int
-    incarnation: int
-    first: int
-    end: int
-    before: Owner | None
-    asked: _RequestSeen | None
-
-
-class _Gone(NamedTuple):
-    """An expelled incarnation."""
-
-    expelled: EventTime
-    position: int
-    cause: str
-    fenced_ms: int | None = None
-
-
-class _Withdrawal(NamedTuple):
-    """The withdrawal of a request to release."""
-
-    ms: int
-    position: int
-    reason: str
 
 
 @dataclass(slots=True)
@@ -115,15 +78,15 @@ class History:
     _parties: dict[int, Party] = field(default_factory=dict)
     _births: dict[str, int] = field(default_factory=dict)
     _changes: list[Change] = field(default_factory=list)
-    _gone: dict[int, _Gone] = field(default_factory=dict)
+    _gone: dict[int, ExpulsionNote] = field(default_factory=dict)
     """``_parties`` and ``_gone`` are by incarnation, ``_births`` has incarnations by birth."""
-    _grants: list[_GrantSeen] = field(default_factory=list)
+    _grants: list[GrantNote] = field(default_factory=list)
     _moves_by_epoch: dict[tuple[Place, int], int] = field(default_factory=dict)
     """By place and epoch: the move of the grant."""
-    _requests: list[_RequestSeen] = field(default_factory=list)
-    _requests_by_owner: dict[OwnerKey, Steps[_RequestSeen]] = field(default_factory=dict)
+    _requests: list[RequestNote] = field(default_factory=list)
+    _requests_by_owner: dict[OwnerKey, Steps[RequestNote]] = field(default_factory=dict)
     """By owner: the last request for each point."""
-    _withdrawals: dict[int, _Withdrawal] = field(default_factory=dict)
+    _withdrawals: dict[int, WithdrawalNote] = field(default_factory=dict)
     _plans: dict[int, tuple[int, str]] = field(default_factory=dict)
     """By move: the plan, and the cause of the plan."""
     _targets: dict[int, int] = field(default_factory=dict)
@@ -154,14 +117,14 @@ class History:
             case RangesGranted():
                 self._grant(position, timestamp_ms, event)
             case ReleaseAsked():
-                asked = _RequestSeen(timestamp_ms, position, event.term, event)
+                asked = RequestNote(timestamp_ms, position, event.term, event)
                 self._requests.append(asked)
                 if is_span(event.first, event.end):
                     ownership = (event.topic_partition, event.epoch, event.incarnation)
                     self._requests_by_owner.setdefault(ownership, Steps()).put(event.first, event.end, asked)
             case ReleaseWithdrawn():
                 if event.move in self.control.moves.asked:
-                    self._withdrawals[event.move] = _Withdrawal(timestamp_ms, position, event.reason)
+                    self._withdrawals[event.move] = WithdrawalNote(timestamp_ms, position, event.reason)
             case PlanMade():
                 self._plan(position, timestamp_ms, event)
             case CopyAsked():
@@ -185,9 +148,9 @@ class History:
         match event:
             case RangesReleased():
                 for band in event.bands:
-                    _note(self._releases, event, band.first, band.end, timestamp_ms)
+                    note_time(self._releases, event, band.first, band.end, timestamp_ms)
             case WorkersCut() if event.bounds:
-                _note(self._cuts, event, event.bounds[0], event.bounds[-1], timestamp_ms)
+                note_time(self._cuts, event, event.bounds[0], event.bounds[-1], timestamp_ms)
 
     def _grant(self, position: int, timestamp_ms: int, event: RangesGranted) -> None:
         """Note a grant, before the fold of the control log takes the grant and forgets the old owners."""
@@ -202,7 +165,7 @@ class History:
                 owners.put(first, end, Owner(event.epoch, event.incarnation))
                 for a, b, asked in self._requests_to(place, before).all_pieces(first, end):
                     self._grants.append(
-                        _GrantSeen(
+                        GrantNote(
                             ms=timestamp_ms,
                             position=position,
                             term=event.term,
@@ -217,7 +180,7 @@ class History:
                         )
                     )
 
-    def _requests_to(self, place: Place, owner: Owner | None) -> Steps[_RequestSeen]:
+    def _requests_to(self, place: Place, owner: Owner | None) -> Steps[RequestNote]:
         """The last request to an owner, by point."""
         return Steps() if owner is None else self._requests_by_owner.get((place, *owner)) or Steps()
 
@@ -268,7 +231,7 @@ class History:
             case MemberExpelled(incarnation=old):
                 member, cause = self.control.members.get(old), event.cause
                 if member is not None and not member.expelled:
-                    self._gone[old] = _Gone(EventTime(ms, "expelled"), position, cause)
+                    self._gone[old] = ExpulsionNote(EventTime(ms, "expelled"), position, cause)
                     self._causes.append(cause)
                     what, why = ("left", "") if cause == LEFT else ("expelled", cause)
                     self._changes.append(
@@ -304,7 +267,7 @@ class History:
     def entries(self) -> list[Entry]:
         """All entries, in the order of the control log. Entries under way stand at the end."""
         found: list[Entry] = [self._name_elected(change) for change in self._changes]
-        for granted in join_neighbours(self._grants, _join_grants):
+        for granted in join_neighbours(self._grants, join_grants):
             found += self._entries_of_grant(granted)
         for asked in self._requests:
             if (withdrawn := self._withdrawals.get(asked.event.move)) is not None:
@@ -324,12 +287,12 @@ class History:
         """The party of an incarnation; None for nobody."""
         return self._parties.get(incarnation) or (Party(incarnation, "", "") if incarnation else None)
 
-    def _entries_of_grant(self, granted: _GrantSeen) -> Iterator[MoveEntry]:
+    def _entries_of_grant(self, granted: GrantNote) -> Iterator[MoveEntry]:
         """Yield the entries of a grant: parted where the release times differ, or where the outcomes differ."""
         before, place = granted.before, granted.place
         ownership = None if before is None else (place, before.epoch, before.incarnation)
         origin = None if before is None else self._party(before.incarnation)
-        for first, end, released_ms in _pieces(self._releases, ownership, granted.first, granted.end):
+        for first, end, released_ms in times_of(self._releases, ownership, granted.first, granted.end):
             asked, released = self._release_of(granted, released_ms)
             plan, cause = self._plan_of_grant(granted, asked)
             for a, b, state, taken_up_ms in self._outcomes(granted, first, end):
@@ -354,7 +317,7 @@ class History:
                     copy_asked_ms=self._copy_asked_ms.get(granted.move),
                 )
 
-    def _plan_of_grant(self, granted: _GrantSeen, asked: EventTime | None) -> tuple[int, str]:
+    def _plan_of_grant(self, granted: GrantNote, asked: EventTime | None) -> tuple[int, str]:
         """The plan that explains a grant, and the cause. After a request to release this is the plan of the request. If
         the old owner is gone, the cause is the cause of its expulsion. 0: no plan.
         """
@@ -368,7 +331,7 @@ class History:
         gone = self._gone.get(before.incarnation)
         return plan, LEFT if gone is None else gone.cause
 
-    def _outcomes(self, granted: _GrantSeen, first: int, end: int) -> list[tuple[int, int, MoveState, int | None]]:
+    def _outcomes(self, granted: GrantNote, first: int, end: int) -> list[tuple[int, int, MoveState, int | None]]:
         """What became of granted points, as (first, end, state, time of taking up). A single item if all points were
         taken up, or if the log no longer tells.
         """
@@ -387,7 +350,7 @@ class History:
                 found.append((a, b, state, None))
         return found
 
-    def _release_of(self, granted: _GrantSeen, released_ms: int | None) -> tuple[EventTime | None, EventTime | None]:
+    def _release_of(self, granted: GrantNote, released_ms: int | None) -> tuple[EventTime | None, EventTime | None]:
         """The times when the old owner was asked or expelled, and when the points were released or the owner fenced.
         ``released_ms``: by the offset log, if told. A withdrawn request to an owner that is gone does not count.
         """
@@ -402,19 +365,19 @@ class History:
             return was_asked, None
         return gone.expelled, EventTime(gone.fenced_ms, "fenced")
 
-    def _taken_up_ms(self, granted: _GrantSeen, first: int, end: int) -> int | None:
+    def _taken_up_ms(self, granted: GrantNote, first: int, end: int) -> int | None:
         """The time when the last of the points was cut into workers; None: some points were not cut."""
         ownership = (granted.place, granted.epoch, granted.incarnation)
-        times = [ms for _, _, ms in _pieces(self._cuts, ownership, first, end)]
+        times = [ms for _, _, ms in times_of(self._cuts, ownership, first, end)]
         return max((ms for ms in times if ms is not None), default=None) if None not in times else None
 
-    def _is_trimmed(self, granted: _GrantSeen) -> bool:
+    def _is_trimmed(self, granted: GrantNote) -> bool:
         """Whether trimming removed the events of the offset log from the time of a grant."""
         created = self.control.created
         log_partition = granted.place[1] % created.log_partitions if created is not None else 0
         return granted.ms < self.begins_ms.get(log_partition, 0)
 
-    def _entries_of_withdrawal(self, asked: _RequestSeen, withdrawn: _Withdrawal) -> Iterator[MoveEntry]:
+    def _entries_of_withdrawal(self, asked: RequestNote, withdrawn: WithdrawalNote) -> Iterator[MoveEntry]:
         """Yield an entry for the points that the owner of a withdrawn request did not release before the withdrawal."""
         event = asked.event
         ownership = (event.topic_partition, event.epoch, event.incarnation)
@@ -438,7 +401,7 @@ class History:
         )
         stayed = (
             move._replace(first=first, end=end)
-            for first, end, released_ms in _pieces(self._releases, ownership, event.first, event.end)
+            for first, end, released_ms in times_of(self._releases, ownership, event.first, event.end)
             if released_ms is None or released_ms > withdrawn.ms
         )
         yield from join_neighbours(stayed, lambda left, right: left._replace(end=right.end))
@@ -447,7 +410,7 @@ class History:
         """Yield the entries under way for points of the last grant to an owner: no newer grant has the points."""
         gone, ownership = self._gone.get(owner.incarnation), (place, owner.epoch, owner.incarnation)
         released: EventTime | None = None
-        for a, b, released_ms in _pieces(self._releases, ownership, first, end):
+        for a, b, released_ms in times_of(self._releases, ownership, first, end):
             for c, d, asked in self._requests_to(place, owner).all_pieces(a, b):
                 is_asked = asked is not None and asked.event.move in self.control.moves.asked
                 was_asked = EventTime(asked.ms, "asked") if asked is not None and is_asked else None
@@ -497,7 +460,7 @@ class History:
                 planned_ms=planned_ms,
             )
 
-    def _open_entry(self, place: Place, first: int, end: int, owner: Owner, asked: _RequestSeen | None) -> MoveEntry:
+    def _open_entry(self, place: Place, first: int, end: int, owner: Owner, asked: RequestNote | None) -> MoveEntry:
         """An entry under way, with the newest move of the points. ``asked``: the open request to the owner."""
         planned, done = self.control.moves.planned.values(), self._moves_by_epoch.get((place, owner.epoch), NO_MOVE)
         over = [m for m in planned if m.topic_partition == place and m.first < end and first < m.end]
@@ -527,32 +490,6 @@ class History:
             term=term,
         )
         return move._replace(copy_asked_ms=copy_ms)
-
-
-def _note(into: dict[OwnerKey, Steps[int]], event: RangesReleased | WorkersCut, first: int, end: int, ms: int) -> None:
-    """Note a time for each point. The first time stays: a cut range may be cut anew."""
-    if not is_span(first, end):
-        return
-    steps = into.setdefault((event.topic_partition, event.epoch, event.incarnation), Steps())
-    for a, b, known in steps.all_pieces(first, end):
-        if known is None:
-            steps.put(a, b, ms)
-
-
-def _pieces(
-    noted: dict[OwnerKey, Steps[int]], key: OwnerKey | None, first: int, end: int
-) -> list[tuple[int, int, int | None]]:
-    """The times noted for these points; None where no time was noted."""
-    steps = None if key is None else noted.get(key)
-    return [(first, end, None)] if steps is None else steps.all_pieces(first, end)
-
-
-def _join_grants(left: _GrantSeen, right: _GrantSeen) -> _GrantSeen | None:
-    """The two grants as one grant, if all points had one owner before. A later event of a grant joins the first."""
-    same = (left.place, left.epoch, left.incarnation, left.before, left.asked)
-    if same != (right.place, right.epoch, right.incarnation, right.before, right.asked):
-        return None
-    return left._replace(end=right.end, ms=max(left.ms, right.ms))
 
 
 def _first_of(causes: Sequence[str]) -> str:

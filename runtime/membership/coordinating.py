@@ -29,7 +29,7 @@ from ...group.declarations import Declared
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.learning import parked_moves
 from ...group.members import LEFT, members_dismissed
-from ...group.plans import Question, answer_of
+from ...group.plans import PlanQuestion, answer_of
 from ...group.rates import Obeyed, Shares
 from ...group.signals_fold import COORDINATORS, PARTITIONS, Heard
 from ...group.unowned_points import Unowned, points_unowned, waits_for_names
@@ -404,7 +404,7 @@ class CoordinatorLoop:
         await self.standing.confirm_offsets({self.identity.logs.log_partition_of(place[1]) for place, _ in wanted})
         seat.read |= set(wanted)
 
-    async def _solve(self, question: Question) -> None:
+    async def _solve(self, question: PlanQuestion) -> None:
         """Work a large plan out beside the event loop."""
         seat = self._seat
         seat.answer = await asyncio.to_thread(answer_of, question)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylanes.group import plans
+from keylanes.group import plan_moves
 
 from ..stage.planting import Planting, changed
 from .finding import is_found
@@ -68,5 +68,5 @@ def test_more_members_have_something_when_the_load_is_known(ms_per_s: int) -> No
 
 def test_a_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are halved: the property fails. The script halves.txt finds others."""
-    changed(plans, "_places_to_halve", ("max(0, idle)", "None"))(Planting(monkeypatch))
+    changed(plan_moves, "_places_to_halve", ("max(0, idle)", "None"))(Planting(monkeypatch))
     is_found(test_as_many_partitions_are_halved_as_members_would_have_nothing)

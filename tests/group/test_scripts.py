@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.group import copies, features, learning, moves, plans
+from keylanes.group import copies, features, learning, moves, plan_moves
 from keylanes.group.view import CoordinatorMemory
 
 from ..stage.planting import Planting, Put, changed
@@ -60,12 +60,15 @@ PLANTED: dict[str, tuple[str, Put]] = {
             ("if _is_namesake(member, asked):", "if member.expelled and _is_namesake(member, asked):"),
         ),
     ),
-    "any members halve": ("halves", changed(plans, "_places_to_halve", ("not question.halves or ", ""))),
-    "the other part is the larger one": ("halves", changed(plans, "_halves", ("factor // 2", "factor // 2 - 1 or 1"))),
-    "what was granted is halved": ("halves", changed(plans, "_places_to_halve", ("== [0]", "!= []"))),
+    "any members halve": ("halves", changed(plan_moves, "_places_to_halve", ("not question.halves or ", ""))),
+    "the other part is the larger one": (
+        "halves",
+        changed(plan_moves, "_halves", ("factor // 2", "factor // 2 - 1 or 1")),
+    ),
+    "what was granted is halved": ("halves", changed(plan_moves, "_places_to_halve", ("== [0]", "!= []"))),
     "what nobody else can handle is halved": (
         "halves",
-        changed(plans, "_places_to_halve", ("len(topics) != 1", "False")),
+        changed(plan_moves, "_places_to_halve", ("len(topics) != 1", "False")),
     ),
     "the cool-down halves nothing": (
         "cools",

@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
-from keylanes.group import cells, copies, learning, members, moves, plans
+from keylanes.group import cells, copies, learning, members, moves, plan_moves
 from keylanes.group.books import Books
 from keylanes.group.view import CoordinatorMemory, DecisionBatch
 from keylanes.offsets.control import LOAD
@@ -93,7 +93,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a request counts for what a learner is to have": (
         "has lost its destination",
-        changed(plans, "_moves", ("None if share.is_fixed else ", "")),
+        changed(plan_moves, "planned_moves", ("None if share.is_fixed else ", "")),
     ),
     "what is fixed may be given away": (
         "has lost its destination",
