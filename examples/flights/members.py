@@ -115,7 +115,7 @@ class Members:
         return self.before + sum(member.done for member in self._members.values())
 
     def _at_work(self) -> dict[str, _Member]:
-        """The processes at work, by name. A killed process counts while its service lives: the service starts it again."""
+        """The processes at work, by name. A killed process counts while its service lives: it is started again."""
         started = self._started.values()
         return {name: member for name, member in self._members.items() if member.started in started}
 

@@ -25,7 +25,7 @@ Phase = Literal["load", "process", "audit", "finished"]
 
 
 class DemoState(msgspec.Struct, frozen=True):
-    """The state of a run. ``run``: the name of its data; ``rows``: the number of flights; ``course``: of its processes."""
+    """The state of a run. ``run``: the name of its data; ``rows``: the number of flights; ``course``: its course."""
 
     run: str
     rows: int

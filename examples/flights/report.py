@@ -100,7 +100,7 @@ def _counted(causes: Mapping[str, int]) -> str:
 
 
 def _scaling_line(scaled: ScalingFigures) -> str:
-    """A scaling in words: the number of processes, the time until rest, the moved ranges, and the time without owner."""
+    """A scaling in words: the number of processes, the time until rest, the moved ranges, the time without owner."""
     said = f"{scaled.sign} to {scaled.processes} ({', '.join(scaled.names)}) at {scaled.share:.0%}"
     if scaled.settled_s is None:
         said += ", was not balanced before the end or the next step"
