@@ -184,6 +184,7 @@ def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
 
 
 def _take(grants: Grants, bands: dict[Source, dict[int, list[tuple[Band, int]]]], position: int, event: Event) -> None:
+    """Take an event that counts. ``bands``: by source partition and epoch, granted bands with their incarnations."""
     match event:
         case AppCreated():
             if grants.app is None:
@@ -207,27 +208,29 @@ def _take(grants: Grants, bands: dict[Source, dict[int, list[tuple[Band, int]]]]
                 grants.problems.append({"position": position, "problem": problem})
             grants.stores.setdefault(event.name, event)
         case RangesGranted():
-            held = bands[event.topic, event.partition][event.epoch]
-            held.extend((band, event.incarnation) for band in event.bands)
+            granted = bands[event.topic, event.partition][event.epoch]
+            granted.extend((band, event.incarnation) for band in event.bands)
 
 
 def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple[list[Part], list[Example]]:
     """The parts of a source partition. Parts of one epoch do not overlap, even where grants overlap."""
     parts: list[Part] = []
     problems: list[Example] = []
-    following: Steps[int] = Steps()  # where the next higher epoch over a point begins
+    following: Steps[int] = Steps()
+    """The offset from which the next higher epoch over a point holds."""
     for epoch in sorted(by_epoch, reverse=True):
         # A coordinator without an answer sends a grant again: two equal grants in the log are one grant.
-        held = list(dict.fromkeys(by_epoch[epoch]))
-        ordered = sorted(band.first for band, _ in held), sorted(band.end for band, _ in held)
-        if any(first < end for first, end in zip(ordered[0][1:], ordered[1], strict=False)):
+        grants = list(dict.fromkeys(by_epoch[epoch]))
+        firsts, ends = sorted(band.first for band, _ in grants), sorted(band.end for band, _ in grants)
+        # Bands are disjoint if and only if, in order, each ends at or below the first point of the next band.
+        if any(first < end for first, end in zip(firsts[1:], ends, strict=False)):
             problems.append({"problem": f"{source[0]}[{source[1]}]: epoch {epoch} granted twice", "epoch": epoch})
-        granted = Steps((band.first, band.end, (incarnation, band.offset_from)) for band, incarnation in held)
+        granted = Steps((band.first, band.end, (incarnation, band.offset_from)) for band, incarnation in grants)
         for low, high, (incarnation, offset_from) in granted.pieces():
             for first, end, until in following.all_pieces(low, high):
                 until = UNTIL_NEVER if until is None else until
                 parts.append(Part(source, epoch, incarnation, first, end, offset_from, until))
-        following = following.replace((first, end, own[1]) for first, end, own in granted.pieces())
+        following = following.replace((first, end, offset_from) for first, end, (_, offset_from) in granted.pieces())
     return parts, problems
 
 
@@ -256,11 +259,11 @@ def left_edges(start: int, taken: SnapshotTaken | None) -> Steps[int]:
     edges: Steps[int] = Steps([(0, 1 << 32, start)])
     if taken is None:
         return edges
-    highest: list[tuple[int, int, int]] = sorted(
+    ascending: list[tuple[int, int, int]] = sorted(
         ((piece.first, piece.end, piece.offset_edge) for fold in taken.epochs for piece in fold.pieces),
         key=lambda piece: piece[2],
     )
-    return edges.replace(highest)  # the last piece over a point wins: the greatest edge
+    return edges.replace(ascending)  # of several pieces over a point the last one stays: the greatest edge
 
 
 def fold_workers(
@@ -278,15 +281,15 @@ def fold_workers(
                 for i in range(len(bounds) - 1):
                     fold.add(position, event, event.worker + i, bounds[i], bounds[i + 1])
             case WorkerSplit():
-                first, end = fold.end(position, event, event.worker)
+                first, end = fold.end_worker(position, event, event.worker)
                 if first is None or not first < event.at < end:
                     fold.object(position, event, f"split of worker {event.worker} outside its range")
                     continue
                 fold.add(position, event, event.left, first, event.at)
                 fold.add(position, event, event.left + 1, event.at, end)
             case WorkersMerged():
-                first, middle = fold.end(position, event, event.left)
-                meeting, end = fold.end(position, event, event.right)
+                first, middle = fold.end_worker(position, event, event.left)
+                meeting, end = fold.end_worker(position, event, event.right)
                 if first is None or meeting is None or middle != meeting:
                     fold.object(position, event, f"merge of workers {event.left} and {event.right}, no neighbours")
                     continue
@@ -311,18 +314,21 @@ class _WorkerFold:
         self.problems: list[Example] = []
 
     def object(self, position: int, event: _Change, problem: str) -> None:
+        """Add a contradiction."""
         self.problems.append(
             {"topic": event.topic, "partition": event.partition, "position": position, "problem": problem}
         )
 
     def add(self, position: int, event: _Change, worker: int, first: int, end: int) -> None:
+        """Add a worker; object to a number that was used before."""
         key = ((event.topic, event.partition), event.incarnation, worker)
         if key in self.spans:
             self.object(position, event, f"worker {worker} came back")
             return
         self.spans[key] = [first, end, event.transaction, UNTIL_NEVER]
 
-    def end(self, position: int, event: _Change, worker: int) -> tuple[int, int] | tuple[None, int]:
+    def end_worker(self, position: int, event: _Change, worker: int) -> tuple[int, int] | tuple[None, int]:
+        """End a worker by a split or a merge; returns the worker's range, ``(None, -1)`` for an unknown worker."""
         span = self.spans.get(((event.topic, event.partition), event.incarnation, worker))
         if span is None:
             self.object(position, event, f"worker {worker} was never cut")
@@ -332,6 +338,7 @@ class _WorkerFold:
 
 
 def _workers_of(snapshots: Sequence[SnapshotTaken]) -> dict[_Key, list[int]]:
+    """The workers that were alive at the snapshots. A worker's range may lie in several pieces of a snapshot."""
     spans: dict[_Key, list[int]] = {}
     for taken in snapshots:
         for epoch in taken.epochs:
@@ -345,6 +352,7 @@ def _workers_of(snapshots: Sequence[SnapshotTaken]) -> dict[_Key, list[int]]:
 
 
 def _runs(spans: dict[_Key, list[int]]) -> list[WorkerSpan]:
+    """The workers in order, grouped into runs, see ``WorkerSpan``. The place of its first worker numbers a run."""
     workers: list[WorkerSpan] = []
     for (source, incarnation, worker), (first, end, born, died) in sorted(spans.items()):
         last = workers[-1] if workers else None
