@@ -1,10 +1,10 @@
 """``keylanes state``: the state in a folder, without the application or beside the running application.
 
-The folder is a folder of local copies (``Settings.state_folder``), a subfolder, or the folder of an embedded broker;
-its marker tells. All state in the folder is committed. A copy may be some transactions old, for the copy is written
-from the changelog. The copy of a process that has ended is as old as the end of the process. Hence, where several
-subfolders are searched, each entry names its subfolder. With the address of the broker only the folder of the present
-owner answers (state_owner.py).
+The folder is a folder of local copies (``Settings.state_folder``), a subfolder of it, or the folder of an embedded
+broker. A file in the folder tells which. All state in the folder is committed. A copy is written from the changelog,
+and may be some transactions old. The copy of a process that has ended is as old as the end of the process. Hence, where
+several subfolders are searched, each entry names its subfolder. With the address of the broker only the folder of the
+present owner answers (state_owner.py).
 """
 
 import base64
@@ -69,15 +69,15 @@ class SavedPartition(NamedTuple):
         self,
         first: bytes,
         end: bytes | None,
-        within: KeyRange,  # noqa: ARG002  # the caller has looked whether it is held
+        within: KeyRange,  # noqa: ARG002  # the caller has looked
     ) -> Iterator[tuple[bytes, bytes]]:
         """The entries of ``[first, end)`` in order."""
         return walk_table(self.table, first, end)
 
 
 class StoredApp(Protocol):
-    """The state of one application in a folder. ``where``: the name of the subfolder, among several; ``birth``: of the
-    process that had the folder last, None: not written.
+    """The state of one application in a folder. ``where``: the name of the subfolder, where several are searched; else
+    None. ``birth``: of the process that had the folder last; None: the folder has no birth.
     """
 
     app: str
@@ -93,7 +93,7 @@ class StoredApp(Protocol):
 
 
 class KeptCopies:
-    """Local copies."""
+    """The state in local copies."""
 
     def __init__(self, copies: RocksCopies, birth: str | None, where: str | None) -> None:
         self.app, self.birth, self.where = copies.app, birth, where
@@ -117,7 +117,7 @@ class KeptCopies:
 
 
 class KeptTopics:
-    """Changelogs that an embedded broker keeps by key."""
+    """The state in changelogs that an embedded broker keeps by key."""
 
     where: str | None = None
     birth: str | None = None
@@ -154,16 +154,15 @@ def open_folder(folder: Path, app: str | None, *, may_lack: bool = False) -> Ite
         return
     with contextlib.ExitStack() as stack:
         if subfolders is None:
-            kept = [stack.enter_context(contextlib.closing(_open(folder, app)))]
-        else:
-            every = []
-            for subfolder in subfolders:
-                with contextlib.suppress(NoStateYet):
-                    every.append(stack.enter_context(contextlib.closing(_open_copies(subfolder, None, subfolder.name))))
-            apps = {one.app for one in every}
-            chosen_app = app if may_lack and app is not None else _one_of(apps, app, folder)
-            kept = [one for one in every if one.app == chosen_app]
-        yield kept
+            yield [stack.enter_context(contextlib.closing(_open(folder, app)))]
+            return
+        every: list[StoredApp] = []
+        for subfolder in subfolders:
+            with contextlib.suppress(NoStateYet):
+                every.append(stack.enter_context(contextlib.closing(_open_copies(subfolder, None, subfolder.name))))
+        apps = {stored.app for stored in every}
+        chosen_app = app if may_lack and app is not None else _one_of(apps, app, folder)
+        yield [stored for stored in every if stored.app == chosen_app]
 
 
 def _open(folder: Path, app: str | None) -> StoredApp:
@@ -187,7 +186,7 @@ def _open_copies(folder: Path, app: str | None, where: str | None = None) -> Sto
 
 
 def _app_in(topics: TopicStore, app: str | None) -> str:
-    """The application to read; raises SettingsError."""
+    """The application to read, among the applications with a control log and a changelog; raises SettingsError."""
     names = topics.topics()
     control = control_topic("")
     found = {
@@ -270,20 +269,20 @@ def entries_of(
     """
     store, partitions = chosen(kept, name, partition)
     point = point_of_key(key)
-    holding = {
-        p: held
-        for p, held in partitions.items()
-        if any(r.first <= point < r.end for r in held.ranges) and may_answer(kept, store, p, point)
+    answering = {
+        p: saved
+        for p, saved in partitions.items()
+        if any(r.first <= point < r.end for r in saved.ranges) and may_answer(kept, store, p, point)
     }
-    if not holding:
+    if not answering:
         raise NotHere(f"no partition of {store.topic!r} here holds the state of this key: it is not restored")
     try:
-        entries = entries_of_key(store, key, _map_key_bytes(store, map_key), holding.items())
+        entries = entries_of_key(store, key, _map_key_bytes(store, map_key), answering.items())
     except KeyInSeveral as error:
         raise SettingsError(
             f"partitions {error.partitions} of {store.topic!r} have this key; name one with --partition"
         ) from None
-    markers = {p: held.markers.at(point) if held.markers is not None else None for p, held in holding.items()}
+    markers = {p: None if saved.markers is None else saved.markers.at(point) for p, saved in answering.items()}
     return [(printable_entry(store, entry, kept.where), markers[entry.partition]) for entry in entries]
 
 
@@ -304,9 +303,9 @@ def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
 def all_entries(kept: StoredApp, name: str, partition: int | None) -> Iterator[dict[str, object]]:
     """All values of a store, or of one partition, in order of partitions and points. Raises StateError."""
     store, partitions = chosen(kept, name, partition)
-    for number, held in partitions.items():
-        for within in held.ranges:
-            for entry in entries_of_store(store, number, walk_table(held.table, *bounds_of(within))):
+    for number, saved in partitions.items():
+        for within in saved.ranges:
+            for entry in entries_of_store(store, number, walk_table(saved.table, *bounds_of(within))):
                 yield printable_entry(store, entry, kept.where)
 
 
@@ -333,6 +332,7 @@ def _text(name: str, data: bytes) -> dict[str, object]:
 
 
 def _value(store: StoreInfo, payload: bytes) -> dict[str, object]:
+    """The decoded value of an entry; raises ValueError or TypeError for bytes, and for a value outside of JSON."""
     value: Any
     if store.codec == "msgpack":
         value = msgspec.msgpack.decode(payload)
@@ -407,7 +407,7 @@ def get(
 
 
 def _owners_folder(owners: Owners) -> MayAnswer:
-    """A check whether a folder belongs to the owner of a point."""
+    """A check whether a folder may answer: the owner of the point has the folder, and has taken the point up."""
 
     def may_answer(kept: StoredApp, _: StoreInfo, partition: int, point: int) -> bool:
         if isinstance(kept, KeptTopics):  # shared by all processes
