@@ -229,11 +229,11 @@ def _declared_stores(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
-def of_each(kept: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list[tuple[StoredApp, T]]:
+def of_each(stored: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list[tuple[StoredApp, T]]:
     """The results of a look into each subfolder; raises NotHere only when all subfolders raise NotHere."""
     found: list[tuple[StoredApp, T]] = []
     missed: list[NotHere] = []
-    for one in kept:
+    for one in stored:
         try:
             found.append((one, look(one)))
         except NotHere as error:
@@ -243,12 +243,12 @@ def of_each(kept: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list[t
     return found
 
 
-def chosen(kept: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, SavedPartition]]:
+def chosen(stored: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, SavedPartition]]:
     """A store, and its partitions or the requested partition; raises NotHere, RocksError."""
-    store = kept.stores.get(name)
+    store = stored.stores.get(name)
     if store is None:
-        raise NotHere(f"application {kept.app!r} has no store {name!r} here; it has {sorted(kept.stores)}")
-    found = kept.partitions(store.topic)
+        raise NotHere(f"application {stored.app!r} has no store {name!r} here; it has {sorted(stored.stores)}")
+    found = stored.partitions(store.topic)
     if partition is None:
         return store, found
     if partition not in found:
@@ -256,23 +256,28 @@ def chosen(kept: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo
     return store, {partition: found[partition]}
 
 
-def anywhere(_kept: StoredApp, _store: StoreInfo, _partition: int, _point: int) -> bool:
+def anywhere(_stored: StoredApp, _store: StoreInfo, _partition: int, _point: int) -> bool:
     """Every folder may answer."""
     return True
 
 
 def entries_of(
-    kept: StoredApp, name: str, key: bytes, map_key: str | None, partition: int | None, may_answer: MayAnswer = anywhere
+    stored: StoredApp,
+    name: str,
+    key: bytes,
+    map_key: str | None,
+    partition: int | None,
+    may_answer: MayAnswer = anywhere,
 ) -> list[tuple[dict[str, object], Marker | None]]:
     """The values of a record's key: one, or the entries of its map, each with the marker of the copy. Raises
     SettingsError when several partitions have the key, NotHere when no partition here covers the key.
     """
-    store, partitions = chosen(kept, name, partition)
+    store, partitions = chosen(stored, name, partition)
     point = point_of_key(key)
     answering = {
         p: saved
         for p, saved in partitions.items()
-        if any(r.first <= point < r.end for r in saved.ranges) and may_answer(kept, store, p, point)
+        if any(r.first <= point < r.end for r in saved.ranges) and may_answer(stored, store, p, point)
     }
     if not answering:
         raise NotHere(f"no partition of {store.topic!r} here holds the state of this key: it is not restored")
@@ -283,7 +288,7 @@ def entries_of(
             f"partitions {error.partitions} of {store.topic!r} have this key; name one with --partition"
         ) from None
     markers = {p: None if saved.markers is None else saved.markers.at(point) for p, saved in answering.items()}
-    return [(printable_entry(store, entry, kept.where), markers[entry.partition]) for entry in entries]
+    return [(printable_entry(store, entry, stored.where), markers[entry.partition]) for entry in entries]
 
 
 def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
@@ -300,13 +305,13 @@ def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
         raise SettingsError(f"--map-key: the keys of {store.name!r} are {store.key_type}: {error}") from None
 
 
-def all_entries(kept: StoredApp, name: str, partition: int | None) -> Iterator[dict[str, object]]:
+def all_entries(stored: StoredApp, name: str, partition: int | None) -> Iterator[dict[str, object]]:
     """All values of a store, or of one partition, in order of partitions and points. Raises StateError."""
-    store, partitions = chosen(kept, name, partition)
+    store, partitions = chosen(stored, name, partition)
     for number, saved in partitions.items():
         for within in saved.ranges:
             for entry in entries_of_store(store, number, walk_table(saved.table, *bounds_of(within))):
-                yield printable_entry(store, entry, kept.where)
+                yield printable_entry(store, entry, stored.where)
 
 
 def printable_entry(store: StoreInfo, found: Entry, where: str | None) -> dict[str, object]:
@@ -378,19 +383,19 @@ def get(
     except ValueError as error:
         raise SettingsError(f"--base64: {key!r} is none: {error}") from None
     try:
-        with open_folder(folder, app, may_lack=broker is not None) as kept:
-            having = [one.stores[store].topic for one in kept if copy and store in one.stores]
-            name = kept[0].app if kept else app or ""
-            owners = None if broker is None else owners_of(name, broker, store, having[0] if having else None)
+        with open_folder(folder, app, may_lack=broker is not None) as stored:
+            sources = [one.stores[store].topic for one in stored if copy and store in one.stores]
+            name = stored[0].app if stored else app or ""
+            owners = None if broker is None else owners_of(name, broker, store, sources[0] if sources else None)
             may_answer = anywhere if owners is None or copy else _owners_folder(owners)
             try:
-                answers = of_each(kept, lambda one: entries_of(one, store, data, map_key, partition, may_answer))
+                answers = of_each(stored, lambda one: entries_of(one, store, data, map_key, partition, may_answer))
             except NotHere:
                 if may_answer is anywhere:
                     raise
                 answers = []
             found = [entry for _, entries in answers for entry in entries]
-            births = {one.birth for one in kept}
+            births = {one.birth for one in stored}
     except RocksError as error:
         raise StoreError(str(error)) from error
     for entry, marker in found:
@@ -409,11 +414,11 @@ def get(
 def _owners_folder(owners: Owners) -> MayAnswer:
     """A check whether a folder may answer: the owner of the point has the folder, and has taken the point up."""
 
-    def may_answer(kept: StoredApp, _: StoreInfo, partition: int, point: int) -> bool:
-        if isinstance(kept, KeptTopics):  # shared by all processes
+    def may_answer(stored: StoredApp, _: StoreInfo, partition: int, point: int) -> bool:
+        if isinstance(stored, KeptTopics):  # shared by all processes
             return True
         owner = owners.of(partition, point)
-        return owner is not None and owner.birth == kept.birth and owners.is_at_work(partition, point)
+        return owner is not None and owner.birth == stored.birth and owners.is_at_work(partition, point)
 
     return may_answer
 
@@ -436,9 +441,9 @@ def scan(
 ) -> None:
     """Print all values of a store as lines of JSON, in order of partitions and points."""
     try:
-        with open_folder(folder, app) as kept:
-            having = [one for one, _ in of_each(kept, lambda one: chosen(one, store, partition))]
-            entries = chain.from_iterable(all_entries(one, store, partition) for one in having)
+        with open_folder(folder, app) as stored:
+            with_store = [one for one, _ in of_each(stored, lambda one: chosen(one, store, partition))]
+            entries = chain.from_iterable(all_entries(one, store, partition) for one in with_store)
             for entry in islice(entries, limit):
                 _print(entry)
     except RocksError as error:

@@ -259,9 +259,9 @@ class KafkaCluster:
         several = [number for number in range(1, NODES_MAX + 1) if (self.folder / f"node-{number}" / "data").exists()]
         wrong = several if len(self.nodes) == 1 else alone or [one for one in several if one > len(self.nodes)]
         if wrong:
-            held = len(alone) or max(several)
+            size = len(alone) or max(several)
             raise StoreError(
-                f"{self.folder} holds a cluster of {held} node{'s' * (held > 1)}, asked for were {len(self.nodes)}: "
+                f"{self.folder} holds a cluster of {size} node{'s' * (size > 1)}, asked for were {len(self.nodes)}: "
                 "choose another folder"
             )
 

@@ -110,8 +110,8 @@ def node_settings(
 
 def controller_settings(settings: Mapping[str, str], number: int, controllers: Mapping[int, int]) -> dict[str, str]:
     """Settings of the same node as a controller alone, at other ports."""
-    kept = {name: value for name, value in settings.items() if name not in (*_BROKER_ONLY, "advertised.listeners")}
-    return kept | {
+    own = {name: value for name, value in settings.items() if name not in (*_BROKER_ONLY, "advertised.listeners")}
+    return own | {
         "process.roles": "controller",
         "listeners": f"{CONTROLLER}://{HOST}:{controllers[number]}",
         "controller.quorum.voters": _voters(controllers),

@@ -172,9 +172,9 @@ class _Fold:
         self._parts = [*self._parts, event] if is_next else [event] if event.part == 0 else []
         if len(self._parts) != event.parts:
             return
-        kept = {number: move for number, move in self.planned.items() if number in self._begun}
+        in_force = {number: move for number, move in self.planned.items() if number in self._begun}
         moves = {move.move: move for part in self._parts for move in part.moves}
-        self.planned, self._parts = {**kept, **moves}, []
+        self.planned, self._parts = {**in_force, **moves}, []
         self.found.planned |= moves
 
     def grant(self, position: int, event: RangesGranted) -> None:

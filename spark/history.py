@@ -124,7 +124,7 @@ class _Turns:
         self.passed_over = 0
         self.problems: list[Example] = []
         self._term = -1
-        self._taken: list[Event] = []
+        self._counted: list[Event] = []
         """The counted decisions of the present term."""
 
     def counts(self, position: int, event: Event) -> bool:
@@ -139,25 +139,27 @@ class _Turns:
         return counts
 
     def _elects(self, event: CoordinatorElected) -> bool:
+        """Whether an election counts; if so, its term begins."""
         is_ours = event.app_birth == self.app_birth or not self.app_birth
         if event.term <= self._term or not is_ours:
             return False
-        self._term, self._taken, self.app_birth = event.term, [], event.app_birth
+        self._term, self._counted, self.app_birth = event.term, [], event.app_birth
         return True
 
     def _is_next(self, position: int, event: Decision) -> bool:
+        """Whether a decision counts, as the next one of the present term."""
         if event.term != self._term:
             if event.term > self._term:
                 self._object(position, event, "nobody was elected for its term")
             return False
-        following = len(self._taken) + 1
-        if event.number != following:
-            if not 0 < event.number < following:
-                self._object(position, event, f"out of turn: number {following} is next")
-            elif event != self._taken[event.number - 1]:
+        next_number = len(self._counted) + 1
+        if event.number != next_number:
+            if not 0 < event.number < next_number:
+                self._object(position, event, f"out of turn: number {next_number} is next")
+            elif event != self._counted[event.number - 1]:
                 self._object(position, event, "another decision had its number")
             return False
-        self._taken.append(event)
+        self._counted.append(event)
         return True
 
     def _object(self, position: int, event: Decision, problem: str) -> None:
@@ -216,7 +218,7 @@ def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple
     """The parts of a source partition. Parts of one epoch do not overlap, even where grants overlap."""
     parts: list[Part] = []
     problems: list[Example] = []
-    following: Steps[int] = Steps()
+    next_offsets: Steps[int] = Steps()
     """The offset from which the next higher epoch over a point holds."""
     for epoch in sorted(by_epoch, reverse=True):
         # A coordinator without an answer sends a grant again: two equal grants in the log are one grant.
@@ -227,10 +229,11 @@ def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple
             problems.append({"problem": f"{source[0]}[{source[1]}]: epoch {epoch} granted twice", "epoch": epoch})
         granted = Steps((band.first, band.end, (incarnation, band.offset_from)) for band, incarnation in grants)
         for low, high, (incarnation, offset_from) in granted.pieces():
-            for first, end, until in following.all_pieces(low, high):
+            for first, end, until in next_offsets.all_pieces(low, high):
                 until = UNTIL_NEVER if until is None else until
                 parts.append(Part(source, epoch, incarnation, first, end, offset_from, until))
-        following = following.replace((first, end, offset_from) for first, end, (_, offset_from) in granted.pieces())
+        own_offsets = [(first, end, offset_from) for first, end, (_, offset_from) in granted.pieces()]
+        next_offsets = next_offsets.replace(own_offsets)
     return parts, problems
 
 

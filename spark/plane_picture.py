@@ -278,12 +278,12 @@ def _last_bands(
     bands: dict[tuple[int, int], tuple[int, int]], stretch: NearStretch
 ) -> list[tuple[tuple[int, int], int]]:
     """The last bands, with their workers: where bands overlap, the band with the later tile stays."""
-    kept: list[tuple[tuple[int, int], int]] = []
+    last: list[tuple[tuple[int, int], int]] = []
     for (first, end), (_, worker) in sorted(bands.items(), key=lambda item: item[1], reverse=True):
-        is_free = all(end <= other[0] or other[1] <= first for other, _ in kept)
+        is_free = all(end <= other[0] or other[1] <= first for other, _ in last)
         if is_free and stretch.first <= (first + end) // 2 < stretch.end:
-            kept.append(((first, end), worker))
-    return sorted(kept)
+            last.append(((first, end), worker))
+    return sorted(last)
 
 
 def _draw_tile_legend(axes: Any, shown: Sequence[Colour], *, has_records: bool) -> None:
