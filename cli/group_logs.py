@@ -71,6 +71,11 @@ class Stands(NamedTuple):
     costs: Mapping[int, PointsCost] = MappingProxyType({})
     """The cost of the ranges of each incarnation, by its last report; without incarnations of unknown load."""
 
+    @property
+    def moment_ms(self) -> int:
+        """The moment of the group: the requested moment, else now."""
+        return self.now_ms if self.at_ms is None else self.at_ms
+
 
 class Signalled(NamedTuple):
     """The content of the signals at a moment. ``heard``: None where the signals of the moment are gone."""

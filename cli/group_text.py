@@ -26,23 +26,31 @@ K = TypeVar("K", bound=Hashable)
 
 def group_json(app: str, stands: Stands) -> str:
     """The group as one JSON document."""
-    group, heard = stands.group, stands.heard
-    reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
-    members = []
-    for member in group.members:
-        last_ms = None if heard is None else heard.last_ms.get(member.incarnation)
-        told = {**member._asdict(), "held": [held._asdict() for held in member.held], "share": round(member.share, 6)}
-        told["last_beat"] = None if last_ms is None else written(last_ms)
-        cost = stands.costs.get(member.incarnation)
-        told["load"] = None if cost is None else cost._asdict()
-        told["last_beat_age_s"] = None if last_ms is None else max(0, reckoned_ms - last_ms) / 1000
-        members.append(told)
+    group = stands.group
     at = None if stands.at_ms is None else written(stands.at_ms)
-    moves = [move._asdict() for move in group.moves]
-    copies = [{**copy._asdict(), "held": [held._asdict() for held in copy.held]} for copy in group.copies]
-    waits = {"waits": [str(wait) for wait in group.waits], "moves": moves, "copies": copies}
-    told = {**group._asdict(), "state": group.state.value, "members": members, **waits}
-    return json.dumps({"app": app, "at": at, **told})
+    shown: dict[str, Any] = {
+        **group._asdict(),
+        "state": group.state.value,
+        "members": [_member_json(member, stands) for member in group.members],
+        "waits": [str(wait) for wait in group.waits],
+        "moves": [move._asdict() for move in group.moves],
+        "copies": [{**copy._asdict(), "held": [held._asdict() for held in copy.held]} for copy in group.copies],
+    }
+    return json.dumps({"app": app, "at": at, **shown})
+
+
+def _member_json(member: MemberShown, stands: Stands) -> dict[str, Any]:
+    """A member with its last beat and its load."""
+    last_ms = None if stands.heard is None else stands.heard.last_ms.get(member.incarnation)
+    cost = stands.costs.get(member.incarnation)
+    return {
+        **member._asdict(),
+        "held": [held._asdict() for held in member.held],
+        "share": round(member.share, 6),
+        "last_beat": None if last_ms is None else written(last_ms),
+        "load": None if cost is None else cost._asdict(),
+        "last_beat_age_s": None if last_ms is None else max(0, stands.moment_ms - last_ms) / 1000,
+    }
 
 
 def group_text(app: str, stands: Stands, *, is_all: bool = False) -> str:
@@ -128,8 +136,7 @@ def beat_text(member: MemberShown, stands: Stands) -> str:
     if stands.heard is None:
         return "?"
     if (last_ms := stands.heard.last_ms.get(member.incarnation)) is not None:
-        reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
-        return f"last beat {max(0, reckoned_ms - last_ms) / 1000:.1f} s ago"
+        return f"last beat {max(0, stands.moment_ms - last_ms) / 1000:.1f} s ago"
     return "the signals hold nothing of it" if member.incarnation in stands.heard.expired else "never heard of"
 
 

@@ -140,7 +140,7 @@ def bands_of(runs: Iterable[tuple[int, int, int]], left: Steps[int]) -> list[Ban
 
 
 def _find(links: list[int], i: int) -> int:
-    """The end of the chain of links from ``i``. Afterwards all links on the way lead to the end: later ways are short."""
+    """The end of the chain of links from ``i``. Then all links on the way lead to the end: later ways are short."""
     root = i
     while links[root] != root:
         root = links[root]

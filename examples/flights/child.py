@@ -70,7 +70,7 @@ class Child:
             state_folder=spec.copies, group_instance_id=spec.name, session_timeout_ms=int(SESSION_S * 1000)
         )
         self.settings = settings if spec.may_return else msgspec.structs.replace(settings, return_ms=0)
-        if SIBLING is not None:
+        if SIBLING is not None:  # a service has started this process, and numbers its name
             self.name = SIBLING.settings(self.settings).group_instance_id or spec.name
         self.is_service = spec.processes > 1 and SIBLING is None
 
