@@ -87,7 +87,7 @@ def _judge_free(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
         if claim.is_fenced_before:
             continue
         released = edges.released(claim.source, claim.epoch_before, claim.incarnation_before)
-        # Some event at or behind this position was written by a process that had read the grant.
+        # The writer of the event at this position had read the grant, or a later decision.
         known_by = floors[logs[claim.source]].above(claim.position - 1) if claim.source in logs else None
         for first, end, release in released.all_pieces(claim.first, claim.end):
             owner = f"incarnation {claim.incarnation_before} at epoch {claim.epoch_before}"
