@@ -1,4 +1,4 @@
-"""The application of a command: an App of a module, or a name on a broker."""
+"""The application of a command: an App in a module, or an application by its name on a broker."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ class Named(NamedTuple):
 
 
 def load_app(target: str) -> App:
-    """The App under the name ``module:name``, also in the working directory. Raises SettingsError."""
+    """The App under the name ``module:name``. Modules of the working directory are found, too. Raises SettingsError."""
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
         raise SettingsError(f"an application is named as module:app, e.g. flights:app; seen {target!r}")
@@ -30,7 +30,7 @@ def load_app(target: str) -> App:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
+            raise  # the module exists, and one of its own imports is missing
         raise SettingsError(f"no module {module_name!r} in {here} or among what is installed") from None
     found = getattr(module, name, None)
     if not isinstance(found, App):

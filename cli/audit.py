@@ -11,14 +11,15 @@ from ..spark.access import Access
 from ..spark.brokers import AuditError
 
 ATTEMPT_MS: Final = 2_500
-"""The limit of an attempt at these requests; the limit of an application is a setting."""
+"""The limit of one attempt of ``look_at_brokers``. For an application the limit is a setting."""
 ENCRYPTED: Final = ("SSL", "SASL_SSL")
 
 
 def audit_arguments(app: App) -> list[str]:
-    """The arguments of an application's audit; raises SettingsError for an application with a Broker object.
+    """The arguments of an application's audit; raises SettingsError for an application without an address of a broker.
 
-    The topics are the declared topics. The audit searches for outputs of handlers to other topics.
+    The arguments name the declared topics of outputs and dead letters. Handlers may send to other topics, too: with
+    declared outputs the audit may search every topic (``--or-elsewhere``).
     """
     if app.broker is None:
         raise SettingsError(f"{app.name!r} has no broker: set KEYLANES_BROKER, or give --app and --broker ADDRESS")
@@ -36,8 +37,10 @@ def audit_arguments(app: App) -> list[str]:
 
 
 def look_at_brokers(access: Access, *, allow_plaintext: bool) -> None:
-    """Connect to the brokers with a client of ours. Our client checks the address of each connection before sending
-    anything; librdkafka sends a password to any advertised address. Raises AuditError.
+    """Connect to all brokers with the client of the runtime, before the audit connects. Raises AuditError.
+
+    The runtime's client checks the address of each connection before it sends anything. The audit's client, librdkafka,
+    would send a password to any advertised address. Encrypted connections need no look.
     """
     given = access.security
     protocol = given.get("security.protocol", "PLAINTEXT").upper()

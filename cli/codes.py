@@ -20,7 +20,9 @@ CODES: Final = {
 
 
 def epilog(*codes: int, **other: str) -> str:
-    """The text below the options in a command's help; ``other``: a code with words of its own, as ``code_1``."""
+    """The text below the options in a command's help. ``codes``: codes with the words of CODES; ``other``: codes with
+    words of their own, e.g. ``code_1="…"``.
+    """
     own = {int(name.removeprefix("code_")): words for name, words in other.items()}
     words = {code: own.get(code) or CODES[code] for code in sorted({*codes, *own})}
     return "Exit codes: " + "; ".join(f"{code} {said}" for code, said in words.items()) + ". See docs/exit-codes.md."

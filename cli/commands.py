@@ -1,6 +1,6 @@
-"""The commands of ``keylanes``. Only cli.py imports this module, since the module needs typer.
+"""The commands of ``keylanes``. Only entry.py imports this module, since the module needs typer.
 
-A command imports the audit by name when needed: the runtime does not know the audit, which needs an extra.
+The command ``audit`` imports the audit when it runs: the audit needs an extra.
 """
 
 import json
@@ -115,32 +115,32 @@ def run(
     app = load_app(target)
     if not logging.getLogger("keylanes").hasHandlers():
         set_up_logging(level)
-    elif log_level is not None:  # the module has set up its own, and the caller wants another level
+    elif log_level is not None:  # the module has set up logging itself, and the caller wants another level
         logging.getLogger().setLevel(level)
     count: Any = int(processes) if processes.isascii() and processes.isdecimal() else processes
     if until is None:
         app.run(processes=count)
     elif count == 1:
         with ProgressShown(f"{app.name}: offsets done", 0) as shown:
-            app.run(until="level", on_step=_Watching(app, shown))
-    else:  # several processes would move the same line
+            app.run(until="level", on_step=_ProgressBar(app, shown))
+    else:  # without a bar: several processes would move the same line
         app.run(until="level", processes=count)
     if as_json and (count == 1 or SIBLING is not None):
         sys.stdout.write(msgspec.json.encode(app.statistics()).decode() + "\n")
 
 
-class _Watching:
+class _ProgressBar:
     """Moves the progress bar of a run that ends by itself; called at the steps of the commit cycle."""
 
     def __init__(self, app: App, shown: ProgressShown) -> None:
         self.app = app
         self.shown = shown
-        self._looked_s = 0.0
+        self._moved_s = 0.0
 
     def __call__(self, step: Step) -> None:
-        now = time.monotonic()
-        if step == "applied" and now - self._looked_s >= SHOWN_EVERY_S:
-            self._looked_s = now
+        now_s = time.monotonic()
+        if step == "applied" and now_s - self._moved_s >= SHOWN_EVERY_S:
+            self._moved_s = now_s
             if (way := self.app.statistics().to_level) is not None:
                 self.shown.move(way.done, way.total)
 

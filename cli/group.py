@@ -27,8 +27,8 @@ from .group_watch import watch as watched
 from .moments import MOMENT, optional_ms
 from .rights import to_ask, to_look
 
-STANDS: Final = "show"
-"""The command without a name in the arguments."""
+DEFAULT_COMMAND: Final = "show"
+"""The command that runs when the arguments name no command."""
 COMES_BACK: Final = (
     "If its process is alive it joins again in about a second, as a new incarnation; one with exit_on_expulsion ends "
     "with exit code 3 instead. Stop the process to keep it out"
@@ -44,7 +44,7 @@ class _Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = [STANDS, *args]
+            args = [DEFAULT_COMMAND, *args]
         return list(super().parse_args(ctx, args))
 
 
@@ -64,7 +64,7 @@ def about() -> None:
     """
 
 
-@group.command(STANDS, epilog=epilog(0, 2, 4, 6))
+@group.command(DEFAULT_COMMAND, epilog=epilog(0, 2, 4, 6))
 def show(
     target: Target = None,
     app: AppName = None,
@@ -121,10 +121,10 @@ def history(
 
 
 TimeoutS = Annotated[float, typer.Option("--timeout-s", min=0.001, help="how long it is waited for")]
-_ASKING = {"code_1": "not done in time: it may still be done"}
+_NOT_IN_TIME = {"code_1": "not done in time: it may still be done"}
 
 
-@group.command(epilog=epilog(0, 2, 4, 6, **_ASKING))
+@group.command(epilog=epilog(0, 2, 4, 6, **_NOT_IN_TIME))
 def move(
     words: Annotated[
         list[str],
@@ -158,7 +158,7 @@ def move(
     sys.stdout.write(f"{said}\n")
 
 
-@group.command(epilog=epilog(0, 2, 4, 6, **_ASKING))
+@group.command(epilog=epilog(0, 2, 4, 6, **_NOT_IN_TIME))
 def expel(
     words: Annotated[
         list[str], typer.Argument(metavar="[MODULE:APP] MEMBER", help="an incarnation, or a group_instance_id")
@@ -186,7 +186,7 @@ def expel(
 
 
 def _watch(application: Named, interval_ms: int, *, as_json: bool, is_all: bool) -> None:
-    """Show the group until an interrupt, the regular end."""
+    """Show the group until an interrupt, which is the regular end."""
 
     async def run(show: Show) -> None:
         async with open_group_logs(application, to_look(application.app)) as logs:
@@ -200,7 +200,10 @@ def _watch(application: Named, interval_ms: int, *, as_json: bool, is_all: bool)
 
 
 def _split_words(command: str, words: Sequence[str], wanted: str, least: int) -> tuple[str | None, Sequence[str]]:
-    """MODULE:APP, told by its colon (no topic or name has a colon), and the other words. Raises SettingsError."""
+    """MODULE:APP, if the first word is one, and the other words. Raises SettingsError for less than ``least`` words.
+
+    A colon tells MODULE:APP: no topic and no name has a colon.
+    """
     target, rest = (words[0], words[1:]) if ":" in words[0] else (None, words)
     if len(rest) < least:
         raise SettingsError(f"group {command}: give {wanted}; seen {' '.join(rest) or 'nothing'}")
@@ -208,7 +211,7 @@ def _split_words(command: str, words: Sequence[str], wanted: str, least: int) ->
 
 
 def _ask_application(application: Named, make: Callable[[Control], A], request: str, timeout_s: float) -> tuple[A, str]:
-    """Make a request and wait: the request and its outcome. Progress goes to standard error."""
+    """Make a request and wait; returns the request and its outcome in words. Earlier words go to standard error."""
     told: list[str] = []
 
     def say(words: str) -> None:

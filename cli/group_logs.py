@@ -51,8 +51,8 @@ PROGRESS: Final = tuple(prefix_of(kind) for kind in (Committed, StateChanged, Sn
 
 
 class LastHeard(NamedTuple):
-    """``last_ms``: by incarnation, the last beat of each member; ``expired``: members without any signal left, perhaps
-    with beats before.
+    """The last beats of the members. ``last_ms``: by incarnation, where a beat was found. ``expired``: incarnations
+    without a found beat, perhaps with beats that retention has deleted.
     """
 
     last_ms: Mapping[int, int]
@@ -60,8 +60,8 @@ class LastHeard(NamedTuple):
 
 
 class Stands(NamedTuple):
-    """A group at a moment. ``at_ms``: the requested moment, None for now. ``heard``: None where the signals hold
-    nothing of that moment.
+    """A group at a moment. ``at_ms``: the requested moment, None for now. ``heard``: None where the signals of the
+    moment are gone.
     """
 
     group: GroupShown
@@ -71,9 +71,14 @@ class Stands(NamedTuple):
     costs: Mapping[int, PointsCost] = MappingProxyType({})
     """The cost of the ranges of each incarnation, by its last report; without incarnations of unknown load."""
 
+    @property
+    def moment_ms(self) -> int:
+        """The moment of the group: the requested moment, else now."""
+        return self.now_ms if self.at_ms is None else self.at_ms
+
 
 class Signalled(NamedTuple):
-    """The content of the signals at a moment. ``heard``: None where the signals hold nothing of the moment."""
+    """The content of the signals at a moment. ``heard``: None where the signals of the moment are gone."""
 
     heard: LastHeard | None
     loads: Loads
@@ -122,7 +127,7 @@ async def stands_of(named: Named, at_ms: int | None, wall_ms: Callable[[], int])
         return await read_group(logs, at_ms, wall_ms)
 
 
-# --- how it stands ---------------------------------------------------------------------------------------------------
+# --- the group at a moment --------------------------------------------------------------------------------------------
 
 
 async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], int]) -> Stands:
@@ -162,7 +167,10 @@ async def _ends_at(group: GroupLogs, sources: Sequence[TopicPartition], at_ms: i
 
 
 async def _check_known(logs: LogReader, at_ms: int) -> None:
-    """Raises SettingsError when the logs hold nothing of a moment; the message names the first moment in the logs."""
+    """Raises SettingsError when the logs do not cover a moment; the message names the first moment that they cover.
+
+    The offset log covers the moments from its first whole snapshot on, where its head was trimmed.
+    """
     if logs.ends.get(logs.control) == 0 and (first := await _first_event(logs, logs.control)) is not None:
         raise SettingsError(
             f"--at: {written(at_ms)} is before the application began: {logs.control.topic} begins at "
@@ -178,11 +186,17 @@ async def _check_known(logs: LogReader, at_ms: int) -> None:
         )
 
 
-async def _first_event(logs: LogReader, source: TopicPartition) -> Placed | None:
-    """The first event in a log."""
+async def _present_watermarks(logs: LogReader, source: TopicPartition) -> Watermarks:
+    """The watermarks of a log now. ``logs.ends``, the positions of a requested moment, would cut the log there."""
     ends, logs.ends = logs.ends, {}
-    mark = (await logs.watermarks([source]))[source]
+    marks = await logs.watermarks([source])
     logs.ends = ends
+    return marks[source]
+
+
+async def _first_event(logs: LogReader, source: TopicPartition) -> Placed | None:
+    """The first event in a log; None for an empty log."""
+    mark = await _present_watermarks(logs, source)
     async for stretch in logs.stream({source: (mark.start, mark.high)}):
         if stretch.events:
             return stretch.events[0]
@@ -190,10 +204,10 @@ async def _first_event(logs: LogReader, source: TopicPartition) -> Placed | None
 
 
 async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, end: int) -> int | None:
-    """The time of the first whole snapshot in a trimmed log, unless the time is before ``end``."""
-    ends, logs.ends = logs.ends, {}
-    high = (await logs.watermarks([source]))[source].high
-    logs.ends = ends
+    """The time of the first whole snapshot in a trimmed log; None if the snapshot lies in front of position ``end``, or
+    without a snapshot. The snapshot was taken at or above ``start``.
+    """
+    high = (await _present_watermarks(logs, source)).high
     taken: list[Placed] = []
     for first in range(start, high, READ_RECORDS_MAX):
         span = first, min(high, first + READ_RECORDS_MAX)
@@ -207,12 +221,14 @@ async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, en
     return None
 
 
-# --- who was heard ---------------------------------------------------------------------------------------------------
+# --- the signals ------------------------------------------------------------------------------------------------------
 
 
 async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, wall_ms: Callable[[], int]) -> Signalled:
-    """The last beat of each member and the load of ranges, from the signals. The reading goes backwards until each
-    member was found, or to the start. Members report the load again in intervals.
+    """The last beats, the loads of ranges, the progress of copies, and the reasons why moves have not begun.
+
+    Beats are searched backwards, until a beat of each member is found, or to the start. All other reports come again in
+    intervals: the signals of the last intervals have them all.
     """
     loads, copies, parked = Loads(), dict[int, dict[int, Copy]](), dict[int, str]()
     if not group.has_signals:
@@ -223,15 +239,16 @@ async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, w
     if at_ms is not None:
         ends = await _ends_at(group, sources, at_ms)
         marks = {source: Watermarks(mark.start, ends.get(source, mark.high)) for source, mark in marks.items()}
-        if all(0 < mark.start >= mark.high for mark in marks.values()):
+        are_gone = all(0 < mark.start >= mark.high for mark in marks.values())  # deleted beyond the moment
+        if are_gone:
             return Signalled(None, loads)
     reader = await within_limit(broker.reader({}), limit, f"opening a reader of {sources[0].topic}")
     try:
-        heard = await _heard(group, control, reader, marks)
+        heard = await _last_beats(group, control, reader, marks)
         since_ms = (wall_ms() if at_ms is None else at_ms) - TOLD_INTERVALS * group.settings.load_interval_ms
         starts = await _ends_at(group, sources, since_ms)
         spans = {source: (start, marks[source].high) for source, start in starts.items()}
-        decided = {source: spans.pop(source) for source in list(spans) if source.partition == COORDINATORS}
+        of_coordinators = {source: spans.pop(source) for source in list(spans) if source.partition == COORDINATORS}
 
         def hear(append_ms: int, signal: Signal) -> None:
             if isinstance(signal, Load):
@@ -239,13 +256,15 @@ async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, w
             elif isinstance(signal, Copies):
                 copies[signal.incarnation] = {copy.move: copy for copy in signal.copies}
 
-        def hear_why(_: int, signal: Signal) -> None:
+        def hear_coordinator(_: int, signal: Signal) -> None:
             if (waits := parked_by(control, signal)) is not None:
                 parked.clear()
                 parked.update(waits)
 
-        await within_limit(_hear(reader, decided, hear_why), limit, f"reading {sources[0].topic}")
-        await within_limit(_hear(reader, spans, hear), limit, f"reading {sources[0].topic}")
+        await within_limit(
+            _read_signals(reader, of_coordinators, hear_coordinator), limit, f"reading {sources[0].topic}"
+        )
+        await within_limit(_read_signals(reader, spans, hear), limit, f"reading {sources[0].topic}")
     finally:
         await reader.close()
     return Signalled(heard, loads, copies, parked)
@@ -258,9 +277,10 @@ def parked_by(control: Control, signal: Signal) -> dict[int, str] | None:
     return {wait.move: wait.reason for wait in signal.waits}
 
 
-async def _heard(
+async def _last_beats(
     group: GroupLogs, control: Control, reader: Reader, marks: Mapping[TopicPartition, Watermarks]
 ) -> LastHeard:
+    """Search backwards for the last beat of each member, in longer and longer spans."""
     beats = Beats(control)
     starts = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
     upper = {source: mark.high for source, mark in marks.items()}
@@ -271,18 +291,19 @@ async def _heard(
                 spans[source], upper[source] = (start, upper[source]), start
         if not spans:
             break
-        reading = _hear(reader, spans, beats.hear)
+        reading = _read_signals(reader, spans, beats.hear)
         await within_limit(reading, group.settings.call_limit_ms, f"reading {signals_topic(group.app)}")
     members = control.unfenced()
     last_ms = {m.incarnation: beats.last_ms[m.birth] for m in members if m.birth in beats.last_ms}
-    kept = {source.partition for source, mark in marks.items() if mark.start == 0}
-    expired = {m.incarnation for m in members if partition_of(m.joined.instance, m.birth) not in kept}
+    whole = {source.partition for source, mark in marks.items() if mark.start == 0}
+    expired = {m.incarnation for m in members if partition_of(m.joined.instance, m.birth) not in whole}
     return LastHeard(last_ms, expired - last_ms.keys())
 
 
-async def _hear(
+async def _read_signals(
     reader: Reader, spans: Mapping[TopicPartition, tuple[int, int]], hear: Callable[[int, Signal], None]
 ) -> None:
+    """Read the signals in spans of positions; ``hear`` gets each signal with the time of its append in ms."""
     wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
     reader.assign({source: start for source, (start, _) in wanted.items()})
     while wanted:
@@ -302,7 +323,7 @@ async def _hear(
                 del wanted[batch.source]
 
 
-# --- what happened ---------------------------------------------------------------------------------------------------
+# --- the history ------------------------------------------------------------------------------------------------------
 
 
 async def read_history(group: GroupLogs) -> History:

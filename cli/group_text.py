@@ -16,37 +16,45 @@ from .group_logs import Stands
 from .moments import seconds, written
 
 RANGES_SHOWN: Final = 8
-"""The number of ranges of a member on a line."""
+"""The most ranges of a member on a line."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-# --- how it stands ---------------------------------------------------------------------------------------------------
+# --- the group at a moment --------------------------------------------------------------------------------------------
 
 
 def group_json(app: str, stands: Stands) -> str:
     """The group as one JSON document."""
-    group, heard = stands.group, stands.heard
-    reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
-    members = []
-    for member in group.members:
-        last_ms = None if heard is None else heard.last_ms.get(member.incarnation)
-        told = {**member._asdict(), "held": [held._asdict() for held in member.held], "share": round(member.share, 6)}
-        told["last_beat"] = None if last_ms is None else written(last_ms)
-        cost = stands.costs.get(member.incarnation)
-        told["load"] = None if cost is None else cost._asdict()
-        told["last_beat_age_s"] = None if last_ms is None else max(0, reckoned_ms - last_ms) / 1000
-        members.append(told)
+    group = stands.group
     at = None if stands.at_ms is None else written(stands.at_ms)
-    moves = [move._asdict() for move in group.moves]
-    copies = [{**copy._asdict(), "held": [held._asdict() for held in copy.held]} for copy in group.copies]
-    waits = {"waits": [str(wait) for wait in group.waits], "moves": moves, "copies": copies}
-    told = {**group._asdict(), "state": group.state.value, "members": members, **waits}
-    return json.dumps({"app": app, "at": at, **told})
+    shown: dict[str, Any] = {
+        **group._asdict(),
+        "state": group.state.value,
+        "members": [_member_json(member, stands) for member in group.members],
+        "waits": [str(wait) for wait in group.waits],
+        "moves": [move._asdict() for move in group.moves],
+        "copies": [{**copy._asdict(), "held": [held._asdict() for held in copy.held]} for copy in group.copies],
+    }
+    return json.dumps({"app": app, "at": at, **shown})
+
+
+def _member_json(member: MemberShown, stands: Stands) -> dict[str, Any]:
+    """A member with its last beat and its load."""
+    last_ms = None if stands.heard is None else stands.heard.last_ms.get(member.incarnation)
+    cost = stands.costs.get(member.incarnation)
+    return {
+        **member._asdict(),
+        "held": [held._asdict() for held in member.held],
+        "share": round(member.share, 6),
+        "last_beat": None if last_ms is None else written(last_ms),
+        "load": None if cost is None else cost._asdict(),
+        "last_beat_age_s": None if last_ms is None else max(0, stands.moment_ms - last_ms) / 1000,
+    }
 
 
 def group_text(app: str, stands: Stands, *, is_all: bool = False) -> str:
-    """The group: a line for each member, and the work under way, see ``under_way``."""
+    """The group in lines: a line for each member, and the work under way, see ``under_way``."""
     group = stands.group
     at = "" if stands.at_ms is None else f" at {written(stands.at_ms)}"
     epochs = f"group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
@@ -68,8 +76,9 @@ def group_text(app: str, stands: Stands, *, is_all: bool = False) -> str:
 
 
 def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
-    """Waits, moves and copies. A line for each partition with any of these, several counted together; with ``is_all`` a
-    line for each range, move and copy.
+    """The waits, moves and copies in lines: with ``is_all`` a line for each of them, else a line for each partition.
+
+    The line of a partition counts waits with one reason together, and moves of one way, and copies of one member.
     """
     if is_all:
         lines = [f"move {one.move}: {one.held.label} {one.way} waits for {one.waits_for}" for one in group.moves]
@@ -87,7 +96,8 @@ def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
         several = f"{len(copies)} copies, {ready} ready"
         told.setdefault(place, []).append(f"incarnation {who} has {lone if len(copies) == 1 else several}")
     lines = [f"{topic}[{partition}]: {'; '.join(parts)}" for (topic, partition), parts in sorted(told.items())]
-    if sum(map(len, told.values())) < len(group.waits) + len(group.moves) + len(group.copies):
+    is_counted_together = sum(map(len, told.values())) < len(group.waits) + len(group.moves) + len(group.copies)
+    if is_counted_together:
         lines.append("--all tells of each range, move and copy")
     return lines
 
@@ -106,11 +116,11 @@ def _group_by(found: Iterable[T], key: Callable[[T], K]) -> Iterable[tuple[K, li
 def ranges_text(held: Sequence[OwnedRange]) -> str:
     """The ranges of a member. Touching ranges are joined, whatever their epochs; each partition is named once."""
     few = as_few(held)
-    told = [
-        f"{topic}[{partition}]" + ("" if own[0].is_whole else " " + " ".join(one.points for one in own))
-        for (topic, partition), group in groupby(few[:RANGES_SHOWN], lambda one: one.topic_partition)
-        for own in (list(group),)
-    ]
+    told: list[str] = []
+    for (topic, partition), group in groupby(few[:RANGES_SHOWN], lambda one: one.topic_partition):
+        own = list(group)
+        points = "" if own[0].is_whole else " " + " ".join(one.points for one in own)
+        told.append(f"{topic}[{partition}]{points}")
     more = len(few) - RANGES_SHOWN
     return (", ".join(told) or "nothing") + (f" and {more} more" if more > 0 else "")
 
@@ -126,12 +136,11 @@ def beat_text(member: MemberShown, stands: Stands) -> str:
     if stands.heard is None:
         return "?"
     if (last_ms := stands.heard.last_ms.get(member.incarnation)) is not None:
-        reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
-        return f"last beat {max(0, reckoned_ms - last_ms) / 1000:.1f} s ago"
+        return f"last beat {max(0, stands.moment_ms - last_ms) / 1000:.1f} s ago"
     return "the signals hold nothing of it" if member.incarnation in stands.heard.expired else "never heard of"
 
 
-# --- what happened ---------------------------------------------------------------------------------------------------
+# --- the history ------------------------------------------------------------------------------------------------------
 
 
 def history_json(app: str, history: History, entries: Sequence[Entry], now_ms: int) -> str:
@@ -195,7 +204,7 @@ def _move_json(move: MoveEntry) -> dict[str, Any]:
 
 
 def history_text(app: str, history: History, entries: Sequence[Entry], now_ms: int) -> str:
-    """Lines in the order of the control log; a move has a second line with its times."""
+    """The history in lines, in the order of the control log. A move has a second line with its times."""
     if history.first_ms is None:
         return f"{app}: the control log is empty"
     lines = [f"{app}: from {_time(history.first_ms)} to {_time(now_ms)}, all times in UTC"]
@@ -220,7 +229,7 @@ def history_text(app: str, history: History, entries: Sequence[Entry], now_ms: i
 
 
 def _as_few(entries: Sequence[Entry]) -> list[Entry]:
-    """Join touching ranges with equal moves at equal times; a join of several moves has no number."""
+    """The entries, with equal moves of touching ranges joined. A join of several numbered moves has no number."""
     found: list[Entry] = []
     for entry in entries:
         if found and (joined := _merge_moves(found[-1], entry)) is not None:
@@ -231,6 +240,7 @@ def _as_few(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _merge_moves(last: Entry, entry: Entry) -> MoveEntry | None:
+    """The join of two moves of touching ranges; None unless the moves are equal but for position, number and epoch."""
     if not (isinstance(last, MoveEntry) and isinstance(entry, MoveEntry) and last.end == entry.first):
         return None
     joined = last._replace(end=entry.end, move=last.move if last.move == entry.move else NO_MOVE)
@@ -248,6 +258,7 @@ def _clock(ms: int) -> str:
 
 
 def _name(party: Party | None) -> str:
+    """The incarnation and the name of a party; without an incarnation the name alone."""
     if party is None:
         return "nobody"
     return f"{party.incarnation} {party.instance}".rstrip() if party.incarnation else party.instance
@@ -272,8 +283,9 @@ def _move_line(move: MoveEntry, width: int) -> str:
 
 
 def _times(move: MoveEntry) -> list[str]:
-    """The times of a move in columns, "" for an unknown time; each with the duration since the last known time before.
-    The plan, the request for a copy, the four times of the transfer, and the withdrawal.
+    """The times of a move in columns: the plan, the request for a copy, the four times of the transfer, the withdrawal.
+
+    "" stands for an unknown time. Each time has the duration since the last known time before.
     """
     told: list[str] = []
     before: int | None = None
@@ -301,10 +313,11 @@ def _columns(rows: Sequence[Sequence[str]]) -> Any:
 
 
 def _tail(move: MoveEntry, now_ms: int) -> str:
-    """The facts about a move beside its times."""
+    """The end of a move's second line: how long the range stood still, or the state of an unfinished move."""
     if (still_ms := move.stood_still_ms) is not None:
-        is_bound = move.released is not None and move.released.what == "fenced"  # when it died is in no log
-        return f"stood still {'at least ' if is_bound else ''}{seconds(still_ms)}"
+        # No log has the death of a process: after a fence the time without work began earlier.
+        is_lower_bound = move.released is not None and move.released.what == "fenced"
+        return f"stood still {'at least ' if is_lower_bound else ''}{seconds(still_ms)}"
     if move.state is MoveState.WITHDRAWN:
         return f"withdrawn: {move.reason}"
     if move.is_open:

@@ -1,4 +1,4 @@
-"""A group live: reads the logs and signals of a group continuously, and shows the state of the group each time."""
+"""A live view of a group: reads its logs and signals continuously, and shows the group in intervals."""
 
 import asyncio
 import contextlib
@@ -32,8 +32,11 @@ INTERVAL_MS: Final = 500
 """The default time between two looks."""
 
 
-class _Ear:
-    """The content of the signals, from before and from now on. ``reader`` None: the group has no signals."""
+class _SignalListener:
+    """The content of the signals: of the recent ones, read by ``open``, and of new ones, read by ``listen``.
+
+    Without signals of the group both do nothing.
+    """
 
     def __init__(self, group: GroupLogs, control: Control) -> None:
         self.group = group
@@ -43,7 +46,9 @@ class _Ear:
         self.copies = dict[int, Mapping[int, Copy]]()
         self.parked = dict[int, str]()
         self._before: LastHeard | None = None
+        """The last beats in front of ``open``."""
         self._reader: Reader | None = None
+        """None: the group has no signals, or ``open`` has not run."""
 
     async def open(self, wall_ms: Callable[[], int]) -> None:
         """Read the recent signals, and start to listen."""
@@ -81,11 +86,11 @@ class _Ear:
 
     @property
     def heard(self) -> LastHeard | None:
-        """The last beat of each member."""
+        """The last beat of each member; None without signals."""
         if self._before is None:
             return None
-        now_ms = {m.incarnation: self.beats.last_ms.get(m.birth) for m in self.beats.control.unfenced()}
-        last_ms = {**self._before.last_ms, **{i: ms for i, ms in now_ms.items() if ms is not None}}
+        members, new_ms = self.beats.control.unfenced(), self.beats.last_ms
+        last_ms = {**self._before.last_ms, **{m.incarnation: new_ms[m.birth] for m in members if m.birth in new_ms}}
         return LastHeard(last_ms, {i for i in self._before.expired if i not in last_ms})
 
     async def close(self) -> None:
@@ -99,22 +104,26 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
     loop, interval_s = asyncio.get_running_loop(), interval_ms / 1000
     logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
     ledger = await logs.begin_offsets(await logs.read_control(Ledger()))
-    ear = _Ear(group, ledger.control)
+    signals = _SignalListener(group, ledger.control)
     try:
-        await ear.open(wall_ms)
+        await signals.open(wall_ms)
         while True:
             began_s = loop.time()
-            stands = show_group(ledger.control, ledger.partitions, ear.copies, ear.parked)
-            show(Stands(group=stands, at_ms=None, now_ms=wall_ms(), heard=ear.heard, costs=costs_of(stands, ear.loads)))
-            await ear.listen(interval_ms)
+            shown = show_group(ledger.control, ledger.partitions, signals.copies, signals.parked)
+            show(
+                Stands(
+                    group=shown, at_ms=None, now_ms=wall_ms(), heard=signals.heard, costs=costs_of(shown, signals.loads)
+                )
+            )
+            await signals.listen(interval_ms)
             await asyncio.sleep(max(0.0, began_s + interval_s - loop.time()))
             ledger = await logs.read_control(ledger)
             try:
                 ledger = await logs.read_offsets(ledger, None, await logs.ends_of(logs.offset_logs()))
-            except HistoryTrimmed:
+            except HistoryTrimmed:  # the watch fell behind the application's trimming: begin at a snapshot again
                 ledger = await logs.begin_offsets(ledger)
     finally:
-        await ear.close()
+        await signals.close()
         await logs.close()
 
 
@@ -123,9 +132,11 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
 
 @contextmanager
 def shown_on_screen(app: str, *, as_json: bool, is_all: bool) -> Iterator[Show]:
-    """A picture that is renewed, on a terminal; else a block for each change of the group, or a line of JSON."""
+    """Yields the function that shows a group: on a terminal a picture that is renewed, else a block of lines for each
+    change of the group, or a line of JSON for each change.
+    """
     if as_json or not sys.stdout.isatty():
-        yield changes_shown(app, group_json if as_json else partial(group_text, is_all=is_all), _written)
+        yield changes_shown(app, group_json if as_json else partial(group_text, is_all=is_all), _write)
         return
     from rich.live import Live
 
@@ -134,7 +145,7 @@ def shown_on_screen(app: str, *, as_json: bool, is_all: bool) -> Iterator[Show]:
 
 
 def changes_shown(app: str, text: Callable[[str, Stands], str], write: Callable[[str], None]) -> Show:
-    """Write the group after each change of the group: beats and loads alone are no change."""
+    """A function that writes the group after each change of the group. Beats and loads alone are no change."""
     before: GroupShown | None = None
 
     def show(stands: Stands) -> None:
@@ -171,6 +182,6 @@ def picture(app: str, stands: Stands, *, is_all: bool = False) -> "RenderableTyp
     return Group(*parts)
 
 
-def _written(text: str) -> None:
+def _write(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

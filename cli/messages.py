@@ -1,4 +1,4 @@
-"""Output of the commands: the only place that sets up logging, for people, on standard error."""
+"""Log lines of the commands, for people, on standard error. No other module of the package sets up logging."""
 
 import logging
 import sys

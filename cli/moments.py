@@ -1,4 +1,4 @@
-"""Moments as people write and read them."""
+"""Moments and durations in the words of people: parsed from options, and written."""
 
 import re
 from datetime import UTC, datetime

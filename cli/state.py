@@ -1,10 +1,10 @@
 """``keylanes state``: the state in a folder, without the application or beside the running application.
 
-The folder is a folder of local copies (``Settings.state_folder``), a subfolder, or the folder of an embedded broker;
-its marker tells. All state in the folder is committed. A copy may be some transactions old, for the copy is written
-from the changelog. The copy of a process that has ended is as old as the end of the process. Hence, where several
-subfolders are searched, each entry names its subfolder. With the address of the broker only the folder of the present
-owner answers (state_owner.py).
+The folder is a folder of local copies (``Settings.state_folder``), a subfolder of it, or the folder of an embedded
+broker. A file in the folder tells which. All state in the folder is committed. A copy is written from the changelog,
+and may be some transactions old. The copy of a process that has ended is as old as the end of the process. Hence, where
+several subfolders are searched, each entry names its subfolder. With the address of the broker only the folder of the
+present owner answers (state_owner.py).
 """
 
 import base64
@@ -69,15 +69,15 @@ class SavedPartition(NamedTuple):
         self,
         first: bytes,
         end: bytes | None,
-        within: KeyRange,  # noqa: ARG002  # the caller has looked whether it is held
+        within: KeyRange,  # noqa: ARG002  # the caller has looked
     ) -> Iterator[tuple[bytes, bytes]]:
         """The entries of ``[first, end)`` in order."""
         return walk_table(self.table, first, end)
 
 
 class StoredApp(Protocol):
-    """The state of one application in a folder. ``where``: the name of the subfolder, among several; ``birth``: of the
-    process that had the folder last, None: not written.
+    """The state of one application in a folder. ``where``: the name of the subfolder, where several are searched; else
+    None. ``birth``: of the process that had the folder last; None: the folder has no birth.
     """
 
     app: str
@@ -93,7 +93,7 @@ class StoredApp(Protocol):
 
 
 class KeptCopies:
-    """Local copies."""
+    """The state in local copies."""
 
     def __init__(self, copies: RocksCopies, birth: str | None, where: str | None) -> None:
         self.app = copies.app
@@ -119,7 +119,7 @@ class KeptCopies:
 
 
 class KeptTopics:
-    """Changelogs that an embedded broker keeps by key."""
+    """The state in changelogs that an embedded broker keeps by key."""
 
     where: str | None = None
     birth: str | None = None
@@ -156,16 +156,15 @@ def open_folder(folder: Path, app: str | None, *, may_lack: bool = False) -> Ite
         return
     with contextlib.ExitStack() as stack:
         if subfolders is None:
-            kept = [stack.enter_context(contextlib.closing(_open(folder, app)))]
-        else:
-            every = []
-            for subfolder in subfolders:
-                with contextlib.suppress(NoStateYet):
-                    every.append(stack.enter_context(contextlib.closing(_open_copies(subfolder, None, subfolder.name))))
-            apps = {one.app for one in every}
-            chosen_app = app if may_lack and app is not None else _one_of(apps, app, folder)
-            kept = [one for one in every if one.app == chosen_app]
-        yield kept
+            yield [stack.enter_context(contextlib.closing(_open(folder, app)))]
+            return
+        every: list[StoredApp] = []
+        for subfolder in subfolders:
+            with contextlib.suppress(NoStateYet):
+                every.append(stack.enter_context(contextlib.closing(_open_copies(subfolder, None, subfolder.name))))
+        apps = {stored.app for stored in every}
+        chosen_app = app if may_lack and app is not None else _one_of(apps, app, folder)
+        yield [stored for stored in every if stored.app == chosen_app]
 
 
 def _open(folder: Path, app: str | None) -> StoredApp:
@@ -189,7 +188,7 @@ def _open_copies(folder: Path, app: str | None, where: str | None = None) -> Sto
 
 
 def _app_in(topics: TopicStore, app: str | None) -> str:
-    """The application to read; raises SettingsError."""
+    """The application to read, among the applications with a control log and a changelog; raises SettingsError."""
     names = topics.topics()
     control = control_topic("")
     found = {
@@ -243,11 +242,11 @@ def _declared_stores(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
-def of_each(kept: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list[tuple[StoredApp, T]]:
+def of_each(stored: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list[tuple[StoredApp, T]]:
     """The results of a look into each subfolder; raises NotHere only when all subfolders raise NotHere."""
     found: list[tuple[StoredApp, T]] = []
     missed: list[NotHere] = []
-    for one in kept:
+    for one in stored:
         try:
             found.append((one, look(one)))
         except NotHere as error:
@@ -257,12 +256,12 @@ def of_each(kept: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list[t
     return found
 
 
-def chosen(kept: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, SavedPartition]]:
+def chosen(stored: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, SavedPartition]]:
     """A store, and its partitions or the requested partition; raises NotHere, RocksError."""
-    store = kept.stores.get(name)
+    store = stored.stores.get(name)
     if store is None:
-        raise NotHere(f"application {kept.app!r} has no store {name!r} here; it has {sorted(kept.stores)}")
-    found = kept.partitions(store.topic)
+        raise NotHere(f"application {stored.app!r} has no store {name!r} here; it has {sorted(stored.stores)}")
+    found = stored.partitions(store.topic)
     if partition is None:
         return store, found
     if partition not in found:
@@ -270,34 +269,39 @@ def chosen(kept: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo
     return store, {partition: found[partition]}
 
 
-def anywhere(_kept: StoredApp, _store: StoreInfo, _partition: int, _point: int) -> bool:
+def anywhere(_stored: StoredApp, _store: StoreInfo, _partition: int, _point: int) -> bool:
     """Every folder may answer."""
     return True
 
 
 def entries_of(
-    kept: StoredApp, name: str, key: bytes, map_key: str | None, partition: int | None, may_answer: MayAnswer = anywhere
+    stored: StoredApp,
+    name: str,
+    key: bytes,
+    map_key: str | None,
+    partition: int | None,
+    may_answer: MayAnswer = anywhere,
 ) -> list[tuple[dict[str, object], Marker | None]]:
     """The values of a record's key: one, or the entries of its map, each with the marker of the copy. Raises
     SettingsError when several partitions have the key, NotHere when no partition here covers the key.
     """
-    store, partitions = chosen(kept, name, partition)
+    store, partitions = chosen(stored, name, partition)
     point = point_of_key(key)
-    holding = {
-        p: held
-        for p, held in partitions.items()
-        if any(r.first <= point < r.end for r in held.ranges) and may_answer(kept, store, p, point)
+    answering = {
+        p: saved
+        for p, saved in partitions.items()
+        if any(r.first <= point < r.end for r in saved.ranges) and may_answer(stored, store, p, point)
     }
-    if not holding:
+    if not answering:
         raise NotHere(f"no partition of {store.topic!r} here holds the state of this key: it is not restored")
     try:
-        entries = entries_of_key(store, key, _map_key_bytes(store, map_key), holding.items())
+        entries = entries_of_key(store, key, _map_key_bytes(store, map_key), answering.items())
     except KeyInSeveral as error:
         raise SettingsError(
             f"partitions {error.partitions} of {store.topic!r} have this key; name one with --partition"
         ) from None
-    markers = {p: held.markers.at(point) if held.markers is not None else None for p, held in holding.items()}
-    return [(printable_entry(store, entry, kept.where), markers[entry.partition]) for entry in entries]
+    markers = {p: None if saved.markers is None else saved.markers.at(point) for p, saved in answering.items()}
+    return [(printable_entry(store, entry, stored.where), markers[entry.partition]) for entry in entries]
 
 
 def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
@@ -314,13 +318,13 @@ def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
         raise SettingsError(f"--map-key: the keys of {store.name!r} are {store.key_type}: {error}") from None
 
 
-def all_entries(kept: StoredApp, name: str, partition: int | None) -> Iterator[dict[str, object]]:
+def all_entries(stored: StoredApp, name: str, partition: int | None) -> Iterator[dict[str, object]]:
     """All values of a store, or of one partition, in order of partitions and points. Raises StateError."""
-    store, partitions = chosen(kept, name, partition)
-    for number, held in partitions.items():
-        for within in held.ranges:
-            for entry in entries_of_store(store, number, walk_table(held.table, *bounds_of(within))):
-                yield printable_entry(store, entry, kept.where)
+    store, partitions = chosen(stored, name, partition)
+    for number, saved in partitions.items():
+        for within in saved.ranges:
+            for entry in entries_of_store(store, number, walk_table(saved.table, *bounds_of(within))):
+                yield printable_entry(store, entry, stored.where)
 
 
 def printable_entry(store: StoreInfo, found: Entry, where: str | None) -> dict[str, object]:
@@ -346,6 +350,7 @@ def _text(name: str, data: bytes) -> dict[str, object]:
 
 
 def _value(store: StoreInfo, payload: bytes) -> dict[str, object]:
+    """The decoded value of an entry; raises ValueError or TypeError for bytes, and for a value outside of JSON."""
     value: Any
     if store.codec == "msgpack":
         value = msgspec.msgpack.decode(payload)
@@ -391,19 +396,19 @@ def get(
     except ValueError as error:
         raise SettingsError(f"--base64: {key!r} is none: {error}") from None
     try:
-        with open_folder(folder, app, may_lack=broker is not None) as kept:
-            having = [one.stores[store].topic for one in kept if copy and store in one.stores]
-            name = kept[0].app if kept else app or ""
-            owners = None if broker is None else owners_of(name, broker, store, having[0] if having else None)
+        with open_folder(folder, app, may_lack=broker is not None) as stored:
+            sources = [one.stores[store].topic for one in stored if copy and store in one.stores]
+            name = stored[0].app if stored else app or ""
+            owners = None if broker is None else owners_of(name, broker, store, sources[0] if sources else None)
             may_answer = anywhere if owners is None or copy else _owners_folder(owners)
             try:
-                answers = of_each(kept, lambda one: entries_of(one, store, data, map_key, partition, may_answer))
+                answers = of_each(stored, lambda one: entries_of(one, store, data, map_key, partition, may_answer))
             except NotHere:
                 if may_answer is anywhere:
                     raise
                 answers = []
             found = [entry for _, entries in answers for entry in entries]
-            births = {one.birth for one in kept}
+            births = {one.birth for one in stored}
     except RocksError as error:
         raise StoreError(str(error)) from error
     for entry, marker in found:
@@ -420,13 +425,13 @@ def get(
 
 
 def _owners_folder(owners: Owners) -> MayAnswer:
-    """A check whether a folder belongs to the owner of a point."""
+    """A check whether a folder may answer: the owner of the point has the folder, and has taken the point up."""
 
-    def may_answer(kept: StoredApp, _: StoreInfo, partition: int, point: int) -> bool:
-        if isinstance(kept, KeptTopics):  # shared by all processes
+    def may_answer(stored: StoredApp, _: StoreInfo, partition: int, point: int) -> bool:
+        if isinstance(stored, KeptTopics):  # shared by all processes
             return True
         owner = owners.of(partition, point)
-        return owner is not None and owner.birth == kept.birth and owners.is_at_work(partition, point)
+        return owner is not None and owner.birth == stored.birth and owners.is_at_work(partition, point)
 
     return may_answer
 
@@ -449,9 +454,9 @@ def scan(
 ) -> None:
     """Print all values of a store as lines of JSON, in order of partitions and points."""
     try:
-        with open_folder(folder, app) as kept:
-            having = [one for one, _ in of_each(kept, lambda one: chosen(one, store, partition))]
-            entries = chain.from_iterable(all_entries(one, store, partition) for one in having)
+        with open_folder(folder, app) as stored:
+            with_store = [one for one, _ in of_each(stored, lambda one: chosen(one, store, partition))]
+            entries = chain.from_iterable(all_entries(one, store, partition) for one in with_store)
             for entry in islice(entries, limit):
                 _print(entry)
     except RocksError as error:

@@ -21,7 +21,9 @@ from .rights import to_find_owner
 
 
 class Owners(NamedTuple):
-    """The owners of the points of one topic. ``ends``: the ends of its changelog, by partition, where requested."""
+    """The owners of the points of one source topic. ``ends``: the ends of the topic's changelog, by partition; empty
+    where not requested.
+    """
 
     ledger: Ledger
     topic: str
@@ -33,7 +35,7 @@ class Owners(NamedTuple):
         return self.ledger.control
 
     def is_at_work(self, partition: int, point: int) -> bool:
-        """Whether the owner of a point has taken the point up: the copy of the owner is whole from then on."""
+        """Whether the owner of a point has cut its range into workers: the copy of the owner is whole by then."""
         owner = self._owner(partition, point)
         part = None if owner is None else self.ledger.partition((self.topic, partition)).parts.get(owner.epoch)
         return part is not None and part.workers.at(point) is not None
@@ -92,6 +94,6 @@ async def _owners_of(application: Named, store: str, copied: str | None) -> Owne
             )
         ends = [] if copied is None else [number for topic, number in control.started if topic == copied]
         changelog = changelog_topic(group.app, declared.topic)
-        asked = group.broker.watermarks([TopicPartition(changelog, number) for number in ends])
-        marks = await within_limit(asked, group.settings.call_limit_ms, f"watermarks of {changelog}")
+        finding = group.broker.watermarks([TopicPartition(changelog, number) for number in ends])
+        marks = await within_limit(finding, group.settings.call_limit_ms, f"watermarks of {changelog}")
         return Owners(ledger, declared.topic, {source.partition: mark.high for source, mark in marks.items()})

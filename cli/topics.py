@@ -20,8 +20,9 @@ from .rights import to_create
 def create_topics(app: App, partitions: int, narrower: Mapping[str, int], replicas: int | None = None) -> list[str]:
     """Create the missing topics of an application; returns a line for each topic: created, or there before.
 
-    ``partitions``: of its sources, except the ``narrower`` ones; ``replicas``: None is the cluster's default. Raises
-    SettingsError, BrokerUnavailable, StoreError, EmbeddedInUse while a process has the folder of an embedded broker.
+    ``partitions``: of its sources, except the sources in ``narrower``, each with its own number. ``replicas``: None is
+    the cluster's default. Raises SettingsError, BrokerUnavailable, StoreError, EmbeddedInUse while a process has the
+    folder of an embedded broker.
     """
     if not app.handlers:
         raise SettingsError(f"application {app.name!r} has no handler: it has no topics to create")

@@ -1,4 +1,4 @@
-"""Requests to a development broker: readiness, forgetting a broker, users and access lists.
+"""Requests to a development cluster: its readiness, the removal of a broker, users, and access lists.
 
 An open port is not readiness: a broker serves once the controller lists the broker. After a change each node is checked
 for the change: a broker learns of the change a moment after the controller has answered.
@@ -77,7 +77,9 @@ def answering_cluster(port: int, advertised_ports: Collection[int], login: Login
 
 
 def unregister_broker(port: int, node: int, login: Login | None) -> bool:
-    """Ask a controller to forget a broker; True: forgotten. False: ask again, the controller is not in office yet."""
+    """Ask a controller to forget a broker; returns whether the broker is forgotten. False: the controller is not the
+    active one yet, ask again.
+    """
     try:
         answer = ask(port, _UNREGISTER, 0, struct.pack(">i", node) + NO_TAGS, login)
         answer.int32()  # throttled for
@@ -91,7 +93,7 @@ def create_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
     answer = _ask(port, _CREATE_ACLS, _ACLS_VERSION, array(acl.encoded() for acl in acls) + NO_TAGS, login)
     answer.int32()
     for _ in range(answer.count()):
-        _refuse(answer.int16(), answer.text())
+        _raise_refusal(answer.int16(), answer.text())
         answer.tags()
 
 
@@ -99,14 +101,14 @@ def delete_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
     """Remove entries from the access list; raises KafkaServerError."""
     answer = _ask(port, _DELETE_ACLS, _ACLS_VERSION, array(acl.encoded() for acl in acls) + NO_TAGS, login)
     answer.int32()
-    _refuse(answer.int16() if answer.count() else 0, answer.text())
+    _raise_refusal(answer.int16() if answer.count() else 0, answer.text())
 
 
 def has_acl(port: int, acl: Acl, login: Login | None) -> bool:
     """Whether a broker knows of an entry of the access list."""
     answer = _ask(port, _DESCRIBE_ACLS, _ACLS_VERSION, acl.encoded(), login)
     answer.int32()
-    _refuse(answer.int16(), answer.text())
+    _raise_refusal(answer.int16(), answer.text())
     return answer.count() > 0
 
 
@@ -120,7 +122,7 @@ def set_password(port: int, user: str, password: str, mechanism: str, iterations
     answer.int32()
     for _ in range(answer.count()):
         answer.text()  # the user
-        _refuse(answer.int16(), answer.text())
+        _raise_refusal(answer.int16(), answer.text())
         answer.tags()
 
 
@@ -128,7 +130,7 @@ def iterations_of(port: int, user: str, mechanism: str, login: Login | None) -> 
     """The number of iterations of the password that a broker knows; 0: no password of this mechanism."""
     answer = _ask(port, _DESCRIBE_SCRAM, 0, array([text(user) + NO_TAGS]) + NO_TAGS, login)
     answer.int32()
-    _refuse(answer.int16(), answer.text())
+    _raise_refusal(answer.int16(), answer.text())
     for _ in range(answer.count()):
         answer.text()  # the user
         answer.int16()  # none: unknown
@@ -149,6 +151,7 @@ def _ask(port: int, kind: int, version: int, body: bytes, login: Login | None) -
         raise KafkaServerError(f"the broker at port {port} does not answer: {error}") from error
 
 
-def _refuse(code: int, why: str) -> None:
+def _raise_refusal(code: int, why: str) -> None:
+    """Raise KafkaServerError for a Kafka error; code 0 means no error."""
     if code:
         raise KafkaServerError(f"the broker refused: Kafka error {code}{': ' if why else ''}{why}")

@@ -81,7 +81,7 @@ class Authority:
             key, request = work / "key", work / "request"
             subject = ("-subj", f"/CN={common_name}", "-config", _written(work / "config", _REQUEST))
             _openssl("req", "-new", "-nodes", *_CURVE, *subject, "-keyout", str(key), "-out", str(request))
-            signed = self._signed(work, hosts, is_expired=is_expired)
+            signed = self._sign_request(work, hosts, is_expired=is_expired)
             if password:
                 encrypted = work / "encrypted"
                 files = ("-in", str(key), "-out", str(encrypted))
@@ -93,8 +93,10 @@ class Authority:
             made.replace(path)
         return path
 
-    def _signed(self, work: Path, hosts: str, *, is_expired: bool) -> Path:
-        """Sign the request in a folder, by ``openssl ca``: every version lets the caller choose both dates."""
+    def _sign_request(self, work: Path, hosts: str, *, is_expired: bool) -> Path:
+        """Sign the request in a folder; returns the certificate. The reason for ``openssl ca``: every version lets the
+        caller choose both dates.
+        """
         (work / "index").touch()
         settings = _SIGNING.format(work=work, certificate=self.certificate, key=self._key)
         dates = ("-startdate", "20200101000000Z", "-enddate", "20200201000000Z") if is_expired else ("-days", str(DAYS))

@@ -6,13 +6,15 @@ cluster of one node has its data in the folder itself, a larger cluster has a fo
 
 **Starting and stopping a whole cluster.** While a partition has no leader, Kafka 4.3 takes the partition for deleted
 and drops the markers of transactions that are being committed (KAFKA-20734). Committed readers then wait there for
-ever, or the next abort takes the records along. A controlled shutdown of a cluster's last node has a time without
-leaders: the node still completes commits after the controller has taken its leadership away. Hence a node that is alone
-stops without a controlled shutdown, and several nodes are killed together. A restart has another time without leaders:
-the broker first believes its old metadata, leads by these metadata, and begins to write markers to itself before its
-listener is open; then its old session ends and the leaders go. Hence the controllers run alone first and forget the
-brokers: no partition has a leader when the brokers come. A single node of several is stopped and started as anywhere
-else.
+ever, or the next abort takes the records along. Two times without leaders have to be kept out:
+
+- A controlled shutdown of a cluster's last node: the node still completes commits after the controller has taken its
+  leadership away. Hence a single node stops without a controlled shutdown, and several nodes are killed together.
+- A restart: the broker first believes its old metadata and leads by them. It begins to write markers to itself before
+  its listener is open. Then its old session ends and the leaders go. Hence the controllers run alone first and forget
+  the brokers: no partition has a leader when the brokers come.
+
+A single node of several is stopped and started as anywhere else.
 """
 
 import contextlib
@@ -128,7 +130,7 @@ class KafkaCluster:
         self._start([node for node in self.nodes if not node.is_running()], seconds_max)
 
     def stop(self, seconds_max: float = STOP_SECONDS) -> None:
-        """End all nodes together; a node that is alone gets SIGTERM first. See above for the reason."""
+        """End all nodes together by SIGKILL; a single node gets SIGTERM first. See above for the reason."""
         self._end(self._how_to_end, seconds_max + 5)
 
     def kill(self) -> None:
@@ -160,7 +162,7 @@ class KafkaCluster:
         kafka = Kafka(java, class_path(java, self._progress))
         deadline = time.monotonic() + seconds_max
         make_private(self.folder)
-        self._look_at_folder()
+        self._refuse_other_size()
         try:
             with contextlib.ExitStack() as stack:
                 locks: dict[KafkaNode, int] = {}
@@ -185,7 +187,7 @@ class KafkaCluster:
             self._access.prepare()
         for node in nodes:
             node.choose_ports([name for name in self._protocols() if name != CLIENTS], taken)
-        if is_whole or not self._controllers:
+        if is_whole or not self._controllers:  # a running controller keeps its port
             self._controllers = self._free_controllers()
         with ThreadPoolExecutor(len(nodes)) as side_by_side:
             formats = [
@@ -220,9 +222,10 @@ class KafkaCluster:
         return dict.fromkeys(names, protocol) | (self._access.listeners() if self._access else {})
 
     def _settings_of(self, node: KafkaNode) -> dict[str, str]:
+        """All settings of a node. The cluster's own settings override the others."""
         protocols = self._protocols()
-        protocol = protocols.get(INTERNAL, "PLAINTEXT")
-        found = node_settings(node.number, self._controllers, node.listeners(protocols), protocol)
+        controllers_protocol = protocols.get(INTERNAL, "PLAINTEXT")
+        found = node_settings(node.number, self._controllers, node.listeners(protocols), controllers_protocol)
         if self._access is not None:
             found |= self._access.settings([name for name in protocols if name != INTERNAL])
         return found | self._settings
@@ -235,7 +238,7 @@ class KafkaCluster:
         return self._access.admin if self._access else None
 
     def _forget_brokers(self, kafka: Kafka, locks: Mapping[KafkaNode, int], deadline: float) -> None:
-        """Make the controllers forget the earlier brokers before the brokers start again (see above)."""
+        """Make the controllers forget the brokers before the brokers start again (see above)."""
         ports, login = self._free_controllers(), self._login()
         try:
             for node in self.nodes:
@@ -251,15 +254,15 @@ class KafkaCluster:
         finally:
             self._end("stop", STOP_SECONDS + 5)
 
-    def _look_at_folder(self) -> None:
-        """Refuse a folder with another number of nodes."""
+    def _refuse_other_size(self) -> None:
+        """Raise StoreError for a folder with the data of another number of nodes."""
         alone = [1] if (self.folder / "data").exists() else []
         several = [number for number in range(1, NODES_MAX + 1) if (self.folder / f"node-{number}" / "data").exists()]
         wrong = several if len(self.nodes) == 1 else alone or [one for one in several if one > len(self.nodes)]
         if wrong:
-            held = len(alone) or max(several)
+            size = len(alone) or max(several)
             raise StoreError(
-                f"{self.folder} holds a cluster of {held} node{'s' * (held > 1)}, asked for were {len(self.nodes)}: "
+                f"{self.folder} holds a cluster of {size} node{'s' * (size > 1)}, asked for were {len(self.nodes)}: "
                 "choose another folder"
             )
 

@@ -1,7 +1,7 @@
-"""The private folder of a development broker: one user at a time, by a lock that the broker holds to its end.
+"""The private folder of a development broker. The folder has one user at a time: the broker holds a lock to its end.
 
-A start that finds a broker of a dead program waits for the broker's end, then kills the broker. The lock needs a system
-with ``flock``.
+A start may find the broker of a dead program. The start waits for the broker's end until its deadline, then kills the
+broker. The lock needs a system with ``flock``.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ def hold_lock(folder: Path, deadline: float) -> Iterator[int]:
 
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        killed = False
+        has_killed = False
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                killed = _refuse_or_clear(folder, killed, deadline)
+                has_killed = _refuse_or_kill(folder, has_killed, deadline)
             time.sleep(POLL_SECONDS)
         yield descriptor
     finally:
@@ -66,18 +66,21 @@ def tail(path: Path) -> str:
         return ""
 
 
-def _refuse_or_clear(folder: Path, killed: bool, deadline: float) -> bool:
-    """Handle a lock that is taken. A living owner keeps the lock; a dead owner's broker ends, or is killed once."""
+def _refuse_or_kill(folder: Path, has_killed: bool, deadline: float) -> bool:
+    """Handle a taken lock; returns whether the broker was killed. Raises StoreError while the owner lives, and for an
+    unknown process. The broker of a dead owner has time to end until the deadline, then is killed once.
+    """
     state = read_state(folder)
     owner = int(state.get("owner", 0))
     if owner and process_start(owner) == state.get("owner_start") and _is_alive(owner):
         raise StoreError(f"the broker's folder {folder} is in use by process {owner}")
     if time.monotonic() < deadline:
-        return killed
-    left = int(state.get("pid", 0))
-    if killed or not left or process_start(left) != state.get("pid_start") or not _is_ours(left, folder):
+        return has_killed
+    broker = int(state.get("pid", 0))
+    is_known = broker and process_start(broker) == state.get("pid_start") and _is_ours(broker, folder)
+    if has_killed or not is_known:
         raise StoreError(f"the broker's folder {folder} is locked by a process that is not known")
-    os.kill(left, signal.SIGKILL)
+    os.kill(broker, signal.SIGKILL)
     time.sleep(1.0)
     return True
 

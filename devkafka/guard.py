@@ -1,13 +1,18 @@
 """A process between the program and the broker, so that the broker never outlives the program.
 
 Run as a script with the standard library alone (``python -I -S guard.py '<json>'``); the script never imports keylanes.
-The program holds the other end of this process's standard input: ``stop`` stops the broker, ``kill`` kills the broker.
-The end of the input, also after a kill of the program, means the order in ``alone``. When this process itself is
-killed, the kernel kills the broker (Linux). This process ends when the broker has ended, and holds the inherited lock
-until then.
+The program writes orders to this process's standard input: ``stop`` stops the broker, ``kill`` kills the broker. At the
+end of the input, also after a kill of the program, this process obeys the order in ``alone``. When this process itself
+is killed, the kernel kills the broker (Linux). This process ends when the broker has ended, and holds the inherited
+lock until then.
 
-The argument: ``command`` and ``out`` (the file for its output), ``state`` (a JSON file for ``facts`` and the broker's
-pid), ``stop_seconds`` (from SIGTERM to SIGKILL), ``lock_fd``, ``alone``: stop or kill.
+The fields of the argument:
+
+- ``command``: the command line of the broker; ``out``: the file for its output.
+- ``facts``: written into the JSON file ``state``, with the pid and the start of the broker and the pid of this process.
+- ``stop_seconds``: from SIGTERM to SIGKILL.
+- ``lock_fd``: the descriptor of the lock, for the broker to inherit.
+- ``alone``: stop or kill.
 """
 
 import json
@@ -56,7 +61,9 @@ def _write_state(path: str, state: dict[str, Any]) -> None:
 
 
 def _next_order(child: "subprocess.Popen[bytes]", parent: int, signals: int, alone: str) -> str:
-    """Wait for ``stop``, ``kill``, the program's end (``alone``), SIGTERM (``stop``), or the broker's (``ended``)."""
+    """Wait for the next order: ``stop`` or ``kill`` from the input, ``stop`` at SIGTERM, ``alone`` when the program has
+    ended, ``ended`` when the broker has ended.
+    """
     received = b""
     while True:
         ready, _, _ = select.select([0, signals], [], [], PARENT_CHECK_SECONDS)
@@ -82,6 +89,7 @@ def main(argument: str) -> int:
         signal.signal(ignored, signal.SIG_IGN)
     signals_read, signals_write = os.pipe()
     os.set_blocking(signals_write, False)
+    # A signal with a Python handler writes its number to the pipe, and so ends a wait in select.
     for noticed in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(noticed, lambda *_: None)
     signal.set_wakeup_fd(signals_write)

@@ -136,7 +136,7 @@ def _ivy_jar() -> Path:
 
 
 def _run_ivy(command: list[str], jar_count: int, progress: Progress | None) -> list[str]:
-    """Run Ivy, counting its lines: each jar is first found, then downloaded. Gives back its output."""
+    """Run Ivy; returns its output. Each jar makes two steps of progress: a line when found, a line when downloaded."""
     output: list[str] = []
     done, total = 0, 2 * jar_count
     try:
@@ -161,7 +161,7 @@ def _run_ivy(command: list[str], jar_count: int, progress: Progress | None) -> l
 
 @contextlib.contextmanager
 def _deadline(process: "subprocess.Popen[str]", seconds: float) -> Iterator[None]:
-    """Kill the process after that time, and also when the block ends early."""
+    """Kill the process after ``seconds``, and also when the block ends with an error."""
     timer = threading.Timer(seconds, process.kill)
     timer.daemon = True
     timer.start()

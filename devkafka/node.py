@@ -53,8 +53,9 @@ class Kafka(NamedTuple):
 class KafkaNode:
     """One node. The cluster makes the node and decides about its start; all calls block (use a thread in asyncio).
 
-    ``number`` is its node id, from 1 on. ``port`` 0 means the port of the last time, else a free port. ``alone``: the
-    guard's order, stop or kill, when this program has ended without an order.
+    ``number`` is its node id, from 1 on. ``starter`` starts the node within its cluster. ``port`` 0 means the port of
+    the last time, else a free port. ``alone``: stop or kill; the guard obeys this order when this program has ended
+    without an order.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class KafkaNode:
         return (data / "bootstrap.checkpoint").exists() and (data / "__cluster_metadata-0").exists()
 
     def format(self, kafka: Kafka, cluster: str, settings: Mapping[str, str], lock: int, deadline: float) -> None:
-        """Make ``data`` if missing. A killed attempt leaves nothing that counts."""
+        """Make ``data`` if missing, whole or not at all: a killed attempt leaves a ``format-`` folder."""
         if self.cluster():
             return
         data = self.folder / "data"
@@ -208,16 +209,16 @@ class KafkaNode:
         path = self.folder / "server.properties"
         write_properties(path, {**settings, "log.dirs": str(self.folder / "data")})
         options = (*self._java_options, f"-Dlog4j2.configurationFile={write_logging(self.folder).as_uri()}")
-        self._guarded(kafka.command(options, "kafka.Kafka", str(path)), "broker.out", lock, cluster)
+        self._run_guarded(kafka.command(options, "kafka.Kafka", str(path)), "broker.out", lock, cluster)
 
     def launch_controller(self, kafka: Kafka, settings: Mapping[str, str], lock: int) -> None:
         """Run the node as a controller alone."""
         path = self.folder / "controller.properties"
         write_properties(path, {**settings, "log.dirs": str(self.folder / "data")})
-        self._guarded(kafka.command(_SMALLEST, "kafka.Kafka", str(path)), "controller.out", lock, "")
+        self._run_guarded(kafka.command(_SMALLEST, "kafka.Kafka", str(path)), "controller.out", lock, "")
 
-    def _guarded(self, command: list[str], out: str, lock: int, cluster: str) -> None:
-        """Run a command that ends with this program (see ``guard``); return when the command runs."""
+    def _run_guarded(self, command: list[str], out: str, lock: int, cluster: str) -> None:
+        """Run a command that never outlives this program (see ``guard``); return when the command runs."""
         owner = os.getpid()
         facts = {"port": self.port, "cluster": cluster, "owner": owner, "owner_start": process_start(owner)}
         order = {

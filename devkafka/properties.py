@@ -8,9 +8,11 @@ from .ports import HOST
 
 REPLICAS_MAX = 3
 SESSION_MS_ALONE = 60_000
-"""A broker that was only suspended must not count as dead: all leaders would go with it (see ``cluster``)."""
+"""The session of a single node. A node that was only suspended must not count as dead: all leaders would go with the
+node (see ``cluster``).
+"""
 BROKER_REQUEST_MS = 30_000
-"""Kafka's default for the time that a broker waits for another broker that hangs, and for the controller."""
+"""The time that a broker waits for another broker that hangs, and for the controller: Kafka's default."""
 
 CLIENTS, PROXIED, CONTROLLER = "CLIENTS", "PROXIED", "CONTROLLER"
 
@@ -71,9 +73,9 @@ class Listener(NamedTuple):
 def cluster_settings(nodes: int, session_ms: int) -> dict[str, str]:
     """Settings by the number of nodes: replicas of everything, and the time after which a node counts as dead.
 
-    Alone, a stop must not take the leadership away while transactions are being committed, so the shutdown is not
-    controlled. Among several nodes a node may hang, as the controller or when asked to write a transaction's markers.
-    The others then turn to its successor after a session, not after half a minute.
+    A single node has no controlled shutdown: its stop must not take the leadership away while transactions are being
+    committed. One of several nodes may hang, as the controller or in front of a transaction's markers. Then the other
+    nodes turn to its successor after a session, not after half a minute.
     """
     replicas, in_sync = str(min(nodes, REPLICAS_MAX)), str(min(2, (nodes + 1) // 2))
     settings = {"default.replication.factor": replicas, "min.insync.replicas": in_sync}
@@ -96,20 +98,20 @@ def node_settings(
     """Settings of a node in its cluster. ``controllers``: by number of each node, the port of its controller;
     ``protocol``: the protocol of the controllers.
     """
-    shown = [*listeners, Listener(CONTROLLER, controllers[number], 0, protocol)]
+    every = [*listeners, Listener(CONTROLLER, controllers[number], 0, protocol)]
     return _COMMON | {
         "node.id": str(number),
-        "listeners": ",".join(f"{one.name}://{HOST}:{one.port}" for one in shown),
+        "listeners": ",".join(f"{one.name}://{HOST}:{one.port}" for one in every),
         "advertised.listeners": ",".join(f"{one.name}://{HOST}:{one.advertised_port}" for one in listeners),
-        "listener.security.protocol.map": ",".join(f"{one.name}:{one.protocol}" for one in shown),
+        "listener.security.protocol.map": ",".join(f"{one.name}:{one.protocol}" for one in every),
         "controller.quorum.voters": _voters(controllers),
     }
 
 
 def controller_settings(settings: Mapping[str, str], number: int, controllers: Mapping[int, int]) -> dict[str, str]:
     """Settings of the same node as a controller alone, at other ports."""
-    kept = {name: value for name, value in settings.items() if name not in (*_BROKER_ONLY, "advertised.listeners")}
-    return kept | {
+    own = {name: value for name, value in settings.items() if name not in (*_BROKER_ONLY, "advertised.listeners")}
+    return own | {
         "process.roles": "controller",
         "listeners": f"{CONTROLLER}://{HOST}:{controllers[number]}",
         "controller.quorum.voters": _voters(controllers),

@@ -74,7 +74,7 @@ class ClusterSecurity:
         if self.acl and not (self.sasl or self.mutual):
             raise ValueError("an access list needs users who say who they are: say sasl or mutual, too")
         for user in self.users:
-            _named_soundly(user)
+            _check_user_name(user)
 
     @property
     def protocol(self) -> str:
@@ -83,7 +83,7 @@ class ClusterSecurity:
 
 
 class Access:
-    """The users of a running cluster, their secrets and rights. ``ports``: where running nodes listen for the admin."""
+    """The users of a running cluster, their secrets and rights. ``ports``: the ports of running nodes for the admin."""
 
     def __init__(self, folder: Path, security: ClusterSecurity, ports: Callable[[], list[int]]) -> None:
         self.folder = folder
@@ -147,6 +147,7 @@ class Access:
         }
         if self.security.acl:
             found["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        # A listener of the nodes both logs in as the admin and lets the admin in.
         own = f'username="{ADMIN}" password="{self.admin.password}" user_{ADMIN}="{self.admin.password}"'
         for name in (INTERNAL, CONTROLLER):
             found |= self._sasl(name, {PLAIN: own})
@@ -159,7 +160,7 @@ class Access:
         return found
 
     def set_up(self) -> None:
-        """Make the users that the running cluster stores itself."""
+        """Make the users that the running cluster itself stores: those with a SCRAM password."""
         for user in self._passwords:
             self._set_password(user)
 
@@ -200,7 +201,7 @@ class Access:
 
         PLAIN learns of a change at the next start, SCRAM at once.
         """
-        _named_soundly(user)
+        _check_user_name(user)
         self._passwords[user] = password or secrets.token_urlsafe(18)
         self._write_passwords()
         self._set_password(user)
@@ -208,7 +209,7 @@ class Access:
 
     def certificate(self, user: str, *, is_expired: bool = False, is_other: bool = False, password: str = "") -> Path:
         """A client's certificate and key, in one file: good, or expired, or of another authority (``is_other``)."""
-        _named_soundly(user)
+        _check_user_name(user)
         if self._authority is None:
             raise ValueError("certificates are shown over TLS only: start the cluster with tls")
         kind = "expired-" * is_expired + "other-" * is_other + "locked-" * bool(password)
@@ -228,7 +229,7 @@ class Access:
         delete_acls(self._ports()[0], acls, self.admin)
         self._wait(lambda port: not any(has_acl(port, acl, self.admin) for acl in acls), "the access list")
 
-    # --- how ---------------------------------------------------------------------------------------------------------
+    # --- settings of listeners, and changes --------------------------------------------------------------------------
 
     def _sasl(self, name: str, modules: Mapping[str, str]) -> dict[str, str]:
         """The mechanisms of a listener, with options."""
@@ -250,6 +251,11 @@ class Access:
         }
 
     def _set_password(self, user: str) -> None:
+        """Store the SCRAM passwords of a user in the cluster; return when every node knows of them.
+
+        A broker tells the number of iterations of a password, and nothing else of the password. Therefore each change
+        has another number: a node with this number knows of the change.
+        """
         for mechanism in self.security.sasl:
             if mechanism not in MECHANISMS:
                 continue
@@ -263,6 +269,7 @@ class Access:
             self._wait(knows, f"the password of {user}")
 
     def _wait(self, knows: Callable[[int], bool], what: str) -> None:
+        """Wait until each node ``knows`` of a change; ``knows`` gets the node's port. Raises KafkaServerError."""
         until = time.monotonic() + CHANGE_SECONDS_MAX
         for port in self._ports():
             while not knows(port):
@@ -286,7 +293,7 @@ class Access:
         new.replace(self.passwords)
 
 
-def _named_soundly(user: str) -> None:
+def _check_user_name(user: str) -> None:
     if not _USER.fullmatch(user):
         raise ValueError(f"a user's name has letters, digits and underscores, a letter first; seen {user!r}")
 

@@ -61,18 +61,19 @@ class Answer:
 
     def text(self) -> str:
         """A text in a flexible version; "" for null."""
-        return self._taken(self.count())
+        return self._take(self.count())
 
     def plain_text(self) -> str:
         """A text in a version that is not flexible; "" for null."""
-        return self._taken(max(self.int16(), 0))
+        return self._take(max(self.int16(), 0))
 
     def tags(self) -> None:
-        """Tagged fields; raises ValueError unless there are none."""
+        """Pass over the number of tagged fields; raises ValueError when the answer has tagged fields here."""
+        # This number is not too large by 1, unlike other lengths: ``count`` returns 0 for one field, too.
         if self.count() or self._data[self._at - 1]:
             raise ValueError("tagged fields in an answer")
 
-    def _taken(self, size: int) -> str:
+    def _take(self, size: int) -> str:
         start, self._at = self._at, self._at + size
         return self._data[start : self._at].decode("utf-8", "replace")
 

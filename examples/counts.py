@@ -1,6 +1,6 @@
-r"""Counts of records by key, which any process of the application can be asked for over HTTP.
+r"""Counts of records by key. Every process of the application answers questions for a count over HTTP.
 
-On a Kafka::
+With a Kafka::
 
     kafka-topics.sh --bootstrap-server localhost:9092 --create --topic words --partitions 4
     export BROKER=kafka://localhost:9092
@@ -11,12 +11,12 @@ On a Kafka::
     curl -L localhost:8001/count/tea
     keylanes group --app counts --broker $BROKER
 
-The process that has the key answers, the other one redirects to it.
+The owner of the key answers; every other process redirects to the owner.
 
-- 200: the count, as far as it is committed. 404: the key has none.
-- 307: another process has the key, at the address in ``Location``.
-- 503: nobody has it at this moment, or who has it does not say where it can be asked; ask again later. Or the topic is
-  written by another partitioner than the application says: ``App("counts", partitioners={"words": "crc32"}, …)``.
+- 200: the committed count. 404: the key was never counted.
+- 307: another process owns the key, at the address in ``Location``.
+- 503: no process owns the key at this moment, or the owner has no endpoint: ask again later. Or the writers of the
+  topic use another partitioner than the application declares: ``App("counts", partitioners={"words": "crc32"}, …)``.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ COUNT: Final = "/count/"
 
 
 def make(port: int) -> App:
-    """The application of a process that listens there."""
-    # Processes of one folder each take a subfolder of the state folder. The endpoint is what others are told.
+    """The application of a process that answers at ``port``."""
+    # The processes of one state folder take a subfolder each. Other processes redirect to the endpoint of an owner.
     given = {"KEYLANES_STATE_FOLDER": "./counts-state", "KEYLANES_ENDPOINT": f"http://127.0.0.1:{port}", **os.environ}
     app = App("counts", broker=os.environ.get("BROKER"), settings=Settings.from_env(given))
 
     @app.handler("words")
     async def count(_: bytes, counted: State[int]) -> None:
-        """One more of the record's key."""
+        """Count one record of its key."""
         counted.put((counted.get() or 0) + 1)
 
     return app
@@ -54,7 +54,7 @@ def respond(app: App, path: str) -> tuple[str, dict[str, str], Any]:
     key = unquote(path.removeprefix(COUNT))
     counts = app.store("counted", int)
     try:
-        # The writers of the topic use its partitioner: so a key is in that partition, or nowhere.
+        # The writers of the topic use the declared partitioner: a key is in this partition, or nowhere.
         counted = counts.get(key, partition=counts.partition_of(key))
     except Elsewhere as error:
         if error.endpoint:
@@ -68,7 +68,7 @@ def respond(app: App, path: str) -> tuple[str, dict[str, str], Any]:
 
 
 async def serve(app: App, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One request of one connection."""
+    """Answer the one request of a connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         method, _, rest = head.partition(" ")
@@ -80,7 +80,7 @@ async def serve(app: App, reader: asyncio.StreamReader, writer: asyncio.StreamWr
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         await writer.drain()
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-        pass  # who asked has gone, or speaks no HTTP
+        pass  # the client has gone, or speaks no HTTP
     finally:
         writer.close()
 

@@ -1,9 +1,9 @@
 """A service made with FastAPI and an application in its lifespan: ``uvicorn fastapi_service:service``.
 
-The broker comes from the environment, ``KEYLANES_BROKER=kafka://localhost:9092``, and a name for the application,
-``SHOP=shop``. With a Kafka, ``--workers 2`` runs two processes, which share the partitions. A fatal error of the
-application ends the server with the exit code of the error, or the worker. A lifespan of the service's own goes inside:
-``lifespan(app, then=…)``.
+The environment names the broker, ``KEYLANES_BROKER=kafka://localhost:9092``, and the application, ``SHOP=shop``. With a
+Kafka, ``--workers 2`` runs two processes that share the partitions. A fatal error of the application ends the server
+with the exit code of the error; of several workers the error ends its own worker. A lifespan of the service's own goes
+inside: ``lifespan(app, then=…)``.
 """
 
 import os
@@ -17,13 +17,13 @@ from keylanes.asgi import lifespan
 
 
 class Order(msgspec.Struct):
-    """What customers ask for."""
+    """An order of a customer."""
 
     item: str
     pieces: int
 
 
-# The workers of a server have one environment, and each takes a subfolder of this folder for itself.
+# All workers of a server have the same environment. Each worker takes a subfolder of this folder for itself.
 app = App(
     os.environ.get("SHOP", "shop"), settings=Settings.from_env({"KEYLANES_STATE_FOLDER": "./shop-state", **os.environ})
 )
@@ -32,13 +32,13 @@ service = FastAPI(lifespan=lifespan(app))
 
 @app.handler("orders", on_failure=DeadLetter("orders.dead"))
 async def count(order: Order, total: State[int]) -> None:
-    """Add up what a customer, who is the key, has ordered."""
+    """Add up the pieces that a customer, the key of the record, has ordered."""
     total.put((total.get() or 0) + order.pieces)
 
 
 @service.post("/orders/{customer}", status_code=202)
 async def order(customer: str, item: str, pieces: int) -> None:
-    """Take an order: it is written when this is answered, and counted later, by whichever worker has the customer."""
+    """Take an order. The answer comes when the order is written. The worker that owns the customer counts it later."""
     try:
         await app.send("orders", Order(item, pieces), key=customer)
     except OutputRefused as error:
@@ -49,8 +49,8 @@ async def order(customer: str, item: str, pieces: int) -> None:
 
 @service.get("/orders/{customer}")
 async def pieces_of(customer: str) -> int:
-    """How many pieces a customer has ordered. 421: another worker has the customer. 503: no worker has, at this moment,
-    or the orders are written by another partitioner than ``app`` says.
+    """The number of pieces that a customer has ordered. 421: another worker owns the customer. 503: no worker owns the
+    customer at this moment, or the writers of the orders use another partitioner than ``app`` declares.
     """
     total = app.store("total", int)
     try:
@@ -69,5 +69,5 @@ async def health(response: Response) -> dict[str, Any]:
 
 @service.get("/statistics")
 async def statistics() -> dict[str, Any]:
-    """Where the application stands."""
+    """The statistics of the application."""
     return app.statistics().to_dict()

@@ -1,14 +1,14 @@
 """A web service with the application in its lifespan: plain ASGI, for any server, e.g. ``uvicorn service:service``.
 
-The topics and the broker are the service's own business; here they come from the environment:
-``BROKER=kafka://localhost:9092``. With a Kafka, ``uvicorn service:service --workers 2`` runs two processes, which share
-the partitions and their state.
+A service chooses its broker as it likes; here the broker comes from the environment: ``BROKER=kafka://localhost:9092``.
+With a Kafka, ``uvicorn service:service --workers 2`` runs two processes that share the partitions and their state.
 
-- ``GET /health`` answers 200 while the application may stay in service, else 503; ``GET /ready`` while it works, too.
-- ``GET /statistics`` says where it stands.
-- ``GET /pieces/CUSTOMER`` says how many pieces a customer has ordered, as far as it is committed. 404: none. 421: this
-  worker does not have the customer; another one may, on another connection (if none has, all say so). 503: it does not
-  work yet, or any more.
+- ``GET /health`` answers 200 while the application may stay in service, else 503.
+- ``GET /ready`` answers 200 while the application may stay in service and works, else 503.
+- ``GET /statistics`` answers with the statistics of the application.
+- ``GET /pieces/CUSTOMER`` answers with the committed number of pieces that a customer has ordered. 404: the customer
+  has ordered nothing. 421: this worker does not own the customer; another worker may, on another connection (without
+  an owner all workers answer 421). 503: the application does not work yet, or does not work any more.
 """
 
 import os
@@ -26,14 +26,14 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Order(msgspec.Struct):
-    """What customers ask for."""
+    """An order of a customer."""
 
     item: str
     pieces: int
 
 
 class Parcel(msgspec.Struct):
-    """What is sent out for it."""
+    """The parcel for an order. ``order``: the offset of the order."""
 
     item: str
     pieces: int
@@ -42,14 +42,14 @@ class Parcel(msgspec.Struct):
 
 PIECES: Final = "/pieces/"
 
-# The workers of a server have one environment, and each takes a subfolder of this folder for itself.
+# All workers of a server have the same environment. Each worker takes a subfolder of this folder for itself.
 settings = Settings.from_env({"KEYLANES_STATE_FOLDER": "./orders-state", **os.environ})
 app = App("orders", broker=os.environ.get("BROKER", "embedded:./data"), settings=settings)
 
 
 @app.handler("orders", to="parcels", on_failure=DeadLetter("orders.dead"))
 async def pack(order: Order, ctx: Context, pieces: State[int]) -> Parcel:
-    """Pack one order; those of one customer (the key) one after the other, all others at the same time."""
+    """Pack one order. Orders of one customer (the key) come one after the other, orders of others at the same time."""
     if order.pieces < 1:
         raise ValueError(f"{order.pieces} pieces can't be packed")
     pieces.put((pieces.get() or 0) + order.pieces)
@@ -68,7 +68,9 @@ async def service(scope: Message, receive: Receive, send: Send) -> None:
 
 
 async def live(receive: Receive, send: Send) -> None:
-    """Start before the first request, stop in order after the last. A fatal error ends the server, or this worker."""
+    """Start the application before the first request, and stop it in order after the last request. A fatal error ends
+    the server, or this worker.
+    """
     await receive()
     phase = "startup"
     try:
@@ -98,7 +100,7 @@ def respond(path: str) -> tuple[int, Any]:
 
 
 def pieces_of(customer: str) -> tuple[int, Any]:
-    """The same of a request for a customer's pieces."""
+    """Status and answer of a request for a customer's pieces."""
     try:
         pieces = app.store("pieces", int).get(customer)
     except StateNotReady as error:

@@ -1,7 +1,8 @@
-"""Running totals of each customer: state beside the handler, exactly once with its outputs and its progress.
+"""Running totals of each customer: the state of a handler, exactly once together with its outputs and its progress.
 
-``python totals.py`` shows it across a crash, on a simulated broker. ``BROKER=kafka://localhost:9092 keylanes run
-totals:app`` runs it on a Kafka that has a topic ``orders``; local copies of the state are in the folder ``totals``.
+``python totals.py`` shows that the totals survive a crash, on a simulated broker. ``BROKER=kafka://localhost:9092
+keylanes run totals:app`` runs the application on a Kafka with a topic ``orders``; local copies of the state are in the
+folder ``totals``.
 """
 
 import asyncio
@@ -20,14 +21,14 @@ app = App(
 
 
 class Order(msgspec.Struct):
-    """What a customer, the record's key, buys."""
+    """A purchase of a customer. The customer is the key of the record."""
 
     item: str
     pieces: int
 
 
 class Total(msgspec.Struct):
-    """What a customer has bought so far."""
+    """The totals of a customer so far."""
 
     orders: int = 0
     pieces: int = 0
@@ -39,7 +40,7 @@ async def on_order(
     total: State[Total],
     items: Annotated[MapState[str, int], Store(name="pieces-by-item")],
 ) -> Total:
-    """One order; those of one customer come one after the other."""
+    """Add one order to the totals. Orders of one customer come one after the other."""
     now = total.get() or Total()
     now = Total(now.orders + 1, now.pieces + order.pieces)
     total.put(now)
@@ -48,7 +49,7 @@ async def on_order(
 
 
 async def main() -> None:
-    """Orders in, totals out."""
+    """Send orders, with a crash in between, and print the totals."""
     async with app.test() as broker:
         await broker.send("orders", Order("tea", 2), key="ann")
         await broker.crash()

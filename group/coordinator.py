@@ -53,7 +53,7 @@ class Needs(NamedTuple):
     look: list[str]
     open: list[int]
     ends: bool
-    solve: plans.PlanQuestion | None
+    solve: plan_moves.PlanQuestion | None
 
 
 Row: TypeAlias = Callable[[View, Turn], DecisionBatch]

@@ -1,4 +1,4 @@
-"""How a broker is reached: its address, the client settings for it, and how long an answer is waited for."""
+"""The access to a broker: its address, the client settings, and the limit of a question."""
 
 import json
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from .kafka_clients import API_TIMEOUT_MS
 class Access:
     """The broker at ``kafka://host:port[,host:port]`` or ``embedded:folder``.
 
-    ``security``: settings of the Kafka client such as ``security.protocol``. ``default_api_timeout_ms``: how long a
-    question is asked again, of other brokers too, and how long reading may stand still.
+    ``security``: settings of the Kafka client such as ``security.protocol``. ``default_api_timeout_ms``: the limit of a
+    question with all attempts, at all brokers, and the limit of a read that brings nothing.
     """
 
     url: str

@@ -1,4 +1,4 @@
-"""How the witness reads a broker: with its own clients, committed records only, between pinned offsets.
+"""The witness reads a broker with its own clients: committed records only, between pinned offsets.
 
 EmbeddedWitness reads the folder of the embedded broker, KafkaWitness in kafka.py a Kafka cluster; access.py opens both.
 

@@ -9,7 +9,9 @@ Frames, besides those of rows.py:
   log_partition and position of the commit, ``judged``, ``worker_right``.
 - ``outputs``: one row per visible output or dead letter of the application.
 
-A range join is an equi-join over cells of the plane (a column of offsets, a row of points), then the exact condition.
+A join of tiles with records, or with tiles, has a condition on ranges. Spark is fast only with equal keys. Therefore a
+grid divides the plane into *boxes*: a box is where a column of offsets and a row of points meet. Both sides are joined
+by their box, or by their row alone, and then by the exact condition.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -18,9 +20,9 @@ from pyspark.sql import functions as F
 from ..keyrange.hashing import SPACE_END
 
 ROW_SHIFT = 26
-"""A row of cells is 2**26 points high: 64 rows."""
+"""A row of the grid is 2**26 points high: 64 rows."""
 COLUMNS_MAX = 2_048
-"""Columns of cells over the widest partition, at most."""
+"""The most columns of the grid over the widest partition."""
 
 EVENT_KEY = ["log_partition", "position"]
 
@@ -58,12 +60,12 @@ def with_part(tiles: DataFrame, parts: DataFrame) -> DataFrame:
     The parts of one epoch do not overlap: a tile finds at most one piece.
     """
     p = F.broadcast(parts.select([F.col(name).alias(f"p_{name}") for name in parts.columns]))
-    held = tiles.join(
+    found = tiles.join(
         p,
         _same_part("p_") & (F.col("p_first") <= F.col("first")) & (F.col("end") <= F.col("p_end")),
         "left",
     )
-    return held.withColumn("in_part", F.col("p_first").isNotNull()).drop(*(f"p_{name}" for name in parts.columns))
+    return found.withColumn("in_part", F.col("p_first").isNotNull()).drop(*(f"p_{name}" for name in parts.columns))
 
 
 def outside(suspects: DataFrame, parts: DataFrame) -> DataFrame:
@@ -73,9 +75,9 @@ def outside(suspects: DataFrame, parts: DataFrame) -> DataFrame:
     """
     p = F.broadcast(parts.select([F.col(name).alias(f"p_{name}") for name in parts.columns]))
     overlap = F.least("end", "p_end") - F.greatest("first", "p_first")
-    held = suspects.join(p, _same_part("p_") & (F.col("p_first") < F.col("end")) & (F.col("first") < F.col("p_end")))
+    meeting = suspects.join(p, _same_part("p_") & (F.col("p_first") < F.col("end")) & (F.col("first") < F.col("p_end")))
     whole = (
-        held.groupBy(*EVENT_KEY, "item", "first", "end")
+        meeting.groupBy(*EVENT_KEY, "item", "first", "end")
         .agg(F.sum(overlap).alias("width"))
         .where(F.col("width") == F.col("end") - F.col("first"))
         .select(*EVENT_KEY, "item")
@@ -84,6 +86,7 @@ def outside(suspects: DataFrame, parts: DataFrame) -> DataFrame:
 
 
 def _same_part(p: str) -> Column:
+    """Whether a piece, in columns with the prefix ``p``, is of the tile's epoch and holds the tile's offsets."""
     return (
         (F.col("source") == F.col(f"{p}source"))
         & (F.col("epoch") == F.col(f"{p}epoch"))
@@ -118,7 +121,11 @@ def cover(tiles: DataFrame, target: DataFrame) -> DataFrame:
 
 
 def tiles_out_of_order(tiles: DataFrame) -> DataFrame:
-    """Tiles written before their left neighbour: at the commit, the band's edge was not the start of the tile."""
+    """Tiles written before their left neighbour: at the commit, the band's edge was not the start of the tile.
+
+    The search has two steps. Suspects start at an offset at which a later tile of the source partition ends. The exact
+    join then keeps suspects that share points with such a later tile.
+    """
     last = tiles.groupBy("source", F.col("offset_to").alias("x")).agg(F.max("position").alias("position_last"))
     suspects = tiles.join(
         last, (tiles.source == last.source) & (tiles.offset_from == last.x) & (tiles.position < last.position_last)
@@ -143,6 +150,10 @@ def with_workers(tiles: DataFrame, workers: DataFrame, odd: DataFrame | None) ->
 
     ``workers``: source, incarnation, worker, first, end, run, run_born, odd_before, odd_to; see history.py. ``odd``:
     source, incarnation, odd_worker, born, died of the odd workers; None without odd workers.
+
+    A tile names its lowest worker and the number of its workers. Two look-ups, of the lowest and the highest worker,
+    judge them all: the workers between are neighbours if both are of one run. Without odd workers among them all are
+    alive from ``run_born`` on. Only tiles with odd workers are compared with the life of each odd worker.
     """
     low = F.broadcast(workers.select([F.col(name).alias(f"low_{name}") for name in workers.columns]))
     high = F.broadcast(workers.select([F.col(name).alias(f"high_{name}") for name in workers.columns]))
@@ -184,17 +195,18 @@ def with_workers(tiles: DataFrame, workers: DataFrame, odd: DataFrame | None) ->
 
 
 def _rows(tiles: DataFrame) -> DataFrame:
+    """Tiles with ``row``: each tile once for each row of the grid that the tile meets."""
     rows = F.sequence(F.shiftright("first", ROW_SHIFT), F.shiftright(F.col("end") - 1, ROW_SHIFT))
     return tiles.withColumn("row", F.explode(rows))
 
 
 def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) -> DataFrame:
-    """The frame ``places``. ``width``: offsets in a column of cells; no record lies at or above ``offset_max``."""
+    """The frame ``places``. ``width``: offsets in a column of the grid; no record lies at or above ``offset_max``."""
     clipped = tiles.where(F.col("offset_from") < offset_max).withColumn(
         "offset_to", F.least("offset_to", F.lit(offset_max))
     )
     columns = F.sequence(F.expr(f"offset_from div {width}"), F.expr(f"(offset_to - 1) div {width}"))
-    cells = (
+    boxes = (
         _rows(clipped.withColumn("column", F.explode(columns)))
         .select(
             "source", "column", "row", "offset_from", "offset_to", "first", "end", *EVENT_KEY, "judged", "worker_right"
@@ -209,8 +221,8 @@ def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) 
         F.expr(f"offset div {width}").alias("column"),
         F.shiftright("point", ROW_SHIFT).alias("row"),
     ).alias("r")
-    held = placed.join(
-        cells,
+    found = placed.join(
+        boxes,
         (F.col("r.source") == F.col("t.source"))
         & (F.col("r.column") == F.col("t.column"))
         & (F.col("r.row") == F.col("t.row"))
@@ -222,7 +234,7 @@ def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) 
     )
     # Grouped by the join's own keys, too: Spark need not move the rows.
     return (
-        held.groupBy("r.source", "r.column", "r.row", "r.offset", "r.point", "r.key")
+        found.groupBy("r.source", "r.column", "r.row", "r.offset", "r.point", "r.key")
         .agg(
             F.count("t.position").alias("tiles"),
             F.max("t.log_partition").alias("log_partition"),
@@ -265,7 +277,11 @@ def locate_outputs(outputs: DataFrame, places: DataFrame, gone: DataFrame | None
 
 
 def incomplete(outputs: DataFrame) -> DataFrame:
-    """Source places without outputs 0 … n - 1, each exactly once: ``seen``, ``distinct``, ``n_min``, ``n_max``."""
+    """Source places without outputs 0 … n - 1, each exactly once.
+
+    Columns: ``seen`` (visible outputs), ``distinct`` (different numbers i), ``n_min`` and ``n_max`` (of the n that the
+    outputs name), ``i_max``.
+    """
     return (
         outputs.groupBy("kl_source", "kl_topic", "kl_partition", "kl_offset", "kl_i")
         .agg(F.count("*").alias("copies"), F.min("kl_n").alias("n_min"), F.max("kl_n").alias("n_max"))
@@ -351,8 +367,8 @@ def out_of_key_order(located_outputs: DataFrame, *, exact: bool = True) -> DataF
     any: where several keys have one hash, a step back of one key is a step back of all.
     """
     names = ("topic", "partition", "kl_source", "source_key")
-    lane = names if exact else (F.xxhash64(*names),)
-    before = Window.partitionBy(*lane).orderBy("offset")
+    group = names if exact else (F.xxhash64(*names),)
+    before = Window.partitionBy(*group).orderBy("offset")
     return (
         located_outputs.where("source_key is not null")
         .withColumn("offset_before", F.lag("kl_offset").over(before))

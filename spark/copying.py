@@ -136,26 +136,28 @@ def fold_copying(counted: Iterable[tuple[int, Event]], ownership: Ownership) -> 
 
 
 class _Fold:
-    """The fold of the copies.
-
-    ``planned``: the moves in force; ``_begun``: the numbers of moves that a later plan leaves in force; ``_there``: the
-    copies that are not over, by number.
-    """
+    """The fold of the copies. ``planned``: the moves in force, by number."""
 
     def __init__(self, ownership: Ownership) -> None:
         self.found = Copying()
         self.planned: dict[int, PlannedMove] = {}
         self._begun: set[int] = set()
+        """The numbers of the moves with a request for a copy or a release. A later plan leaves these moves in force."""
         self._there: dict[int, CopyLife] = {}
+        """The copies that are not over, by number."""
         self._parts: list[PlanMade] = []
+        """The parts of the present plan so far."""
         self._numbers: set[int] = set()
         """The used numbers of moves and copies."""
         self._of_copies: dict[int, CopyLife] = {}
+        """The first copy of each number, also when over."""
         self._members = ownership.members
         self._claims: dict[int, list[Claim]] = defaultdict(list)
+        """The claims of each grant, by position."""
         for claim in ownership.claims:
             self._claims[claim.position].append(claim)
         self._owners: dict[Source, Steps[Claim]] = defaultdict(Steps)
+        """The owners by the grants so far."""
 
     # --- moves and owners --------------------------------------------------------------------------------------------
 
@@ -170,9 +172,9 @@ class _Fold:
         self._parts = [*self._parts, event] if is_next else [event] if event.part == 0 else []
         if len(self._parts) != event.parts:
             return
-        kept = {number: move for number, move in self.planned.items() if number in self._begun}
+        in_force = {number: move for number, move in self.planned.items() if number in self._begun}
         moves = {move.move: move for part in self._parts for move in part.moves}
-        self.planned, self._parts = {**kept, **moves}, []
+        self.planned, self._parts = {**in_force, **moves}, []
         self.found.planned |= moves
 
     def grant(self, position: int, event: RangesGranted) -> None:
@@ -183,12 +185,12 @@ class _Fold:
         own = [c for c in self._there.values() if c.source == source and c.asked.incarnation == event.incarnation]
         for copy in own:
             if all(self._is_own(copy, first, end) for first, end in copy.pieces()):
-                self._over(copy, position, OWNED)
+                self._end_copy(copy, position, OWNED)
 
     def expel(self, position: int, event: MemberExpelled) -> None:
         """Take an expulsion: the member's copies are over."""
         for copy in [c for c in self._there.values() if c.asked.incarnation == event.incarnation]:
-            self._over(copy, position, EXPELLED)
+            self._end_copy(copy, position, EXPELLED)
 
     # --- statements --------------------------------------------------------------------------------------------------
 
@@ -206,7 +208,7 @@ class _Fold:
         if event.role == LEARNER:
             self.found.checked["copy-once"] += 1
             for first, end in copy.pieces():
-                self._once(copy.source, first, end, event.incarnation, shown, "a learner is asked for")
+                self._object_to_learners(copy.source, first, end, event.incarnation, shown, "a learner is asked for")
         self._numbers.add(event.move)
         self._begun.add(event.move)
         self._there[event.move] = copy
@@ -218,7 +220,7 @@ class _Fold:
         self.found.checked["copy-ended"] += 1
         copy = self._there.get(event.move)
         if copy is not None:
-            self._over(copy, position, ENDED, event.reason)
+            self._end_copy(copy, position, ENDED, event.reason)
             return
         before = self._of_copies.get(event.move)
         problem = "no copy has this number" if before is None else f"over at position {before.over_at}: {before.how}"
@@ -248,13 +250,15 @@ class _Fold:
         for first, end, claim in self._owners[source].pieces(event.first, event.end):
             if (claim.incarnation, claim.epoch) != owner:
                 continue
-            self._once(source, first, end, move.target, shown, f"a release for incarnation {move.target} is asked for")
+            what = f"a release for incarnation {move.target} is asked for"
+            self._object_to_learners(source, first, end, move.target, shown, what)
             for a, b, has in copied.all_pieces(first, end):
                 if has is None:
                     problem = f"a release is asked for, and incarnation {move.target} has no copy"
                     self._object("copy-first", {**shown, "first": a, "end": b}, problem)
 
     def _unfit(self, copy: CopyLife) -> Iterator[str]:
+        """The reasons why the coordinator may not ask for a copy now."""
         asked = copy.asked
         joined = self._members.joined.get(asked.incarnation, copy.position)
         gone = self._members.expelled.get(asked.incarnation, copy.position)
@@ -279,8 +283,8 @@ class _Fold:
             if copy.source != move.topic_partition or not is_within:
                 yield "its move is of other points"
 
-    def _once(self, source: Source, first: int, end: int, target: int, shown: Example, what: str) -> None:
-        """Object where another member learns the points.
+    def _object_to_learners(self, source: Source, first: int, end: int, target: int, shown: Example, what: str) -> None:
+        """Object where another member than ``target`` learns the points (statement ``copy-once``).
 
         A learner of a withdrawn move does not matter. Points that the origin of the move no longer owns do not matter.
         """
@@ -299,7 +303,7 @@ class _Fold:
         owners = self._owners[copy.source].all_pieces(first, end)
         return all(claim is not None and claim.incarnation == copy.asked.incarnation for _, _, claim in owners)
 
-    def _over(self, copy: CopyLife, position: int, how: str, reason: str = "") -> None:
+    def _end_copy(self, copy: CopyLife, position: int, how: str, reason: str = "") -> None:
         copy.over_at, copy.how, copy.reason = position, how, reason
         del self._there[copy.asked.move]
 

@@ -124,11 +124,11 @@ def _pages(copies: "RocksCopies") -> Iterator[tuple[str, int, list[tuple[Any, ..
         for partition in copies.partitions(topic):
             copy = copies.copy(topic, partition)
             for first, end, marker in copy.markers().pieces():
-                held = (first, end, marker.position, marker.time_ms)
-                yield topic, partition, [(*held, None, None)]
+                marker_row = (first, end, marker.position, marker.time_ms)
+                yield topic, partition, [(*marker_row, None, None)]
                 at, stop = bounds_of(KeyRange(first, end))
                 while page := copy.page(at, stop, PAGE_ENTRIES):
-                    yield topic, partition, [(*held, key, value) for key, value in page]
+                    yield topic, partition, [(*marker_row, key, value) for key, value in page]
                     at = page[-1][0] + b"\0"
 
 

@@ -1,4 +1,4 @@
-"""PURE. Figures of a group: members, moves with causes and durations, and how much each member owned.
+"""PURE. Figures of a group: members, moves with causes and durations, and the share of each member.
 
 Times are the timestamps of the records of both logs, written by several clocks. Times prove nothing, and may be wrong
 by the difference between two clocks. A *reign* is the time for which a member owned points: from the grant until the
@@ -40,11 +40,11 @@ def group_figures(
 ) -> GroupFigures:
     """Compute the figures of the group from the folds of both logs."""
     until_ms = max([times.until_ms, *times.control.values(), *times.offsets.values()], default=0)
-    ended = _Ended(ownership, log, edges, times)
-    reigns = _reigns(ownership, ended, until_ms)
-    moves = _moves(grants, ownership, copying, ended)
-    there = _Presence(ownership, log, times, until_ms)
-    idle = [there.clipped(one) for one in (*ended.waits(until_ms), *ended.left_alone(until_ms))]
+    ends = _ReignEnds(ownership, log, edges, times)
+    reigns = _reigns(ownership, ends, until_ms)
+    moves = _moves(grants, ownership, copying, ends)
+    presence = _Presence(ownership, log, times, until_ms)
+    idle = [presence.clip(unowned) for unowned in (*ends.waits(until_ms), *ends.left_alone(until_ms))]
     from_ms = min((reign.from_ms for reign in reigns), default=0)
     return GroupFigures(
         members=_members(grants, ownership, times, reigns, until_ms),
@@ -65,20 +65,22 @@ def group_figures(
     )
 
 
-class _Ended:
+class _ReignEnds:
     """When and why the reigns of owners ended, and when the next owners took the points up."""
 
     def __init__(self, ownership: Ownership, log: OffsetLog, edges: Edges, times: Times) -> None:
         self.ownership = ownership
         self.edges = edges
         self.times = times
-        self._cut: dict[Epoch, list[tuple[int, int, int]]] = defaultdict(list)
+        self._cuts: dict[Epoch, list[tuple[int, int, int]]] = defaultdict(list)
+        """The cuts of each epoch: first point, end of points, time in ms."""
         for epoch, found in cuts_of(log).items():
             for number, position, cut in found:
                 at_ms = times.offsets.get((number, position))
                 if at_ms is not None:
-                    self._cut[epoch].append((cut.bounds[0], cut.bounds[-1], at_ms))
+                    self._cuts[epoch].append((cut.bounds[0], cut.bounds[-1], at_ms))
         self._logs: dict[Source, int] = {}
+        """The log partition of each source partition."""
         for number, events in log.rare.items():
             for _, event in events:
                 if (topic := getattr(event, "topic", None)) is not None:
@@ -106,7 +108,7 @@ class _Ended:
 
     def taken_up_ms(self, claim: Claim) -> int | None:
         """When the owner had taken up all points of a claim; None: no cut is known."""
-        cuts = [cut for cut in self._cut.get((claim.source, claim.epoch), ()) if _meet(cut, claim)]
+        cuts = [cut for cut in self._cuts.get((claim.source, claim.epoch), ()) if _meet(cut, claim)]
         return max((at_ms for _, _, at_ms in cuts), default=None)
 
     def cause(self, incarnation: int, *, was_expelled: bool) -> str:
@@ -190,7 +192,7 @@ class _Presence:
                 to_ms = max(to_ms, self._spans.pop()[1])
             self._spans.append((from_ms, to_ms))
 
-    def clipped(self, unowned: Unowned) -> Unowned:
+    def clip(self, unowned: Unowned) -> Unowned:
         """``unowned`` without the time in which no member was present."""
         first, end = unowned.from_ms, unowned.from_ms + unowned.ms
         ms = sum(max(0, min(end, to_ms) - max(first, from_ms)) for from_ms, to_ms in self._spans)
@@ -206,7 +208,7 @@ class _Move(NamedTuple):
     has_copy: bool
 
 
-def _moves(grants: Grants, ownership: Ownership, copying: Copying, ended: _Ended) -> list[_Move]:
+def _moves(grants: Grants, ownership: Ownership, copying: Copying, ends: _ReignEnds) -> list[_Move]:
     """The moves between members. Points of one grant with the same owner before are one move."""
     planned = {
         move.move: event.cause for _, event in grants.counted if isinstance(event, PlanMade) for move in event.moves
@@ -220,14 +222,14 @@ def _moves(grants: Grants, ownership: Ownership, copying: Copying, ended: _Ended
         pieces = [
             piece
             for claim in claims
-            for piece in ended.pieces(source, claim.epoch_before, before, claim.first, claim.end)
+            for piece in ends.pieces(source, claim.epoch_before, before, claim.first, claim.end)
         ]
         was_expelled = any(expelled for _, _, _, expelled in pieces)
-        ends = [at_ms for _, _, at_ms, _ in pieces if at_ms is not None]
-        begins = [at_ms for claim in claims if (at_ms := ended.taken_up_ms(claim)) is not None]
-        ms = max(begins) - max(ends) if ends and begins else None
+        ended_ms = [at_ms for _, _, at_ms, _ in pieces if at_ms is not None]
+        taken_ms = [at_ms for claim in claims if (at_ms := ends.taken_up_ms(claim)) is not None]
+        ms = max(taken_ms) - max(ended_ms) if ended_ms and taken_ms else None
         is_gone = ownership.members.expelled.get(before, position) < position
-        cause = ended.cause(before, was_expelled=True) if is_gone else planned.get(claims[0].move, UNPLANNED)
+        cause = ends.cause(before, was_expelled=True) if is_gone else planned.get(claims[0].move, UNPLANNED)
         moves.append(_Move(cause, was_expelled, ms, all(copying.covers(claim) for claim in claims)))
     return moves
 
@@ -259,13 +261,14 @@ def _copies(ownership: Ownership, copying: Copying, moves: Sequence[_Move], time
     )
 
 
-def _reigns(ownership: Ownership, ended: _Ended, until_ms: int) -> tuple[Reign, ...]:
+def _reigns(ownership: Ownership, ends: _ReignEnds, until_ms: int) -> tuple[Reign, ...]:
+    """All reigns, in order of partitions and points. A reign without a known end lasts until the next grant."""
     at: dict[Source, Steps[Claim]] = {}
     reigns: list[Reign] = []
 
     def close(claim: Claim, first: int, end: int, next_ms: int) -> None:
-        from_ms = ended.times.control.get(claim.position, next_ms)
-        for a, b, at_ms, _ in ended.pieces(claim.source, claim.epoch, claim.incarnation, first, end):
+        from_ms = ends.times.control.get(claim.position, next_ms)
+        for a, b, at_ms, _ in ends.pieces(claim.source, claim.epoch, claim.incarnation, first, end):
             last_ms = max(from_ms, next_ms if at_ms is None else min(at_ms, next_ms))
             reigns.append(
                 Reign(
@@ -282,7 +285,7 @@ def _reigns(ownership: Ownership, ended: _Ended, until_ms: int) -> tuple[Reign, 
     for claim in ownership.claims:
         owners = at.setdefault(claim.source, Steps())
         for first, end, before in owners.pieces(claim.first, claim.end):
-            close(before, first, end, ended.times.control.get(claim.position, until_ms))
+            close(before, first, end, ends.times.control.get(claim.position, until_ms))
         owners.put(claim.first, claim.end, claim)
     for owners in at.values():
         for first, end, claim in owners.pieces():
@@ -324,6 +327,7 @@ def _count_causes(causes: Iterable[str]) -> dict[str, int]:
 
 
 def _distribution(found: Iterable[int | None]) -> Durations:
+    """The distribution of the known durations; percentiles by the nearest rank."""
     ordered = sorted(ms for ms in found if ms is not None)
     if not ordered:
         return Durations(0, None, None, None)

@@ -23,17 +23,19 @@ MEMBERS_NAMED_MAX: Final = 12
 """The legend has the members with the largest shares."""
 INK, NOBODY = "#1d2733", "#dfe2e7"
 ROW: Final = 0.86
-"""The height of a row; the rest keeps the row from the next one."""
+"""The height of a row. The rest of 1 is the gap to the next row."""
 MARK_WORDS_SHARE: Final = 0.17
-"""A share of the width. Marks that are nearer to each other have their words on different heights."""
+"""The width of the words of a mark, as a share of the picture's width. Nearer marks have words at different heights."""
 MARK_HEIGHTS: Final = 6
+"""The number of heights for the words of marks."""
 ROWS_OF_MARKS: Final = 8
-"""The marks have their heights and the bar its own in rows of a picture with so many."""
+"""The heights of words and bars are measured in rows of a picture with this number of rows: every picture has room."""
 MARKED_SHARE: Final = 0.61
-"""The height of the rows where there are marks, whose words stand above."""
+"""The upper edge of the rows in a picture with marks, as a share of its height: the words of marks stand above."""
 BAR: Final = 0.12
+"""The height of the bar from a mark to its ``until_s``."""
 WORK_STYLE: dict[str, Any] = {"fc": INK, "lw": 0, "clip_on": False}
-"""The style of the bar above the rows, from a mark to its ``until_s``."""
+"""The style of this bar."""
 
 Colour: TypeAlias = tuple[float, float, float]
 """Red, green and blue, from 0 to 1."""
@@ -42,14 +44,14 @@ COLOURS: Final[Sequence[Colour]] = (
     (0.90, 0.82, 0.34), (0.33, 0.74, 0.73), (0.85, 0.39, 0.36), (0.58, 0.50, 0.80),
 )  # fmt: skip
 PALE_SHARES: Final = (0.0, 0.22, 0.5)
-"""How much white is in the shades of a colour."""
+"""The share of white in each shade of a colour."""
 DARKER, DEPTHS = 0.72, 3
 """The second and the third eight members have the same colours, darker."""
 
 
 class TimeMark(NamedTuple):
-    """A moment to be marked with a line and words. ``is_loss``: a member went. ``is_step``: the number of members was
-    changed on purpose; ``until_s``: the group was balanced again.
+    """A moment to be marked with a line and words, in seconds. ``is_loss``: a member went. ``is_step``: the number of
+    members was changed on purpose; ``until_s``: the moment at which the group was balanced again.
     """
 
     at_s: float
@@ -60,9 +62,11 @@ class TimeMark(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """The members of a picture. ``names`` by incarnation, in the order of the colours; ``shares`` by name, and
-    ``shares_of``: in words, of what. ``reigns``, and ``copies`` of state that members had before they owned the points,
-    in ms of the clock that ``clock`` names.
+    """The members of a picture.
+
+    ``names``: by incarnation, in the order of the colours. ``shares``: by name; ``shares_of``: the whole of the shares,
+    in words. ``reigns``: in ms of a clock; ``clock``: the clock in words. ``copies``: the copies of state that members
+    had before they owned the points, in the same clock.
     """
 
     names: Mapping[int, str]
@@ -80,7 +84,7 @@ class Ownership(NamedTuple):
 
 
 def colour_of(number: int, shade: int = 0) -> Colour:
-    """The colour of a member; ``shade``: of a commit."""
+    """The colour of a member. ``shade``: neighbouring commits of the member have different shades."""
     pale, depth = PALE_SHARES[shade % len(PALE_SHARES)], DARKER ** (number // len(COLOURS) % DEPTHS)
     red, green, blue = (channel * depth * (1 - pale) + pale for channel in COLOURS[number % len(COLOURS)])
     return red, green, blue
@@ -127,7 +131,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 def draw_timeline(figure: Any, ownership: Ownership, *, title: str) -> None:
     """Draw the reigns into a figure, with the names and shares of the members, and the marks."""
-    inch = figure.dpi / figure.bbox.height
+    inch = figure.dpi / figure.bbox.height  # as a share of the figure's height
     low, high = 0.54 * inch, MARKED_SHARE if ownership.marks else 1 - 1.35 * inch
     axes = figure.add_axes((0.115, low, 0.87, high - low))
     places = sorted({reign[:2] for reign in ownership.reigns}, reverse=True)
@@ -162,7 +166,9 @@ def _patch(reign: Reign, rows: Mapping[tuple[str, int], int], **style: Any) -> R
 
 
 def _draw_marks(axes: Any, marks: Sequence[TimeMark], end_s: float, top: int) -> None:
-    """A line for each mark, with its words above, on the side where there is room."""
+    """A line for each mark, with its words above, on the side where the picture has room. ``top``: the upper edge of
+    the rows.
+    """
     height, before_s, unit = 0, -end_s, max(1, top) / ROWS_OF_MARKS
     for mark in marks:
         height = (height + 1) % MARK_HEIGHTS if mark.at_s - before_s < MARK_WORDS_SHARE * end_s else 0

@@ -1,4 +1,4 @@
-"""PURE. The report on a group: members, moves with causes and durations, and how much each member owned."""
+"""PURE. The report on a group: members, moves with causes and durations, and the share of each member."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -124,7 +124,7 @@ class _Turns:
         self.passed_over = 0
         self.problems: list[Example] = []
         self._term = -1
-        self._taken: list[Event] = []
+        self._counted: list[Event] = []
         """The counted decisions of the present term."""
 
     def counts(self, position: int, event: Event) -> bool:
@@ -139,25 +139,27 @@ class _Turns:
         return counts
 
     def _elects(self, event: CoordinatorElected) -> bool:
+        """Whether an election counts; if so, its term begins."""
         is_ours = event.app_birth == self.app_birth or not self.app_birth
         if event.term <= self._term or not is_ours:
             return False
-        self._term, self._taken, self.app_birth = event.term, [], event.app_birth
+        self._term, self._counted, self.app_birth = event.term, [], event.app_birth
         return True
 
     def _is_next(self, position: int, event: Decision) -> bool:
+        """Whether a decision counts, as the next one of the present term."""
         if event.term != self._term:
             if event.term > self._term:
                 self._object(position, event, "nobody was elected for its term")
             return False
-        following = len(self._taken) + 1
-        if event.number != following:
-            if not 0 < event.number < following:
-                self._object(position, event, f"out of turn: number {following} is next")
-            elif event != self._taken[event.number - 1]:
+        next_number = len(self._counted) + 1
+        if event.number != next_number:
+            if not 0 < event.number < next_number:
+                self._object(position, event, f"out of turn: number {next_number} is next")
+            elif event != self._counted[event.number - 1]:
                 self._object(position, event, "another decision had its number")
             return False
-        self._taken.append(event)
+        self._counted.append(event)
         return True
 
     def _object(self, position: int, event: Decision, problem: str) -> None:
@@ -184,6 +186,7 @@ def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
 
 
 def _take(grants: Grants, bands: dict[Source, dict[int, list[tuple[Band, int]]]], position: int, event: Event) -> None:
+    """Take an event that counts. ``bands``: by source partition and epoch, granted bands with their incarnations."""
     match event:
         case AppCreated():
             if grants.app is None:
@@ -207,24 +210,26 @@ def _take(grants: Grants, bands: dict[Source, dict[int, list[tuple[Band, int]]]]
                 grants.problems.append({"position": position, "problem": problem})
             grants.stores.setdefault(event.name, event)
         case RangesGranted():
-            held = bands[event.topic, event.partition][event.epoch]
-            held.extend((band, event.incarnation) for band in event.bands)
+            granted = bands[event.topic, event.partition][event.epoch]
+            granted.extend((band, event.incarnation) for band in event.bands)
 
 
 def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple[list[Part], list[Example]]:
     """The parts of a source partition. Parts of one epoch do not overlap, even where grants overlap."""
     parts: list[Part] = []
     problems: list[Example] = []
-    following: Steps[int] = Steps()  # where the next higher epoch over a point begins
+    next_offsets: Steps[int] = Steps()
+    """The offset from which the next higher epoch over a point holds."""
     for epoch in sorted(by_epoch, reverse=True):
         # A coordinator without an answer sends a grant again: two equal grants in the log are one grant.
-        held = list(dict.fromkeys(by_epoch[epoch]))
-        ordered = sorted(band.first for band, _ in held), sorted(band.end for band, _ in held)
-        if any(first < end for first, end in zip(ordered[0][1:], ordered[1], strict=False)):
+        grants = list(dict.fromkeys(by_epoch[epoch]))
+        firsts, ends = sorted(band.first for band, _ in grants), sorted(band.end for band, _ in grants)
+        # Bands are disjoint if and only if, in order, each ends at or below the first point of the next band.
+        if any(first < end for first, end in zip(firsts[1:], ends, strict=False)):
             problems.append({"problem": f"{source[0]}[{source[1]}]: epoch {epoch} granted twice", "epoch": epoch})
-        granted = Steps((band.first, band.end, (incarnation, band.offset_from)) for band, incarnation in held)
+        granted = Steps((band.first, band.end, (incarnation, band.offset_from)) for band, incarnation in grants)
         for low, high, (incarnation, offset_from) in granted.pieces():
-            for first, end, until in following.all_pieces(low, high):
+            for first, end, until in next_offsets.all_pieces(low, high):
                 until = UNTIL_NEVER if until is None else until
                 parts.append(
                     Part(
@@ -237,7 +242,8 @@ def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple
                         offset_until=until,
                     )
                 )
-        following = following.replace((first, end, own[1]) for first, end, own in granted.pieces())
+        own_offsets = [(first, end, offset_from) for first, end, (_, offset_from) in granted.pieces()]
+        next_offsets = next_offsets.replace(own_offsets)
     return parts, problems
 
 
@@ -266,11 +272,11 @@ def left_edges(start: int, taken: SnapshotTaken | None) -> Steps[int]:
     edges: Steps[int] = Steps([(0, 1 << 32, start)])
     if taken is None:
         return edges
-    highest: list[tuple[int, int, int]] = sorted(
+    ascending: list[tuple[int, int, int]] = sorted(
         ((piece.first, piece.end, piece.offset_edge) for fold in taken.epochs for piece in fold.pieces),
         key=lambda piece: piece[2],
     )
-    return edges.replace(highest)  # the last piece over a point wins: the greatest edge
+    return edges.replace(ascending)  # of several pieces over a point the last one stays: the greatest edge
 
 
 def fold_workers(
@@ -288,15 +294,15 @@ def fold_workers(
                 for i in range(len(bounds) - 1):
                     fold.add(position, event, event.worker + i, bounds[i], bounds[i + 1])
             case WorkerSplit():
-                first, end = fold.end(position, event, event.worker)
+                first, end = fold.end_worker(position, event, event.worker)
                 if first is None or not first < event.at < end:
                     fold.object(position, event, f"split of worker {event.worker} outside its range")
                     continue
                 fold.add(position, event, event.left, first, event.at)
                 fold.add(position, event, event.left + 1, event.at, end)
             case WorkersMerged():
-                first, middle = fold.end(position, event, event.left)
-                meeting, end = fold.end(position, event, event.right)
+                first, middle = fold.end_worker(position, event, event.left)
+                meeting, end = fold.end_worker(position, event, event.right)
                 if first is None or meeting is None or middle != meeting:
                     fold.object(position, event, f"merge of workers {event.left} and {event.right}, no neighbours")
                     continue
@@ -321,18 +327,21 @@ class _WorkerFold:
         self.problems: list[Example] = []
 
     def object(self, position: int, event: _Change, problem: str) -> None:
+        """Add a contradiction."""
         self.problems.append(
             {"topic": event.topic, "partition": event.partition, "position": position, "problem": problem}
         )
 
     def add(self, position: int, event: _Change, worker: int, first: int, end: int) -> None:
+        """Add a worker; object to a number that was used before."""
         key = (event.topic_partition, event.incarnation, worker)
         if key in self.spans:
             self.object(position, event, f"worker {worker} came back")
             return
         self.spans[key] = [first, end, event.transaction, UNTIL_NEVER]
 
-    def end(self, position: int, event: _Change, worker: int) -> tuple[int, int] | tuple[None, int]:
+    def end_worker(self, position: int, event: _Change, worker: int) -> tuple[int, int] | tuple[None, int]:
+        """End a worker by a split or a merge; returns the worker's range, ``(None, -1)`` for an unknown worker."""
         span = self.spans.get((event.topic_partition, event.incarnation, worker))
         if span is None:
             self.object(position, event, f"worker {worker} was never cut")
@@ -342,6 +351,7 @@ class _WorkerFold:
 
 
 def _workers_of(snapshots: Sequence[SnapshotTaken]) -> dict[_Key, list[int]]:
+    """The workers that were alive at the snapshots. A worker's range may lie in several pieces of a snapshot."""
     spans: dict[_Key, list[int]] = {}
     for taken in snapshots:
         for epoch in taken.epochs:
@@ -355,6 +365,7 @@ def _workers_of(snapshots: Sequence[SnapshotTaken]) -> dict[_Key, list[int]]:
 
 
 def _runs(spans: dict[_Key, list[int]]) -> list[WorkerSpan]:
+    """The workers in order, grouped into runs, see ``WorkerSpan``. The place of its first worker numbers a run."""
     workers: list[WorkerSpan] = []
     for (source, incarnation, worker), (first, end, born, died) in sorted(spans.items()):
         last = workers[-1] if workers else None

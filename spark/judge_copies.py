@@ -43,8 +43,8 @@ _NEVER: Final = (1 << 63) - 1
 def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
     """Judge the copies in folders; returns the number of compared keys. Raises AuditError."""
     paths = copies_in(folders, app, run.pins.grants)
-    held = run.keep(read_copies(run.spark, paths))
-    pieces = [tuple(row) for row in held.where("key is null").drop("key", "value").collect()]
+    copied = run.keep(read_copies(run.spark, paths))
+    pieces = [tuple(row) for row in copied.where("key is null").drop("key", "value").collect()]
     names = dict(enumerate(map(str, paths)))
     ends: dict[tuple[str, int], Span] = {}
     judged: list[DataFrame] = []
@@ -53,7 +53,7 @@ def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
         spans = _pin(run, app, topic, {piece[2] for piece in own}, names[own[0][0]])
         ends |= {(topic, partition): span for (_, partition), span in spans.items()}
         frame = run.frame([(piece[0], *piece[2:]) for piece in own], _PIECES)
-        judged.append(_judge_keys(topic, _records(run, spans), frame, held.where(F.col("topic") == topic)))
+        judged.append(_judge_keys(topic, _records(run, spans), frame, copied.where(F.col("topic") == topic)))
     ahead = list(_ahead(pieces, ends, names))
     if not judged:
         run.judge("copy-state", STATEMENT, 0, 0)
@@ -102,7 +102,7 @@ def _ahead(
             yield {**shown, "marker": position, "problem": problem}
 
 
-def _judge_keys(topic: str, records: DataFrame, pieces: DataFrame, held: DataFrame) -> DataFrame:
+def _judge_keys(topic: str, records: DataFrame, pieces: DataFrame, copied: DataFrame) -> DataFrame:
     """Each key of each copy, and each key of the changelog at points with a marker, with its ``verdict``."""
     keyed = records.where(F.length("key") >= state.HEAD_BYTES).withColumn("point", state.point_in("key"))
     is_held = (keyed["partition"] == pieces["partition"]) & keyed["point"].between(pieces["first"], pieces["end"] - 1)
@@ -110,7 +110,7 @@ def _judge_keys(topic: str, records: DataFrame, pieces: DataFrame, held: DataFra
         "copy", pieces["partition"], "key", "offset", "value", "position", "time_ms"
     )
     renamed = {"value": "held", "position": "held_position", "time_ms": "held_ms"}
-    there = held.where("key is not null").withColumnsRenamed(renamed).drop("topic", "first", "end")
+    there = copied.where("key is not null").withColumnsRenamed(renamed).drop("topic", "first", "end")
     is_below = F.col("offset") < F.col("position")
     found = (
         written.join(there, ["copy", "partition", "key"], "full_outer")

@@ -25,7 +25,7 @@ class History:
     changed: dict[Source, dict[int, int]]
     """By source partition, each incarnation that changed state and was not succeeded, with its last transaction."""
     others: DataFrame
-    """The rows of all events except commits."""
+    """The rows of all events except commits, also in front of the snapshots."""
     rare: dict[int, list[tuple[int, Event]]]
     """By log partition, the counted events with their positions, except commits and changes of state."""
     rare_ms: dict[tuple[int, int], int]
@@ -124,6 +124,7 @@ def _changed_last(history: History, others: DataFrame) -> dict[Source, dict[int,
 
 
 def _judge_control(run: Run, history: History) -> None:
+    """Fold the workers and the left edges into ``history``, and judge the contradictions of both logs."""
     pins = run.pins
     taken = history.taken
     counted = [item for events in history.rare.values() for item in events]
@@ -144,6 +145,7 @@ def _judge_control(run: Run, history: History) -> None:
 
 
 def _problem(app: str, span: Span, rare: list[tuple[int, Event]]) -> str | None:
+    """The problem of a log partition that is empty, truncated or foreign; None: the partition is whole."""
     if span.start == span.end:
         return "empty although ranges were granted"
     if span.start > 0:

@@ -85,7 +85,7 @@ def judge_commits(run: Run, history: History) -> Tiles:
 def _commit_rows(run: Run, history: History) -> DataFrame:
     """Commit rows from the snapshots on, with ``judged``, ``in_part`` and ``worker_right``."""
     judged = {log: pin for log, pin in run.pins.judged.items() if pin < run.pins.logs[run.pins.offset_log, log].end}
-    late = F.lit(False)  # the logs that have grown since the first pin are few or none
+    late = F.lit(False)  # a condition by hand instead of a join: few logs or none have grown since the first pin
     for log, pin in judged.items():
         late = late | ((F.col("log_partition") == log) & (F.col("position") >= pin))
     spans = {
@@ -145,14 +145,18 @@ def judge_plane(run: Run, history: History, tiles: Tiles) -> Plane:
 
 
 def _without_trimmed(run: Run, history: History, committed: DataFrame, torn: DataFrame) -> DataFrame:
-    """The torn transactions, except transactions with a part that may lie in front of a snapshot."""
+    """The torn transactions, except transactions with a part that may lie in front of a snapshot.
+
+    The transactions of an incarnation rise. Therefore a transaction above the lowest visible one in every log partition
+    that begins with a snapshot has all its parts in view.
+    """
     if not history.snapshots:
         return torn
     trimmed = run.frame([(log,) for log in history.snapshots], "log_partition int")
-    kept = committed.select("log_partition", "incarnation", "transaction")
-    everywhere = kept.select("incarnation").distinct().crossJoin(F.broadcast(trimmed))
+    visible = committed.select("log_partition", "incarnation", "transaction")
+    everywhere = visible.select("incarnation").distinct().crossJoin(F.broadcast(trimmed))
     lowest = (
-        everywhere.join(kept, ["incarnation", "log_partition"], "left")
+        everywhere.join(visible, ["incarnation", "log_partition"], "left")
         .groupBy("incarnation", "log_partition")
         .agg(F.min("transaction").alias("lowest"))
         .groupBy("incarnation")
@@ -179,6 +183,7 @@ def _workers(run: Run, history: History) -> tuple[DataFrame, DataFrame | None]:
 
 
 def _judge_cover(run: Run, history: History, tiles: DataFrame) -> Plane:
+    """Judge the cover, the order and the workers of the counted tiles; returns the bands."""
     runs: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     table = (
         tiles.groupBy("source", "first", "end")
@@ -233,6 +238,9 @@ def _judge_cover(run: Run, history: History, tiles: DataFrame) -> Plane:
 
 
 def _defects(run: Run, left_over: Sequence[Any]) -> list[Example]:
+    """The gaps and overlaps behind the corners that did not cancel. Where not all corners were fetched, rectangles that
+    end at or behind the last fetched offset are left out: their corners may be incomplete.
+    """
     by_source: dict[int, list[Corner]] = defaultdict(list)
     for row in left_over:
         by_source[row["source"]].append(Corner(row["x"], row["y"], row["weight"]))

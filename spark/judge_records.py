@@ -49,12 +49,12 @@ def read_places(run: Run, history: History, tiles: Tiles, *, for_hooks: bool) ->
         whole = run.keep(run.read("keylanes_records", spans, "source,topic,partition,offset,timestamp,key,value"))
     read = whole or run.read("keylanes_records", spans, "source,partition,offset,key")
     records = read.select("source", "offset", "key", point)
-    held = _with_before(run, history, tiles.tiles)
+    counted = _with_before(run, history, tiles.tiles)
     offset_max = max((span.end for span in spans.values()), default=0)
     widest = max((span.end - span.start for span in spans.values()), default=0)
     # Columns of some tiles' length: narrow columns repeat the tiles, wide columns compare records with more tiles.
     width = max(64, 3 * tiles.length_mean, widest // checks.COLUMNS_MAX + 1)
-    places = run.keep(checks.in_tiles(records, held, width, offset_max))
+    places = run.keep(checks.in_tiles(records, counted, width, offset_max))
     counts = (
         places.groupBy("source")
         .agg(
@@ -100,10 +100,10 @@ def judge_records(run: Run, records: Records, plane: Plane, *, level: bool) -> t
 
 def _note_trimmed(run: Run) -> None:
     for source, start in sorted(run.pins.grants.starts.items()):
-        kept = run.pins.sources[source].start
-        if kept > start:
+        begins = run.pins.sources[source].start
+        if begins > start:
             run.notes.append(
-                f"{source[0]}[{source[1]}] begins at offset {kept}: the records from {start} on are gone, and what "
+                f"{source[0]}[{source[1]}] begins at offset {begins}: the records from {start} on are gone, and what "
                 "became of them can't be proven any more"
             )
 

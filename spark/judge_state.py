@@ -34,6 +34,8 @@ COLUMNS_ALLOWED = (*COLUMNS_NEEDED, "map_key", "deadline_ms")
 
 @dataclass(frozen=True, slots=True)
 class _Changelog:
+    """The changelog of a source topic: its pinned partitions, and the number of each store by name."""
+
     source: str
     places: Mapping[Place, Span | None]
     stores: Mapping[str, int]
@@ -68,7 +70,7 @@ def judge_state(
     try:
         changelogs = _pin(run, broker, app, stores)
         read = {log.source: run.keep(state.newest(run.spark, run.access, log.places)) for log in changelogs}
-        there = _looked_at(read)  # computes and persists all frames
+        there = _contents_of(read)  # computes and persists all frames, before the look whether the application goes on
         has_gone_on = _has_gone_on(run, broker)
     finally:
         broker.close()
@@ -110,9 +112,9 @@ def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDe
     return found
 
 
-def _looked_at(read: Mapping[str, DataFrame]) -> dict[Source, _Found]:
-    looked = [state.overview(frame).select(F.lit(source).alias("topic"), "*") for source, frame in read.items()]
-    rows = reduce(DataFrame.unionAll, looked).collect()
+def _contents_of(read: Mapping[str, DataFrame]) -> dict[Source, _Found]:
+    overviews = [state.overview(frame).select(F.lit(source).alias("topic"), "*") for source, frame in read.items()]
+    rows = reduce(DataFrame.unionAll, overviews).collect()
     return {(topic, partition): _Found(keys, dict(found)) for topic, partition, keys, found in rows}
 
 
@@ -178,6 +180,7 @@ def _judge_expected(
             f"state: columns are {', '.join(COLUMNS_NEEDED)}, and where it matters map_key and deadline_ms; "
             f"seen {wanted.columns}"
         )
+    # A function that does not give deadline_ms leaves the deadlines out of the comparison.
     values = ["value", "deadline_ms"] if "deadline_ms" in wanted.columns else ["value"]
     map_key = F.coalesce(F.col("map_key").cast("binary"), F.lit(b"")) if "map_key" in wanted.columns else F.lit(b"")
     plain = wanted.select(
@@ -188,26 +191,27 @@ def _judge_expected(
         F.col("value").cast("binary").alias("value"),
         *(F.col(name).cast("bigint").alias(name) for name in values[1:]),
     )
-    there = []
+    present = []
     for log in changelogs:
         names = F.create_map(*(F.lit(part) for name, number in log.stores.items() for part in (number, name)))
         named = F.coalesce(names[F.col("store")], F.col("store").cast("string"))
         found = state.entries(read[log.source]).where("is_whole").withColumn("store", named)
-        there.append(found.select(*KEY_COLUMNS, *values))
-    seen = reduce(DataFrame.unionAll, there)
+        present.append(found.select(*KEY_COLUMNS, *values))
+    seen = reduce(DataFrame.unionAll, present)
     if without:
         keys -= seen.where(_is_of(without)).count()
         plain, seen = plain.where(~_is_of(without)), seen.where(~_is_of(without))
         run.not_looked_at += [f"state of store {name!r}: left out by --without-store" for name in without]
     unlike = run.keep(state.unlike(plain, seen, KEY_COLUMNS, values))
-    silent = [] if unlike.isEmpty() else _silent(unlike, plain, {name for log in changelogs for name in log.stores})
-    bad = unlike.where(~_is_of([example["store"] for example in silent]))
+    declared = {name for log in changelogs for name in log.stores}
+    without_rows = [] if unlike.isEmpty() else _stores_without_rows(unlike, plain, declared)
+    bad = unlike.where(~_is_of([example["store"] for example in without_rows]))
     shown = [*KEY_COLUMNS, "expected", "seen", *(f"{side}_{name}" for side in ("expected", "seen") for name in values)]
-    run.judge_rows("state", "the state is what the sources give, key by key", keys, bad, shown, silent)
+    run.judge_rows("state", "the state is what the sources give, key by key", keys, bad, shown, without_rows)
 
 
-def _silent(unlike: DataFrame, plain: DataFrame, declared: set[str]) -> list[Example]:
-    """The stores with keys for which the function gives no row."""
+def _stores_without_rows(unlike: DataFrame, plain: DataFrame, declared: set[str]) -> list[Example]:
+    """The stores with keys for which the function gives no row, an example for each store instead of each key."""
     given = {row["store"] for row in plain.select("store").distinct().collect()}
     counts = unlike.where(_is_of(declared - given)).groupBy("store").count().orderBy("store")
     problem = "the function gives no row of this store, which --without-store {} leaves out"

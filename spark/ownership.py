@@ -140,6 +140,7 @@ def fold_ownership(counted: Iterable[tuple[int, Event]]) -> Ownership:
     found, members = Ownership(), Members()
     found.members = members
     holders: dict[Epoch, int] = {}
+    """The incarnation of the first grant at each epoch."""
     for position, event in counted:
         match event:
             case MemberJoined():
@@ -201,6 +202,7 @@ def _grant(found: Ownership, holders: dict[Epoch, int], position: int, event: Ra
 
 
 def _unfit(members: Members, incarnation: int) -> str:
+    """The reason why a member may not get a grant now; "": it may."""
     if incarnation not in members.joined:
         return "which has not joined"
     return "which was expelled before" if incarnation in members.expelled else ""
@@ -216,34 +218,29 @@ class Edges:
         self._claims = ownership.by_epoch()
         self._snapshots = log.snapshots
         self._runs: dict[Epoch, list[TileRun]] = defaultdict(list)
+        """The tiles of each epoch, the run with the last tile first."""
         for run in log.runs:
             self._runs[run.source, run.epoch].append(run)
         for runs in self._runs.values():
             runs.sort(key=lambda run: -run.position_last)
-        self._kept = {source: {fold.epoch for fold in taken.epochs} for source, taken in log.snapshots.items()}
-        self._known: dict[Epoch, Steps[int]] = {}
+        self._epochs_taken = {source: {fold.epoch for fold in taken.epochs} for source, taken in log.snapshots.items()}
+        """The epochs in the snapshot of each source partition."""
+        self._released = _releases(log)
+        self._edges: dict[Epoch, Steps[int]] = {}
+        """The computed answers of ``of``."""
         self._owned: dict[tuple[Source, int, int], Steps[bool]] = {}
-        self._released: dict[tuple[Source, int, int], Steps[Release]] = defaultdict(Steps)
-        for source, taken in log.snapshots.items():
-            for fold in taken.epochs:
-                pieces = self._released[source, fold.epoch, fold.incarnation]
-                for piece in fold.pieces:
-                    if piece.released:
-                        pieces.put(piece.first, piece.end, Release(-1, -1, piece.offset_edge))
-        for _, position, event in releases_of(log):
-            pieces = self._released[event.topic_partition, event.epoch, event.incarnation]
-            for band in event.bands:
-                if 0 <= band.first < band.end <= SPACE_END:
-                    pieces.put(band.first, band.end, Release(position, event.transaction, band.edge))
+        """The computed answers of ``owned``."""
 
     def in_view(self, source: Source, epoch: int) -> bool:
-        """Whether all commits of the epoch are known, from the log or from its snapshot."""
-        kept = self._kept.get(source)
-        return kept is None or epoch in kept or epoch > max(kept, default=NOBODY)
+        """Whether all commits of the epoch are known, from the log or from its snapshot. An epoch that is missing from
+        the snapshot was over before the snapshot, or began later.
+        """
+        taken = self._epochs_taken.get(source)
+        return taken is None or epoch in taken or epoch > max(taken, default=NOBODY)
 
     def of(self, source: Source, epoch: int) -> Steps[int]:
         """The edge of each point at an epoch in view: the end of the point's tiles, else the start of the epoch."""
-        if (known := self._known.get((source, epoch))) is not None:
+        if (known := self._edges.get((source, epoch))) is not None:
             return known
         left = Steps((claim.first, claim.end, claim.offset_from) for claim in self._claims.get((source, epoch), ()))
         taken = self._snapshots.get(source)
@@ -252,7 +249,7 @@ class Edges:
                 left = left.replace((piece.first, piece.end, piece.offset_edge) for piece in fold.pieces)
         runs = [(run.first, run.end, run.offset_to) for run in self._runs.get((source, epoch), ())]
         known = Steps((band.first, band.end, band.edge) for band in bands_of(runs, left))
-        self._known[source, epoch] = known
+        self._edges[source, epoch] = known
         return known
 
     def released(self, source: Source, epoch: int, incarnation: int) -> Steps[Release]:
@@ -274,6 +271,23 @@ class Edges:
     def runs_behind(self, source: Source, epoch: int, position: int) -> Iterator[TileRun]:
         """The tiles of an epoch, by run, where the last tile of the run stands behind a position."""
         return takewhile(lambda run: run.position_last > position, self.runs(source, epoch))
+
+
+def _releases(log: OffsetLog) -> dict[tuple[Source, int, int], Steps[Release]]:
+    """By source partition, epoch and incarnation, the last release of each released point."""
+    found: dict[tuple[Source, int, int], Steps[Release]] = defaultdict(Steps)
+    for source, taken in log.snapshots.items():
+        for fold in taken.epochs:
+            pieces = found[source, fold.epoch, fold.incarnation]
+            for piece in fold.pieces:
+                if piece.released:
+                    pieces.put(piece.first, piece.end, Release(-1, -1, piece.offset_edge))
+    for _, position, event in releases_of(log):
+        pieces = found[event.topic_partition, event.epoch, event.incarnation]
+        for band in event.bands:
+            if 0 <= band.first < band.end <= SPACE_END:
+                pieces.put(band.first, band.end, Release(position, event.transaction, band.edge))
+    return found
 
 
 def releases_of(log: OffsetLog) -> list[tuple[int, int, RangesReleased]]:

@@ -15,7 +15,7 @@ Epochs that were over before the snapshot at the start of the offset log are pas
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -76,6 +76,7 @@ def _judge_free(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
     problems: list[Example] = []
     checked = 0
     logs = {event.topic_partition: number for number, _, event in releases_of(log)}
+    """The log partition of each source partition with a release."""
     floors = {number: _Floors(ownership, spans) for number, spans in _spans_by_log(log).items()}
     for claim in ownership.claims:
         if claim.epoch_before == NOBODY:
@@ -86,6 +87,7 @@ def _judge_free(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
         if claim.is_fenced_before:
             continue
         released = edges.released(claim.source, claim.epoch_before, claim.incarnation_before)
+        # The writer of the event at this position had read the grant, or a later decision.
         known_by = floors[logs[claim.source]].above(claim.position - 1) if claim.source in logs else None
         for first, end, release in released.all_pieces(claim.first, claim.end):
             owner = f"incarnation {claim.incarnation_before} at epoch {claim.epoch_before}"
@@ -164,19 +166,20 @@ def _was_asked(asked: ReleaseAsked | None, event: RangesReleased, band: Edge) ->
 
 
 def _judge_last(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
-    followers: dict[Epoch, list[Claim]] = defaultdict(list)
+    successors: dict[Epoch, list[Claim]] = defaultdict(list)
+    """The claims on points of each epoch."""
     for claim in ownership.claims:
-        followers[claim.source, claim.epoch_before].append(claim)
+        successors[claim.source, claim.epoch_before].append(claim)
     cuts = cuts_of(log)
-    gone: dict[tuple[Source, int, int], Steps[int]] = defaultdict(Steps)
+    released: dict[tuple[Source, int, int], Steps[int]] = defaultdict(Steps)
+    """The position of the last release of each point so far, by source partition, epoch and incarnation."""
     problems: list[Example] = []
-    found = releases_of(log)
-    for number, position, event in found:
+    releases = releases_of(log)
+    for number, position, event in releases:
         source = event.topic_partition
-        epoch = (source, event.epoch)
         shown = {"topic": event.topic, "partition": event.partition, "epoch": event.epoch}
         shown = {**shown, "log_partition": number, "released_at": position}
-        before = gone[source, event.epoch, event.incarnation]
+        before = released[source, event.epoch, event.incarnation]
         for band in event.bands:
             if not 0 <= band.first < band.end <= SPACE_END:
                 continue
@@ -184,30 +187,31 @@ def _judge_last(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
                 again = {**shown, "first": first, "end": end, "position": position, "released_at": at}
                 problems.append({**again, "problem": "released twice"})
             before.put(band.first, band.end, position)
-            for run in edges.runs_behind(*epoch, position):
-                overlaps = run.first < band.end and band.first < run.end
-                if overlaps and (run.incarnation, run.transaction_last) != (event.incarnation, event.transaction):
-                    late = {"first": run.first, "end": run.end, "position": run.position_last}
-                    problem = "a tile at the epoch behind its release"
-                    problems.append({**shown, **late, "transaction": run.transaction_last, "problem": problem})
-            for claim in followers.get(epoch, ()):
+            problems += [{**shown, **late} for late in _tiles_behind(event, position, band, edges)]
+            for claim in successors.get((source, event.epoch), ()):
                 if claim.first < band.end and band.first < claim.end:
-                    early = _begun_before(claim, position, edges, cuts)
-                    problems += [{**shown, **_claim_example(claim), "position": at, "problem": _EARLY} for at in early]
+                    begun_at = _begun_at(claim, edges, cuts)
+                    if begun_at is not None and begun_at < position:
+                        problem = "the next owner began in front of the release"
+                        problems.append({**shown, **_claim_example(claim), "position": begun_at, "problem": problem})
     statement = "nothing of an epoch stands behind its release, and nothing of the next one in front of it"
-    return Verdict("release-last", statement, len(found), problems)
+    return Verdict("release-last", statement, len(releases), problems)
 
 
-_EARLY = "the next owner began in front of the release"
-
-
-def _begun_before(
-    claim: Claim, position: int, edges: Edges, cuts: Mapping[Epoch, Sequence[tuple[int, int, WorkersCut]]]
-) -> list[int]:
-    """The position at which the owner of a claim began on its points, in a list; empty if not in front of ``position``.
-
-    The owner begins with a tile or a cut.
+def _tiles_behind(event: RangesReleased, position: int, band: Edge, edges: Edges) -> Iterator[Example]:
+    """The tiles over a released band behind the release, at its epoch. Tiles of the release's own transaction are
+    right: within a transaction the release may stand in front of the tiles.
     """
+    for run in edges.runs_behind(event.topic_partition, event.epoch, position):
+        overlaps = run.first < band.end and band.first < run.end
+        if overlaps and (run.incarnation, run.transaction_last) != (event.incarnation, event.transaction):
+            late = {"first": run.first, "end": run.end, "position": run.position_last}
+            problem = "a tile at the epoch behind its release"
+            yield {**late, "transaction": run.transaction_last, "problem": problem}
+
+
+def _begun_at(claim: Claim, edges: Edges, cuts: Mapping[Epoch, Sequence[tuple[int, int, WorkersCut]]]) -> int | None:
+    """The position at which the owner of a claim began on its points, with a tile or a cut; None: not begun."""
     at = [
         run.position_first
         for run in edges.runs(claim.source, claim.epoch)
@@ -218,7 +222,7 @@ def _begun_before(
         for _, cut_at, cut in cuts.get((claim.source, claim.epoch), ())
         if cut.bounds[0] < claim.end and claim.first < cut.bounds[-1]
     ]
-    return [min(at)] if at and min(at) < position else []
+    return min(at, default=None)
 
 
 def _judge_fenced(ownership: Ownership, log: OffsetLog) -> Verdict:
@@ -241,7 +245,10 @@ def _judge_fenced(ownership: Ownership, log: OffsetLog) -> Verdict:
 
 
 class _Floors:
-    """The floors of events in a partition of the offset log, each with the first position of this or a later floor."""
+    """The floors of events in a partition of the offset log, each with the first position of this or a later floor.
+
+    The floor of an event is the grant of the event's epoch, or the joining of its member, whichever is later.
+    """
 
     def __init__(self, ownership: Ownership, spans: Sequence[Span]) -> None:
         joined = ownership.members.joined

@@ -26,7 +26,11 @@ LOG_SUFFIXES = (".control", ".offsets", ".signals")
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The pins of an audit. ``judged`` ends the events with all outputs in view, ``logs`` all events to be read."""
+    """The pins of an audit.
+
+    ``judged``: by log partition, the end of the events with all outputs in view; ``logs``: the spans of all events to
+    be read. ``problems``: what is wrong with the control log as a whole.
+    """
 
     grants: Grants
     offset_log: str
@@ -52,7 +56,10 @@ class Pins:
 
 
 def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pins:
-    """Pin all logs, outputs and sources; raises AuditError when logs or topics are missing or can't be understood."""
+    """Pin all logs, outputs and sources, in the order above. ``outputs`` None: all topics but the logs and changelogs.
+
+    Raises AuditError when logs or topics are missing or can't be understood.
+    """
     topics = broker.topics()
     control_log, offset_log = f"{app}.control", f"{app}.offsets"
     broker.refuse_unread(dict.fromkeys(outputs or (), "") | dict.fromkeys((control_log, offset_log), f"{app}."))
@@ -63,8 +70,8 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
             f"{', '.join(apps) or 'none'}"
         )
     log_places = [(offset_log, partition) for partition in range(topics[offset_log].partitions)]
-    first = _decided_spans(broker, log_places)
-    seen = _decided_spans(broker, _output_places(topics, outputs))
+    judged = _decided_spans(broker, log_places)
+    visible = _decided_spans(broker, _output_places(topics, outputs))
     logs = _decided_spans(broker, log_places)
     control_span = _decided_spans(broker, [(control_log, 0)])[control_log, 0]
     control, control_ms = _control(broker, control_log, control_span)
@@ -85,9 +92,9 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
         grants=grants,
         offset_log=offset_log,
         control=control,
-        judged={partition: span.end for (_, partition), span in first.items()},
+        judged={partition: span.end for (_, partition), span in judged.items()},
         logs=logs,
-        outputs=seen,
+        outputs=visible,
         sources=sources,
         problems=_control_problems(app, control, control_span, logs),
         control_ms=control_ms,

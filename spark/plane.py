@@ -69,6 +69,9 @@ def defects(left_over: Sequence[Corner]) -> list[Defect]:
     """Gaps and overlaps as exact rectangles, from corners that did not cancel; in order of (end of offsets, points).
 
     When only the corners up to some x are known, the rectangles with an end at or below x are exact all the same.
+
+    A sweep over the offsets: between two offsets with corners, the cover of each point is constant. A rectangle begins
+    where an interval of points gets a cover, and ends where the interval or its cover changes.
     """
     found: list[Defect] = []
     running: dict[tuple[int, int], tuple[int, int]] = {}  # (first, end) -> (offset_from, cover)
@@ -112,7 +115,7 @@ def bands_of(runs: Iterable[tuple[int, int, int]], left: Steps[int]) -> list[Ban
     bounds = sorted({b for run in painting for b in run[:2]} | {b for p in left.pieces() for b in p[:2]})
     place = {bound: i for i, bound in enumerate(bounds)}
     edges: list[int | None] = [None] * len(bounds)
-    unpainted = list(range(len(bounds) + 1))  # the next elementary band at or after i without an edge
+    unpainted = list(range(len(bounds) + 1))  # links from each elementary band to the next one without an edge
     missing = len(bounds)
     for first, end, offset_to in painting:
         i, stop = _find(unpainted, place[first]), place[end]
@@ -136,10 +139,11 @@ def bands_of(runs: Iterable[tuple[int, int, int]], left: Steps[int]) -> list[Ban
     return bands
 
 
-def _find(following: list[int], i: int) -> int:
+def _find(links: list[int], i: int) -> int:
+    """The end of the chain of links from ``i``. Then all links on the way lead to the end: later ways are short."""
     root = i
-    while following[root] != root:
-        root = following[root]
-    while following[i] != root:
-        following[i], i = root, following[i]
+    while links[root] != root:
+        root = links[root]
+    while links[i] != root:
+        links[i], i = root, links[i]
     return root

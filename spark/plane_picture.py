@@ -1,8 +1,8 @@
 """The plane as a picture: offset × key hash, one panel for each partition. Tiles are coloured by worker, or by member
-where several members owned points; one stretch is shown so near that single tiles, and records in them, can be seen.
+where several members owned points. One stretch is shown from near: single tiles and their records can be seen.
 
-The panels are painted pixel by pixel from the tiles, so a million tiles cost no more than their number; only tiles of
-the stretch become shapes. Needs matplotlib and numpy, which come with the extra ``plot``.
+The panels are painted pixel by pixel. Therefore the cost of a tile is small and fixed, even of a million tiles. Only
+tiles of the stretch become shapes. Needs matplotlib and numpy, which come with the extra ``plot``.
 """
 
 import os
@@ -37,7 +37,9 @@ PANEL_PIXELS = (900, 1_024)  # offsets, points
 PANELS_MAX = 8
 SHADES = 3
 BORDER_PIXELS = 5
-"""The width of the line where a range changed hands."""
+"""The width of the line at which a range goes from one member to another."""
+HUE_STEP = 0.381966
+"""The golden section of the circle of hues: neighbouring workers get hues far apart."""
 INK, PALE = "#1d2733", "#f4f5f7"
 SIGNS = {
     "split": ("<", "a worker is split"),
@@ -68,7 +70,8 @@ def draw_plane(
     """Draw the tiles of an application, with changes as small signs, into a PNG file; returns its path.
 
     ``stretch`` None: the picture chooses a stretch. ``records``: the (offset, point) of the records in the stretch, as
-    dots. ``ownership``: several members had the points; their reigns are drawn below, and no changes.
+    dots. ``ownership``: the reigns of several members, drawn below the plane in place of the signs; None: tiles are
+    coloured by worker.
     """
     tiles, changes = plane.tiles, plane.changes if ownership is None else ()
     with mpl.rc_context({"font.family": "sans-serif", "font.size": 9, "axes.edgecolor": INK, "text.color": INK}):
@@ -93,7 +96,7 @@ def draw_plane(
 
 
 def draw_report(report: Report, path: str | os.PathLike[str]) -> Path:
-    """Draw the plane that an audit has seen, from a report with tiles, into a PNG file; returns its path."""
+    """Draw the plane of an audit, from a report with tiles, into a PNG file; returns its path."""
     members = () if report.group is None else report.group.members
     is_of_several = len({member.instance for member in members}) > 1
     tiles, commits = report.figures["tiles"], report.figures["commits"]
@@ -144,7 +147,9 @@ def _draw_overview(
 
 
 def _draw_signs(axes: Any, changes: Sequence[tuple[Change, int]]) -> None:
-    """A split and a merge where the border came or went, a release and a grant in the middle of the range."""
+    """A sign for each change: of a split and a merge at the border between the workers, of a release and a grant in the
+    middle of the range.
+    """
     for kind, (marker, _) in SIGNS.items():
         places = [
             (offset, change.first if kind in ("split", "merge") else (change.first + change.end) / 2)
@@ -184,7 +189,7 @@ def paint(tiles: Sequence[PlaneTile], start: int, end: int) -> Any:
 
 
 def paint_owners(tiles: Sequence[PlaneTile], start: int, end: int, ownership: Ownership) -> Any:
-    """The same by member: a hue for each, and a dark line where the member of a range changes."""
+    """The pixels as of ``paint``, in the colours of members, with a dark line where the member of a range changes."""
     width, height = PANEL_PIXELS
     pixels = np.ones((height, width, 3), dtype=np.float32)
     owners = np.full((height, width), -1, dtype=np.int16)
@@ -236,6 +241,7 @@ def _draw_stretch(
     figure.text(0.605, 0.925, f"The black frame, seen from near: {what}", fontsize=11)
     axes.set_facecolor(PALE)
     bands: dict[tuple[int, int], tuple[int, int]] = {}
+    """By points, the right edge and the worker of the band's last tile."""
     commits = _commit_numbers(tiles)
     numbers = {} if ownership is None else ownership.numbers()
     for tile in tiles:
@@ -244,7 +250,7 @@ def _draw_stretch(
             bands[first, end] = max(bands.get((first, end), (0, 0)), (tile.offset_to, worker))
             commit = commits[tile.incarnation, tile.transaction]
             if ownership is None:
-                face = colour((first / max(1, end - first) * 0.381966) % 1.0, commit)
+                face = colour((first / max(1, end - first) * HUE_STEP) % 1.0, commit)
             else:
                 face = colour_of(numbers.get(tile.incarnation, 0), commit)
             axes.add_patch(Rectangle((tile.offset_from, first), width, end - first, fc=face, ec="white", lw=0.4))
@@ -272,12 +278,12 @@ def _last_bands(
     bands: dict[tuple[int, int], tuple[int, int]], stretch: NearStretch
 ) -> list[tuple[tuple[int, int], int]]:
     """The last bands, with their workers: where bands overlap, the band with the later tile stays."""
-    kept: list[tuple[tuple[int, int], int]] = []
+    last: list[tuple[tuple[int, int], int]] = []
     for (first, end), (_, worker) in sorted(bands.items(), key=lambda item: item[1], reverse=True):
-        is_free = all(end <= other[0] or other[1] <= first for other, _ in kept)
+        is_free = all(end <= other[0] or other[1] <= first for other, _ in last)
         if is_free and stretch.first <= (first + end) // 2 < stretch.end:
-            kept.append(((first, end), worker))
-    return sorted(kept)
+            last.append(((first, end), worker))
+    return sorted(last)
 
 
 def _draw_tile_legend(axes: Any, shown: Sequence[Colour], *, has_records: bool) -> None:

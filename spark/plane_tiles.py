@@ -10,7 +10,9 @@ from ..keyrange.hashing import SPACE_END
 from ..offsets.events import Event, RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
 
 STRETCH_WORKERS: Final = 12
+"""The number of workers' bands in the stretch."""
 STRETCH_TILES: Final = 110
+"""The number of tiles over which the stretch extends."""
 
 WorkerName: TypeAlias = tuple[str, int, int, int]
 """Topic, partition, incarnation, number."""
@@ -104,9 +106,10 @@ def plane_log(tiles: Sequence[PlaneTile], rare: Sequence[tuple[int, Event]], ran
 
 
 def _changes(rare: Iterable[tuple[int, Event]], ranges: WorkerRanges) -> list[tuple[int, Change]]:
-    """The changes, each with the number of its event. A cut with which an incarnation begins is no change."""
+    """The changes, each with the number of tiles before it. A cut with which an incarnation begins is no change."""
     found: list[tuple[int, Change]] = []
     starts: dict[int, int] = {}
+    """The transaction of the first cut of each incarnation."""
     for before, event in rare:
         bands: list[tuple[str, int, int]] = []
         match event:
@@ -127,8 +130,8 @@ def _changes(rare: Iterable[tuple[int, Event]], ranges: WorkerRanges) -> list[tu
 
 
 def _offset(change: Change, tiles: Sequence[PlaneTile], before: int) -> int:
-    """The offset of a change: the edge of the lower end of the changed range. ``before``: so many tiles were written
-    before the change; tiles of the same transaction may stand behind the change.
+    """The offset of a change: the edge of the lower end of the changed range. ``before``: the number of tiles in front
+    of the change in the log. Tiles of the same transaction may stand behind the change.
     """
 
     def holds(tile: PlaneTile) -> bool:
@@ -143,7 +146,7 @@ def _offset(change: Change, tiles: Sequence[PlaneTile], before: int) -> int:
 
 
 def workers_of(tile: PlaneTile, ranges: WorkerRanges) -> list[tuple[int, int, int]]:
-    """(worker, first, end) of each worker of a tile. Workers that ``ranges`` does not name share the tile evenly."""
+    """(worker, first, end) of each worker of a tile. Workers without a range in ``ranges`` share the tile evenly."""
     height = (tile.end - tile.first) // tile.workers
     found = []
     for number in range(tile.workers):
@@ -155,22 +158,36 @@ def workers_of(tile: PlaneTile, ranges: WorkerRanges) -> list[tuple[int, int, in
 
 def choose_stretch(tiles: Sequence[PlaneTile], near: PlanePoint | None = None) -> NearStretch | None:
     """A stretch with some workers over several commits; equal tiles give an equal stretch, no tiles give None.
-    ``near``: the middle of the stretch; None: anywhere.
+
+    ``near``: the middle of the stretch. None: the middle of the points of the first partition, behind a third of the
+    tiles at these points.
     """
     if not tiles:
         return None
     topic, partition = min(tile.topic_partition for tile in tiles) if near is None else near[:2]
     own = [tile for tile in tiles if tile.topic_partition == (topic, partition)]
-    height = median_low((tile.end - tile.first) // tile.workers for tile in own)
-    bands = max(1, min(STRETCH_WORKERS, SPACE_END // height))
-    middle = SPACE_END // 2 if near is None else near.point
-    first = min(max(0, (2 * middle - bands * height) // 2), SPACE_END - bands * height) // height * height
-    end = first + bands * height
-    inside = sorted(tile.offset_from for tile in own if tile.first < end and first < tile.end)
-    start = inside[len(inside) // 3 if near is None else max(0, bisect_left(inside, near.offset) - STRETCH_TILES // 2)]
-    later = [offset for offset in inside if offset > start]
-    last = max(tile.offset_to for tile in own)
-    stop = later[STRETCH_TILES] if len(later) > STRETCH_TILES else last
+    first, end = _stretch_points(own, SPACE_END // 2 if near is None else near.point)
+    starts = sorted(tile.offset_from for tile in own if tile.first < end and first < tile.end)
+    begin = len(starts) // 3 if near is None else max(0, bisect_left(starts, near.offset) - STRETCH_TILES // 2)
+    offset_from = starts[begin]
+    later = [offset for offset in starts if offset > offset_from]
+    offset_to = later[STRETCH_TILES] if len(later) > STRETCH_TILES else max(tile.offset_to for tile in own)
     return NearStretch(
-        topic=topic, partition=partition, offset_from=start, offset_to=max(stop, start + 1), first=first, end=end
+        topic=topic,
+        partition=partition,
+        offset_from=offset_from,
+        offset_to=max(offset_to, offset_from + 1),
+        first=first,
+        end=end,
     )
+
+
+def _stretch_points(tiles: Iterable[PlaneTile], middle: int) -> tuple[int, int]:
+    """The points ``[first, end)`` of a stretch around a point: some bands of the usual height, on the grid of this
+    height, inside the space.
+    """
+    height = median_low((tile.end - tile.first) // tile.workers for tile in tiles)
+    size = max(1, min(STRETCH_WORKERS, SPACE_END // height)) * height
+    lowest = min(max(0, (2 * middle - size) // 2), SPACE_END - size)
+    first = lowest // height * height
+    return first, first + size

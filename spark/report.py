@@ -13,7 +13,6 @@ Example: TypeAlias = dict[str, Any]
 SPLIT_KEYS = "state-partition"
 """The statement on the writers of the sources. Where only this statement fails, each record was processed once."""
 
-
 OWNERSHIP = {
     "decision-turn": "decisions",
     "grant-owner": "grants",
@@ -164,19 +163,22 @@ class Report:
             lines += ["", *(f"  {line}" for line in self.group.to_lines()), f"    proved: {proved or 'nothing'}"]
         lines += [f"  note: {note}" for note in self.notes]
         lines += [f"  not looked at: {what}" for what in self.not_looked_at]
-        total = len(self.checks)
-        failed = len(self.violated())
-        verdict = "exactly once: proven" if self.proven else f"NOT exactly once: {failed} of {total} statements fail"
-        if self.proven and self.not_looked_at:
-            verdict += ", of all that was looked at"
-        if self.violated() == [SPLIT_KEYS]:
-            verdict = (
+        return "\n".join([*lines, "", self._verdict()])
+
+    def _verdict(self) -> str:
+        """The verdict in a sentence. Split keys, and wrong requests of copies, leave each record processed once."""
+        if self.proven:
+            return "exactly once: proven" + (", of all that was looked at" if self.not_looked_at else "")
+        violated = self.violated()
+        if violated == [SPLIT_KEYS]:
+            return (
                 "exactly once, but STATE IS SPLIT: keys have state in several partitions, because their records lie "
                 "there. The topic has writers with different partitioners, or got more partitions: docs/partitioners.md"
             )
-        elif failed and set(self.violated()) <= COPYING.keys():
-            verdict = f"exactly once, but COPIES ARE WRONGLY ASKED FOR: {failed} of {total} statements fail"
-        return "\n".join([*lines, "", verdict])
+        failed = f"{len(violated)} of {len(self.checks)} statements fail"
+        if set(violated) <= COPYING.keys():
+            return f"exactly once, but COPIES ARE WRONGLY ASKED FOR: {failed}"
+        return f"NOT exactly once: {failed}"
 
 
 def _example(example: Example) -> str:

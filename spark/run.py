@@ -29,9 +29,10 @@ class Run:
         self.not_looked_at: list[str] = []
         self.seconds: dict[str, float] = {}
         self.sources = sorted(pins.sources)
+        """All source partitions. The place in this list is the number of a source partition in the frames."""
         self.numbers = {source: number for number, source in enumerate(self.sources)}
         self.examples_max = examples_max
-        self._kept: list[DataFrame] = []
+        self._persisted: list[DataFrame] = []
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -41,13 +42,13 @@ class Run:
         self.seconds[name] = round(time.monotonic() - began, 2)
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Persist a frame, computed once, until ``release``."""
-        self._kept.append(frame.persist())
+        """Persist a frame until ``release``: Spark computes the frame once, at the first use."""
+        self._persisted.append(frame.persist())
         return frame
 
     def release(self) -> None:
         """Let go of the persisted frames."""
-        for frame in self._kept:
+        for frame in self._persisted:
             frame.unpersist()
 
     def read(self, kind: str, spans: Mapping[Place, Span], columns: str, **options: str) -> DataFrame:
@@ -83,7 +84,10 @@ class Run:
         columns: Sequence[str],
         known: Sequence[Example] = (),
     ) -> None:
-        """Judge by contradictions of the statement: the rows of ``bad`` and the ``known`` examples."""
+        """Judge by contradictions of the statement: the rows of ``bad`` and the ``known`` examples.
+
+        One row more than the examples tells whether all rows were fetched; only else the rows are counted.
+        """
         rows = bad.select(*columns).limit(self.examples_max + 1).collect()
         count = len(rows) if len(rows) <= self.examples_max else bad.count()
         self.judge(name, statement, checked, len(known) + count, [*known, *(row.asDict() for row in rows)])

@@ -7,15 +7,21 @@ Options of both:
   caller: several reads see the same records.
 - ``sources``: JSON ``[[topic, partition], …]``; a source partition's place in this list is its number in the rows.
 - ``client_secrets``: JSON of client settings. Spark keeps options with ``secret`` in the name out of plans and logs.
-- ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring nothing.
-- ``split_records``: how many offsets a task reads.
+- ``default_api_timeout_ms``: the limit of a question to Kafka with all attempts, and of a read that brings nothing.
+- ``split_records``: the most offsets that a task reads.
 - ``columns``: the names of the wanted columns with commas between; rows.py lists all columns. Spark does not tell a
   Python source the columns that Spark needs, and each column costs.
 
-``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header, and allows for retention
-that deletes from a topic's head meanwhile (most topics are not the application's), and ``by_key``: "true" reads topics
-that the embedded broker keeps by key (their ``spans`` name places, the offsets mean nothing). ``keylanes_events`` also
-takes ``only``: "commits" or "others". No jar is needed; the client libraries must be installed where the tasks run.
+Options of ``keylanes_records`` alone:
+
+- ``headed``: "true" wants only records with a provenance header. Retention may delete from a topic's head meanwhile:
+  most topics are not the application's.
+- ``by_key``: "true" reads topics that the embedded broker keeps by key. The ``spans`` name places; their offsets mean
+  nothing.
+
+Option of ``keylanes_events`` alone: ``only``: "commits" or "others".
+
+No jar is needed; the client libraries must be installed where the tasks run.
 """
 
 import json
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
 
 SPLIT_RECORDS = 50_000
 ROWS_MAX = 20_000
-"""Rows of an Arrow batch, about: the last event may bring some thousands more."""
+"""About the most rows of an Arrow batch: the last event may bring some thousands more."""
 
 
 @dataclass
@@ -58,15 +64,15 @@ class _Reader(DataSourceReader):
         self._sources = {(t, p): i for i, (t, p) in enumerate(json.loads(options.get("sources", "[]")))}
         self._split_records = int(options.get("split_records", SPLIT_RECORDS))
         self._columns = dict(column.split() for column in schema.split(", "))
-        self._headed = options.get("headed", "false") == "true"
-        self._by_key = options.get("by_key", "false") == "true"
+        self._is_headed = options.get("headed", "false") == "true"
+        self._is_by_key = options.get("by_key", "false") == "true"
 
     def _open(self) -> WitnessBroker:
         return self._access.open()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Pieces of at most ``split_records`` offsets; small ones share a task."""
-        if self._by_key:
+        if self._is_by_key:
             return [Split(((topic, partition, 0, 0),)) for topic, partition, _, _ in self._spans or ()]
         splits: list[Split] = []
         pieces: list[tuple[str, int, int, int]] = []
@@ -108,8 +114,8 @@ class _Reader(DataSourceReader):
             broker.close()
 
     def _read(self, broker: WitnessBroker, place: Place, start: int, end: int) -> Iterator[Columns]:
-        if not self._by_key:
-            return broker.read(place, start, end, head_may_go=self._headed)
+        if not self._is_by_key:
+            return broker.read(place, start, end, head_may_go=self._is_headed)
         table = broker.table(place)
         if table is None:
             raise AuditError(f"{place[0]}[{place[1]}] is not kept by key at this broker")
@@ -136,17 +142,17 @@ class RecordsReader(_Reader):
 
     def __init__(self, options: MutableMapping[str, str], schema: str) -> None:
         super().__init__(options, schema)
-        self._decoded = any(name.startswith("kl_") for name in self._columns)
+        self._has_provenance = any(name.startswith("kl_") for name in self._columns)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         provenances = Provenances(self._sources)
         for topic, number, chunk in self._chunks(partition):
-            if self._headed:
-                kept = [i for i, origin in enumerate(chunk.origins) if origin is not None]
-                if not kept:
+            if self._is_headed:
+                headed = [i for i, origin in enumerate(chunk.origins) if origin is not None]
+                if not headed:
                     continue
-                if len(kept) < len(chunk.offsets):
-                    chunk = Columns(*([column[i] for i in kept] for column in chunk))  # type: ignore[arg-type]  # same
+                if len(headed) < len(chunk.offsets):
+                    chunk = Columns(*([column[i] for i in headed] for column in chunk))  # type: ignore[arg-type]  # same
             n = len(chunk.offsets)
             columns: dict[str, Sequence[Any]] = {
                 "topic": [topic] * n,
@@ -157,7 +163,7 @@ class RecordsReader(_Reader):
                 "value": chunk.values,
                 "source": [self._sources.get((topic, number))] * n,
             }
-            if self._decoded:
+            if self._has_provenance:
                 columns |= provenances.columns(chunk.origins)
             yield self._batch(columns)
 

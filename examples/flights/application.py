@@ -1,7 +1,7 @@
-"""The application of the demo: late flights are published by aircraft, cancelled ones are a class of their own.
+"""The application of the demo: publishes late flights by aircraft, and passes over cancelled flights.
 
-Each aircraft has running totals in state. Every arrival goes on, with its airport for a key, to a second handler that
-keeps the same totals for each destination.
+Each aircraft has running totals in state. Every arrival goes to a second handler, under the key of its airport. The
+second handler keeps the same totals for each destination.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ DEAD_TOPIC: Final = "flights.dead"
 ARRIVALS: Final = "flights.by-destination"
 PARALLELISING_FACTOR: Final = 512
 PARALLELISING_FACTOR_ARRIVALS: Final = 32
-"""There are 105 destinations."""
+"""Few workers are enough: the flights have 105 destinations."""
 SLOWED: Final = 20
-"""So many times as long a flight takes while the application is slowed down."""
+"""The factor of the time that a flight takes while the application works slowly."""
 
 
 class ArrivalUnknown(ValueError):
@@ -39,8 +39,8 @@ def make_app(
     max_in_flight: int | None = None,
     is_slow: Callable[[], bool] = lambda: False,
 ) -> App:
-    """The application; each flight waits for ``handler_ms``, as it would for a service of somebody else, which takes
-    ``max_in_flight`` at once from each process (None: any number). While it ``is_slow`` it waits SLOWED times as long.
+    """The application. Each flight waits ``handler_ms``, as for another service; while ``is_slow``, SLOWED times as
+    long. ``max_in_flight``: the most flights in handlers of this process at once; None: any number.
     """
     app = App(APP, broker=broker, settings=settings)
     wait_s = handler_ms / 1000
@@ -56,7 +56,7 @@ def make_app(
     async def on_flight(flight: Flight, ctx: Context, by_aircraft: State[Totals]) -> Late | None:
         if wait_s:
             await asyncio.sleep(wait_s * SLOWED if is_slow() else wait_s)
-        if flight.dep_time is None:  # cancelled: neither late nor an error, and of some the aircraft is not known
+        if flight.dep_time is None:  # cancelled: neither late nor an error; some of these flights have no aircraft
             return None
         if flight.arr_delay is None:
             raise ArrivalUnknown(f"{flight.carrier} {flight.flight} left at {flight.dep_time} and never arrived")

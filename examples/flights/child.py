@@ -1,12 +1,12 @@
 """A process that the demo starts: ``python child.py SPEC``, for members.py alone.
 
-It is one of several, or with ``processes`` in its SPEC a service that keeps so many: ``app.run(processes=…)`` runs this
-program once more for each of them.
+The process is one of several, or with ``processes`` in its SPEC a service that keeps this number of processes:
+``app.run(processes=…)`` runs this program once more for each of them.
 
-Standard output is a pipe to the demo, for what each process says of itself, a line of JSON each; those that are kept
-have it from their service. Standard input of what the demo starts is a pipe from it, and its end says that the demo is
-gone. Then this process stops in order, as far as it gets: the demo's Kafka goes, too. A service takes its processes
-along.
+Standard output is a pipe to the demo, for the reports of each process, a line of JSON for each report; the processes of
+a service inherit the pipe. Standard input of a process that the demo starts is a pipe from the demo. The end of the
+input means that the demo is gone. Then the process stops in order, as far as it gets: the demo's Kafka goes, too. A
+service takes its processes along.
 """
 
 import contextlib
@@ -29,14 +29,17 @@ from processing import Processing
 from saying import log_to
 
 ORPHAN_S = 5.0
-"""So long a process stays without the demo; a service aborts those that it keeps then."""
+"""The time that a process stays without the demo. A service then aborts the processes that it keeps."""
 PR_SET_PDEATHSIG = 1
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
-    """``name``: its group_instance_id. ``address`` of the broker, ``folder`` of the demo, ``copies`` of the state,
-    ``seed`` of the unrest. ``max_in_flight``: see ``make_app``. ``processes``: how many a service keeps; 1: it is none.
-    ``may_return``: its ranges wait for its name when it is gone.
+    """The specification of a process.
+
+    ``name``: its group_instance_id. ``address``: of the broker; ``folder``: of the demo; ``copies``: the folder for
+    copies of state; ``seed``: of the unrest. ``max_in_flight``: see ``make_app``. ``processes``: the number of
+    processes that a service keeps; 1: the process is no service. ``may_return``: when the process is gone, its ranges
+    wait for a process of the same name.
     """
 
     name: str
@@ -51,7 +54,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a process told: its name, and its number in the system."""
+    """A report, with the name of the process and its number in the system."""
 
     name: str
     process: int
@@ -67,12 +70,12 @@ class Child:
             state_folder=spec.copies, group_instance_id=spec.name, session_timeout_ms=int(SESSION_S * 1000)
         )
         self.settings = settings if spec.may_return else msgspec.structs.replace(settings, return_ms=0)
-        if SIBLING is not None:
+        if SIBLING is not None:  # a service has started this process, and numbers its name
             self.name = SIBLING.settings(self.settings).group_instance_id or spec.name
         self.is_service = spec.processes > 1 and SIBLING is None
 
     def run(self) -> None:
-        """Until the group is level, or it is told to stop; raises SystemExit when the application stops."""
+        """Work until all records are done or a signal comes; raises SystemExit when the application stops."""
         spec, place = self.spec, DemoPlace(Path(self.spec.folder))
         os.set_blocking(sys.stdout.fileno(), False)
         log_to(place.log, self.name)
@@ -86,7 +89,7 @@ class Child:
         Processing(app, seed, lambda: not is_loud(), on_told=self._tell, processes=processes).run()
 
     def _watch_the_demo(self) -> None:
-        if sys.platform == "linux":  # one that is paused when the demo is killed has to notice, too
+        if sys.platform == "linux":  # SIGCONT at the end of the demo: a paused process has to notice the end, too
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
         threading.Thread(target=self._listen, name="demo", daemon=True).start()
 
@@ -100,12 +103,12 @@ class Child:
 
     def _tell(self, told: Told) -> None:
         line = msgspec.json.encode(Said(self.name, os.getpid(), told)) + b"\n"
-        with contextlib.suppress(OSError):  # the demo is gone, or does not read: neither is worth waiting for
+        with contextlib.suppress(OSError):  # the demo is gone, or does not read: a report is not worth a wait
             os.write(sys.stdout.fileno(), line)
 
 
 def _stop() -> None:
-    """In order; the second time it aborts."""
+    """Stop this process in order; a second call aborts."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 

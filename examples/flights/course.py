@@ -1,4 +1,8 @@
-"""PURE. What happens to the processes of a demo, and when; README.md has the steps in a table."""
+"""PURE. The course of a demo: what happens to the processes, and when. README.md has the steps in a table.
+
+A *step* is planned for a share of the way. An *act* is a step that was taken: it names the processes that the step met.
+The *way* is the work of the whole run: all records of both sources.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
@@ -10,35 +14,40 @@ from keylanes.errors import SettingsError
 BROKERS: Final = ("embedded", "kafka")
 MEMBERS_MAX = 16
 SCALED: Final = 4
-"""With so many members the demo scales up to them, and down again."""
+"""With this number of members the demo begins with one process, scales up to all members, and down again."""
 MANY = 5
-"""From so many processes on there is no rest."""
+"""From this number of members on the demo asks for moves all the time."""
 LATE = 0.05
-"""A step that is so much of the way behind its share is late: the work slows down until it is taken."""
+"""A step is late when the work is this share of the way beyond the step's share. The work slows down until then."""
 FLIGHTS_PER_S_OF_MANY: Final = 1_200
-"""So many flights each process handles in a second at most then, and where it is scaled: else all would be done before
-all has happened.
+"""The most flights that each process handles in a second, with many members and while the demo scales. At full speed
+all flights would be done before the last step.
 """
 SESSION_S = 10.0
 PAUSED_BELOW_S, PAUSED_BEYOND_S = 3.0, 14.0
-"""Well below a session; and until it was expelled, and some seconds more."""
+"""The short pause lies well below a session. The long pause lasts until the member is expelled, and some seconds more.
+"""
 KILLED_FROM, JOINED_FROM = 1 / 3, 1 / 2
 QUIET_BEFORE = 0.04
-"""So long before the kill nothing is begun any more that would be under way then."""
+"""The unrest begins nothing in this share of the way before the kill: at the kill no range shall be under way."""
 KILLED_AT_LAST = 0.42
-"""From here on something may be under way."""
+"""From this share of the way on the kill comes even while a range is under way."""
 NEAR_END = 0.8
 NAME = "demo"
-"""Of the one process, or of the service that keeps several; these are ``demo-1``, ``demo-2``, …"""
+"""The name of the only process, or of the service that keeps several. Several are ``demo-1``, ``demo-2``, …"""
 
 Role = Literal["coordinator", "member"]
 Deed = Literal["kill", "pause", "join", "scale"]
 
 
 class Act(msgspec.Struct, frozen=True):
-    """What happened to the processes ``names`` at ``share`` of the way, at ``at_ms`` since the epoch: one was killed,
-    suspended (SIGSTOP) for so many ``seconds`` or started to join; or some were started (``is_up``) or told to stop, to
-    scale. ``role``: what one that was killed or suspended was.
+    """A step that was taken: the deed and the ``names`` of the processes. ``share``: of the way; ``at_ms``: since the
+    epoch.
+
+    - kill: one process was killed. ``role``: its role before.
+    - pause: one process was suspended (SIGSTOP) for ``seconds``. ``role``: its role before.
+    - join: one process was started.
+    - scale: some processes were started (``is_up``), or were told to stop.
     """
 
     deed: Deed
@@ -51,12 +60,15 @@ class Act(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Of the one."""
+        """The name of the process, of an act on one process."""
         return self.names[0]
 
 
 class Step(NamedTuple):
-    """What is to happen from a share of the way on, to whom. ``by``: how many processes more or fewer."""
+    """A planned deed. ``from_share``: the share of the way from which on the step is due. ``role``: the process to be
+    killed or paused. ``seconds``: the duration of a pause. ``by``: of a scaling, how many processes more (or, below 0,
+    fewer).
+    """
 
     deed: Deed
     from_share: float
@@ -66,7 +78,7 @@ class Step(NamedTuple):
 
     @property
     def label(self) -> str:
-        """In words."""
+        """The step in words."""
         return {
             "kill": f"kill -9 of the {self.role}" if self.role == "coordinator" else "kill -9 of a member",
             "pause": f"pause of a member for {self.seconds:.0f} s",
@@ -94,9 +106,9 @@ OF_MANY: Final = (
 
 
 class Course(msgspec.Struct, frozen=True):
-    """What has happened so far in a run that began with so many ``members``: the ``acts``, in order.
+    """The acts of a run so far, in order. ``members``: the number of processes that the run was asked for.
 
-    ``is_kept``: one service starts them, and starts again who was killed.
+    ``is_kept``: one service starts the processes, and starts a killed process again.
     """
 
     members: int = 1
@@ -105,17 +117,17 @@ class Course(msgspec.Struct, frozen=True):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether it begins with one process, goes up to ``members``, and down again."""
+        """Whether the run begins with one process, scales up to ``members``, and down again."""
         return self.members == SCALED and not self.is_kept
 
     @property
     def is_restless(self) -> bool:
-        """Whether something happens all the time."""
+        """Whether the demo asks for moves all the time."""
         return self.members >= MANY and not self.is_kept
 
     @property
     def steps(self) -> Sequence[Step]:
-        """All that is to happen."""
+        """All steps of the run, in order."""
         if self.members == 1:
             return ()
         if self.is_kept:
@@ -126,15 +138,15 @@ class Course(msgspec.Struct, frozen=True):
 
     @property
     def missed(self) -> Sequence[Step]:
-        """What has not happened."""
+        """The steps that were not taken. Each act belongs to one step, in order."""
         return self.steps[len(self.acts) :]
 
     def acts_of(self, deed: Deed) -> list[Act]:
-        """Those of one kind, in order."""
+        """The acts with one deed, in order."""
         return [act for act in self.acts if act.deed == deed]
 
     def names(self) -> list[str]:
-        """Who is at work, after a restart of the demo too."""
+        """The names of the processes that shall be at work now, also after a restart of the demo."""
         if self.members == 1:
             return [NAME]
         if self.is_scaled:
@@ -146,27 +158,27 @@ class Course(msgspec.Struct, frozen=True):
         return [name for name in [*names, *(act.name for act in self.acts_of("join"))] if name not in gone]
 
     def names_after(self, scalings: int) -> list[str]:
-        """Who is at work behind so many scalings."""
+        """The names of the processes that shall be at work after the first ``scalings`` acts of scaling."""
         names = [f"{NAME}-1"]
         for act in self.acts_of("scale")[:scalings]:
             names = [*names, *act.names] if act.is_up else [name for name in names if name not in act.names]
         return names
 
     def started(self) -> list[str]:
-        """What the demo starts itself: each process, or the service that keeps them."""
+        """The names of what the demo starts itself: each process, or the service that keeps the processes."""
         return [NAME] if self.is_kept else self.names()
 
     def max_in_flight(self, handler_ms: float, flights_per_s: int = FLIGHTS_PER_S_OF_MANY) -> int | None:
-        """How many flights each process has at work at once, to handle at most so many in a second; None: as many as it
-        has workers.
+        """The most flights that a process has in its handlers at once, for a rate of ``flights_per_s``. None: no limit,
+        each worker may have one.
         """
         is_slowed = self.is_restless or self.is_scaled
         return max(1, round(flights_per_s * handler_ms / 1_000)) if is_slowed else None
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a process says of itself: records done since it started, workers that it has now, whether a range of its
-    own is on its way to somebody else or back.
+    """The report of a process on itself: the records done since its start, the number of its workers now, and whether
+    one of its ranges is on its way to another process or back.
     """
 
     records_done: int = 0
@@ -175,9 +187,11 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Looked(NamedTuple):
-    """What is known when an act is decided: the ``share`` of the way, what those at work have ``told``, the name of
-    who coordinates, "" where it is not known, whether somebody is paused, and the names of a group ``at_rest``: of
-    nobody while something is on its way.
+    """The facts on which a step is decided.
+
+    ``share``: of the way. ``told``: the last report of each process at work, by name. ``coordinator``: the name of the
+    coordinator, "" where not known. ``is_paused``: whether a process is paused. ``at_rest``: the names of the group's
+    members, empty while a range is on its way.
     """
 
     share: float
@@ -188,8 +202,8 @@ class Looked(NamedTuple):
 
 
 def course_of(members: int, processes: int, broker: str) -> Course:
-    """The course that begins with so many processes on this broker: ``members`` that the demo starts itself, or
-    ``processes`` that a service keeps. Raises SettingsError.
+    """The course of a new run on this broker. The demo starts ``members`` itself; a service keeps ``processes``. Raises
+    SettingsError.
     """
     if broker not in BROKERS:
         raise SettingsError(f"BROKER is {' or '.join(BROKERS)}; seen {broker!r}: give one of these")
@@ -212,7 +226,7 @@ def _processes(by: int) -> str:
 
 
 def is_quiet(share: float, course: Course) -> bool:
-    """Whether the unrest lets things be at ``share`` of the way."""
+    """Whether the unrest of the processes begins nothing at ``share`` of the way."""
     if share > NEAR_END or course.is_scaled:
         return True
     if course.members == 1 or course.is_restless:
@@ -222,37 +236,46 @@ def is_quiet(share: float, course: Course) -> bool:
 
 
 def late(share: float, course: Course) -> Step | None:
-    """The step that is late at ``share`` of the way, if one is."""
+    """The next step, if it is late at ``share`` of the way; else None."""
     return next((step for step in course.missed[:1] if share > step.from_share + LATE), None)
 
 
 def do_all_work(told: Mapping[str, Told], course: Course, *, places: int) -> bool:
-    """Whether all that can have one of so many ``places`` have done something there."""
-    working = [each for each in told.values() if each.workers and each.records_done]
+    """Whether all processes have done records and have workers. ``places``: the number of source partitions; with more
+    processes than partitions, as many processes as partitions are enough.
+    """
+    working = [report for report in told.values() if report.workers and report.records_done]
     return len(working) >= min(len(course.names()), places)
 
 
 def due(looked: Looked, course: Course, *, places: int) -> Step | None:
-    """What is to happen now, if anything: all that can have one of so many ``places`` work, nobody is paused, and of
-    few processes nothing moves, unless it is late. Whether it ``may_be`` is to be asked, too.
+    """The step to take now, or None. ``may_be`` has a further condition, on facts from the logs.
+
+    A step waits while a process is paused. A joining has no other condition. Every other step waits until all processes
+    work (``do_all_work``), and with few processes also until no range is on its way; from KILLED_AT_LAST on a range may
+    be on its way.
     """
     step = next(iter(course.missed), None)
     if step is None or looked.share < step.from_share or looked.is_paused:
         return None
     if step.deed == "join":
         return step
-    moves = any(told.is_moving for told in looked.told.values())
-    is_still = course.is_restless or course.is_scaled or looked.share > KILLED_AT_LAST or not moves
-    return step if is_still and do_all_work(looked.told, course, places=places) else None
+    is_moving = any(told.is_moving for told in looked.told.values())
+    # With many members ranges move all the time; a scaling waits for rest by the logs, see may_be.
+    may_move = course.is_restless or course.is_scaled or looked.share > KILLED_AT_LAST
+    is_fit = (may_move or not is_moving) and do_all_work(looked.told, course, places=places)
+    return step if is_fit else None
 
 
 def may_be(step: Step, looked: Looked, course: Course) -> bool:
-    """Whether nothing is on its way of a group that is to be scaled: those that are to be at work, and nobody else."""
+    """Whether a step that is due may be taken. A scaling needs a group at rest, with exactly the members that shall be
+    at work.
+    """
     return step.deed != "scale" or looked.at_rest == frozenset(course.names())
 
 
 def act_of(step: Step, looked: Looked, course: Course, at_ms: int) -> Act:
-    """Whom it meets. Who came last leaves first."""
+    """The act of a step: chooses the processes. At a scaling down the processes that came last leave first."""
     share = looked.share
     if step.deed == "join":
         return Act("join", (f"{NAME}-{course.members + len(course.acts_of('join')) + 1}",), share, at_ms)
@@ -266,9 +289,11 @@ def act_of(step: Step, looked: Looked, course: Course, at_ms: int) -> Act:
 
 
 def victim(step: Step, looked: Looked) -> str:
-    """Who coordinates, if that is meant and it has something to lose; else who of the others has most."""
+    """The name of the process to kill or pause: the coordinator, if the step means the coordinator and it has workers.
+    Else the process with most workers; a step that means a member spares the coordinator.
+    """
     told = looked.told
     if step.role == "coordinator" and looked.coordinator in told and told[looked.coordinator].workers:
         return looked.coordinator
-    is_spared = looked.coordinator if step.role == "member" and len(told) > 1 else ""
-    return min(told, key=lambda name: (name == is_spared, -told[name].workers, name))
+    spared = looked.coordinator if step.role == "member" and len(told) > 1 else ""
+    return min(told, key=lambda name: (name == spared, -told[name].workers, name))

@@ -1,7 +1,7 @@
 """The demo: load the flights, run the application on them, draw the plane, prove the run from its logs.
 
-It may be killed at any time; the same command goes on where it stopped. Only the last step forgets nothing: a run whose
-figures are wrong, or that is not proven, stays as it is and is judged again, until ``--reset``.
+The demo may be killed at any time; the same command goes on where it stopped. A run with wrong figures, and a run that
+is not proven, stay as they are: the same command judges such a run again, until ``--reset``.
 """
 
 import argparse
@@ -39,7 +39,9 @@ EXIT_WRONG, EXIT_BROKER, EXIT_INTERRUPTED = 1, 6, 130
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the demo, or what is left of it; the exit code. Raises SystemExit when the application stops."""
+    """Run the demo, or the rest of an interrupted demo; returns the exit code. Raises SystemExit when the application
+    stops.
+    """
     options = parser().parse_args(arguments)
     try:
         course = course_of(options.members, options.processes, options.broker)
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options; some are variables of `make demo`."""
+    """The options. Some options have a variable of `make demo` for a default."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add, given = found.add_argument, os.environ.get
     add("--broker", default=given("BROKER") or "embedded", help="BROKER: embedded or kafka, which starts a real one")
@@ -74,20 +76,20 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Demo:
-    """One start of the demo. ``course``: as a new run begins."""
+    """One start of the demo. ``course``: the course of a new run; an interrupted run has its own in ``place``."""
 
     def __init__(self, options: argparse.Namespace, course: Course, place: DemoPlace) -> None:
         self.options, self.course, self.place = options, course, place
         self.seconds: dict[str, float] = {}
-        # Without a buffer: what a killed process has noted stays.
+        # Without a buffer: the notes of a killed process stay.
         self._steps = None if options.steps is None else open(options.steps, "ab", buffering=0)  # noqa: SIM115  # to the end
 
     def run(self) -> int:
-        """All phases that are left."""
+        """Run all phases that are left; returns the exit code."""
         options, place = self.options, self.place
         self._announce()
         if options.audit or options.broker == "kafka":
-            os.environ.update(java_home().environment(os.environ))  # missing? then say so now, not after the run
+            os.environ.update(java_home().environment(os.environ))  # a missing Java is an error now, not after the run
         if place.open(options.rows, self.course, reset=options.reset):
             say(f"An interrupted demo lies in {place.folder}: it goes on ({place.state.phase}).")
         with self._broker() as address:
@@ -108,7 +110,7 @@ class Demo:
             return self._judge(address, collected)
 
     def _announce(self) -> None:
-        """First of all: what is going to be fetched, and what is going to happen."""
+        """Print what will be fetched and what will happen. Raises SettingsError without the data file."""
         data_file()
         course, jars, is_kafka = self.course, pinned_jars(), self.options.broker == "kafka"
         if is_kafka and damaged_jars(cache_folder(os.environ) / f"kafka-{KAFKA_VERSION}", jars):
@@ -125,7 +127,7 @@ class Demo:
 
     @contextlib.contextmanager
     def _broker(self) -> Iterator[str]:
-        """The broker's address. A Kafka of ours stops with this, and dies with this process."""
+        """The broker's address. A real Kafka is started here, stops with this context, and dies with this process."""
         if self.options.broker == "embedded":
             yield f"embedded:{self.place.data}"
             return
@@ -146,17 +148,17 @@ class Demo:
                 await Loader(broker, rows, on_progress=shown.move, on_step=self._note_step).run()
 
     def _process(self, address: str) -> None:
-        """Process what there is, or what there is until a signal comes: in this process, or in several."""
+        """Process all records, in this process or in several, or stop in order at a signal."""
         before = asyncio.run(_prepare(address))
-        expected = 2 * self.options.rows  # about: almost every flight also arrives
+        expected = 2 * self.options.rows  # about: almost every flight also has an arrival
         with ProgressShown("processing flights and arrivals", expected) as shown:
             work = self._process_here if self.course.members == 1 else self._process_in_several
             work(address, before, expected, shown.move)
 
     def _process_here(self, address: str, before: int, expected: int, moved: Callable[[int], None]) -> None:
         settings = Settings()
-        if self.options.broker == "kafka":  # the embedded broker keeps state itself, and is alone
-            # With a name: when it was killed, the next one of this name waits but two beats.
+        if self.options.broker == "kafka":  # the embedded broker keeps the state itself, for this process alone
+            # After a kill the next process under the same name gets the ranges back after two beats, not a session.
             settings = Settings(state_folder=str(self.place.copies), group_instance_id=NAME)
         app = make_app(address, settings, self.options.handler_ms)
 
@@ -280,9 +282,10 @@ def _draw(path: Path, collected: Collected) -> None:
 
 
 async def _prepare(address: str) -> int:
-    """Make the topic of the arrivals; how many records are done already."""
+    """Make the topic of the arrivals; returns the number of records that are done already."""
     async with opened(address) as broker:
         await broker.create([TopicSpec(ARRIVALS, PARTITIONS, KEEP)])
+        # The tiles of n records that are done cover an area of n offsets times 2**32 points.
         return (await read_logbook(broker, APP)).areas().total() >> 32
 
 

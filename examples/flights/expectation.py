@@ -1,7 +1,7 @@
-"""What the application should have published and kept, computed from the sources by Spark alone: a second opinion.
+"""The expected outputs and the expected state of the application, computed from the sources by Spark alone.
 
-No code of the application is used. The audit compares outputs (destination, place of the source record, key and value)
-and state (store, partition, key and value) byte by byte.
+The computation is a second opinion: it uses no code of the application. The audit compares outputs (destination, place
+of the source record, key and value) and state (store, partition, key and value) byte by byte.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -11,7 +11,7 @@ SCHEMA = "carrier string, flight int, dest string, dep_time int, arr_delay int"
 
 
 def expected_outputs(_spark: SparkSession, done: DataFrame) -> DataFrame:
-    """From the records that are done to their outputs; for ``--expected`` of the audit."""
+    """The outputs of the records that are done; for ``--expected`` of the audit."""
     place = (
         F.col("topic").alias("source_topic"),
         F.col("partition").alias("source_partition"),
@@ -31,10 +31,11 @@ def expected_outputs(_spark: SparkSession, done: DataFrame) -> DataFrame:
 
 
 def expected_state(_spark: SparkSession, done: DataFrame) -> DataFrame:
-    """From the records that are done to the state they leave; for ``--state`` of the audit.
+    """The state that the records that are done leave; for ``--state`` of the audit.
 
-    Chains depend on the order of the arrivals. That of one airport's is the order in which the application wrote them
-    to their topic, so it is taken from there; what does not depend on it, from the flights.
+    Chains of late arrivals depend on the order of the arrivals. The arrivals of one airport have the order in which the
+    application wrote them to their topic. Therefore the chains of airports are computed from this topic. All figures
+    that do not depend on the order are computed from the flights.
     """
     flown = _flights(done, "partition", "offset", "key").where("arr_delay is not null")
     flown = flown.select("partition", "offset", "key", "dest", "arr_delay").persist()  # parsed once for both stores
@@ -60,7 +61,7 @@ def _output(destination: Column, key: Column, value: Column) -> Column:
 
 
 def _totals(arrivals: DataFrame) -> DataFrame:
-    """The totals by partition and key. Each arrival in time begins a chain of late ones, maybe an empty one."""
+    """The totals by partition and key. Each arrival in time begins a chain of late arrivals, maybe an empty chain."""
     before = Window.partitionBy("partition", "key").orderBy("offset")
     is_late = F.col("minutes") > 15
     chains = (

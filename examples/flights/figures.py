@@ -1,4 +1,7 @@
-"""The demo's figures, counted from the topics and the logs, and what they must be."""
+"""The demo's figures, counted from the topics and the logs, and the expected counts.
+
+Moments of ``ActFigures`` and ``ScalingFigures`` are in seconds of work, see owners.py.
+"""
 
 import math
 from collections import Counter
@@ -11,6 +14,7 @@ from application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC, PARALLELISING_FAC
 from course import Act, Course
 from flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, PARTITIONS, WITHOUT_ARRIVAL, Flight, source_rows
 from keylanes.brokers.protocol import Broker, TopicPartition
+from keylanes.group.history_entries import MoveEntry
 from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.spark.group_picture import Ownership, TimeMark
 from keylanes.spark.plane_tiles import NearStretch, PlaneTile, choose_stretch
@@ -19,9 +23,8 @@ from logbook import Logbook, read_logbook, read_topic
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """``records`` of the source, of them ``cancelled``; ``late`` ones published, ``dead_letters``.
-
-    ``arrivals`` went on by destination.
+    """Numbers of records: ``records`` of the source and the ``cancelled`` flights among them, published ``late``
+    flights, ``dead_letters``, and ``arrivals`` by destination.
     """
 
     records: int
@@ -32,10 +35,9 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What a run did. ``is_level``: the tiles cover all of both sources. ``seconds``: of processing, without restarts,
-    of all processes together.
+    """The figures of a run. ``is_level``: the tiles cover all records of both sources. ``seconds``: the time of work.
 
-    ``workers``: of the flights. ``changes``: how often ranges were split, merged, released and granted again meanwhile.
+    ``workers``: of the topic of flights. ``changes``: the numbers of splits, merges, releases and grants in this time.
     """
 
     counts: Counts
@@ -54,13 +56,15 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def log_bytes_per_record(self) -> float:
-        """What progress costs in the offset log."""
+        """The cost of progress in the offset log."""
         handled = self.counts.records + self.counts.arrivals
         return self.log_bytes / handled if handled else 0.0
 
 
 class MemberFigures(msgspec.Struct, frozen=True):
-    """``records`` of both sources, about (by its share of the plane, for in the logs a record has no owner)."""
+    """A process with its share of the plane. ``records``: about the number of records of both sources that the process
+    has done, computed from the share: in the logs a record has no owner.
+    """
 
     name: str
     records: int
@@ -68,11 +72,13 @@ class MemberFigures(msgspec.Struct, frozen=True):
 
 
 class ActFigures(msgspec.Struct, frozen=True):
-    """What became of a process that was killed, paused for so many ``seconds`` or added, in seconds of the run's work:
-    when it was ``expelled_s``, and when it had joined, or joined again. None: that did not come.
+    """A kill, a pause of ``seconds`` or an added process, with the consequences.
 
-    Of a kill: ``last_commit_s``, from which on the ranges had no owner for ``unowned_s``, and stood still for
-    ``still_s``, to the first tile of a successor: the least and the most. None: it left nothing to do.
+    ``expelled_s``: when the process was expelled; ``joined_s``: when it joined, or joined again. None: never.
+
+    Of a kill alone: ``last_commit_s``: the last commit of the process. ``unowned_s``: from the last commit until other
+    processes had taken the ranges up, the least and the most. ``still_s``: from the last commit until the first commit
+    of a successor in the ranges, the least and the most. None: the process left nothing to do.
     """
 
     name: str
@@ -87,13 +93,14 @@ class ActFigures(msgspec.Struct, frozen=True):
 
 
 class ScalingFigures(msgspec.Struct, frozen=True):
-    """A step up or down, at ``at_s`` seconds of the run's work, to ``processes``. ``settled_s``: so long after it the
-    group was at rest, and all that had moved was taken up; None: it was not.
+    """A scaling at ``at_s`` to a number of ``processes``. ``settled_s``: the time until the group was at rest and all
+    moved ranges were taken up; None: not before the next scaling, or the end.
 
-    ``moves``: ranges that were granted from one process to another until then, with ``state_bytes`` of state by the
-    plan; ``copies``: so many were copied before they were owned, each within ``copied_s``. ``unowned_s``, ``still_s``:
-    of each part that moved, from its release until it was taken up, and to the first commit of its successor; the most
-    of each.
+    ``moves``: the number of ranges that were granted from one process to another in this time; ``state_bytes``: the
+    planned size of their state. ``copies``: the number of ranges with a copy of state before the grant; ``copied_s``:
+    the longest time from the request of a copy to the grant. ``unowned_s``: the longest time from the release of a
+    range until the range was taken up. ``still_s``: the longest time from a release to the first commit of the
+    successor.
     """
 
     names: list[str]
@@ -111,13 +118,14 @@ class ScalingFigures(msgspec.Struct, frozen=True):
 
     @property
     def sign(self) -> str:
-        """How many more, or fewer."""
+        """The number of processes more or fewer, with its sign."""
         return f"{'+' if self.is_up else '−'}{len(self.names)}"
 
 
 class GroupFigures(msgspec.Struct, frozen=True):
-    """What several processes did, and what became of them. ``moves``: how often a range went from one to another;
-    ``expelled``: how often, by cause ("left": in order); ``missed``: what was to happen, and was not reached.
+    """The figures of several processes. ``moves``: the number of ranges that went from one process to another;
+    ``expelled``: the number of incarnations that are gone, by cause ("left": stopped in order); ``missed``: the steps
+    that were not taken.
     """
 
     members: list[MemberFigures]
@@ -132,9 +140,9 @@ class GroupFigures(msgspec.Struct, frozen=True):
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """The figures, and what the picture shows: tiles, a stretch, and the (offset, point) of the records in it.
+    """The figures, and the content of the picture: the logs, a stretch, and the (offset, point) of its records.
 
-    ``group``, ``ownership``: of several processes; None for one.
+    ``group``, ``ownership``: of several processes; None for one process.
     """
 
     figures: Figures
@@ -146,7 +154,7 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 def counts_expected(rows: int) -> Counts:
-    """What the first ``rows`` flights must give; for all of them it is known."""
+    """The counts that the first ``rows`` flights must give. The counts of all flights are constants."""
     if rows == FLIGHTS:
         return Counts(FLIGHTS, LATE, WITHOUT_ARRIVAL, CANCELLED, FLIGHTS - WITHOUT_ARRIVAL - CANCELLED)
     decode = msgspec.json.Decoder(Flight).decode
@@ -157,11 +165,11 @@ def counts_expected(rows: int) -> Counts:
 
 
 async def collect(broker: Broker, course: Course) -> Collected:
-    """Read everything back from an open broker."""
+    """Read logs, sources and outputs from an open broker, and count."""
     book = await read_logbook(broker, APP)
-    log, killed = book.group, course.acts_of("kill")
-    moves = log.changed_hands() if course.is_scaled else log.lost_by(_incarnation_of(book, killed[0])) if killed else []
-    stretch = choose_stretch(book.plane.tiles, owners.place_of_a_move(log, book.plane.tiles, moves, SOURCE))
+    log = book.group
+    near = owners.place_of_a_move(log, book.plane.tiles, _moves_to_show(book, course), SOURCE)
+    stretch = choose_stretch(book.plane.tiles, near)
     decode = msgspec.json.Decoder(Flight).decode
     ends: dict[TopicPartition, int] = {}
     counts: Counter[str] = Counter()
@@ -192,8 +200,16 @@ async def collect(broker: Broker, course: Course) -> Collected:
     return Collected(figures, group, ownership_of(book, course, group), book, stretch, inside)
 
 
+def _moves_to_show(book: Logbook, course: Course) -> list[MoveEntry]:
+    """The moves of which the picture shows the largest from near: of a scaling all, else those of the first kill."""
+    if course.is_scaled:
+        return book.group.changed_hands()
+    killed = course.acts_of("kill")
+    return book.group.lost_by(_incarnation_of(book, killed[0])) if killed else []
+
+
 def ownership_of(book: Logbook, course: Course, group: GroupFigures) -> Ownership:
-    """What the picture shows of several processes."""
+    """The part of the picture on several processes."""
     log = book.group
     killed = {act.name: log.last_ms.get(_incarnation_of(book, act), 0) for act in course.acts_of("kill")}
     paused = [(act.name, act.at_ms) for act in course.acts_of("pause")]
@@ -220,7 +236,7 @@ def ownership_of(book: Logbook, course: Course, group: GroupFigures) -> Ownershi
 
 
 def group_figures(book: Logbook, course: Course, records: int) -> GroupFigures:
-    """What several processes did with so many ``records`` of both sources."""
+    """The figures of several processes. ``records``: the number of records of both sources."""
     log = book.group
     areas = owners.areas_by_name(book.plane.tiles, log.names)
     whole = sum(areas.values()) or 1
@@ -232,7 +248,7 @@ def group_figures(book: Logbook, course: Course, records: int) -> GroupFigures:
         moves=owners.count_grants(log.changed_hands()),
         elections=sum(each.what == "elected" for each in log.changes),
         killed=[_kill_figures(book, act) for act in course.acts_of("kill") if _incarnation_of(book, act)],
-        # What happens to a paused process later has another cause.
+        # An expulsion or a joining after twice the pause has another cause.
         paused=[_act_figures(book, act, act.at_ms + 2_000 * act.seconds) for act in course.acts_of("pause")],
         joined=[_act_figures(book, act) for act in course.acts_of("join")],
         scaled=scaling_figures(course, log, book.plane.tiles),
@@ -261,19 +277,19 @@ def _kill_figures(book: Logbook, killed: Act) -> ActFigures:
 
 
 def _bounds(book: Logbook, from_ms: int, found_ms: list[int]) -> tuple[float, float] | None:
-    """The least and the most seconds of work from one moment to others."""
+    """The least and the most time of work from one moment to others, in seconds; None without others."""
     between_s = book.group.running.between_s
     return (between_s(from_ms, min(found_ms)), between_s(from_ms, max(found_ms))) if found_ms else None
 
 
 def _incarnation_of(book: Logbook, killed: Act) -> int:
-    """The one that was killed: the last one of its name that had made a commit by then; 0: there is none."""
+    """The killed incarnation: the last incarnation of the name with a commit before the kill; 0: no incarnation."""
     names, times = book.group.names, book.group.times
     return max((of for (of, _), ms in times.items() if names.get(of) == killed.name and ms <= killed.at_ms), default=0)
 
 
 def scaling_figures(course: Course, log: owners.GroupLog, tiles: Sequence[PlaneTile]) -> list[ScalingFigures]:
-    """Of each step of a course; none of one that does not scale."""
+    """The figures of each scaling of a course, in order."""
     acts = course.acts_of("scale")
     ends = [*(act.at_ms for act in acts), None][1:]
     return [
@@ -291,7 +307,7 @@ def _scaling_figures(
         return ms is not None and act.at_ms <= ms and (until_ms is None or ms < until_ms)
 
     rest_ms = next((ms for ms, group in log.rests if lies_in(ms, end_ms) and group == names), None)
-    until_ms = end_ms if rest_ms is None else rest_ms + 1
+    until_ms = end_ms if rest_ms is None else rest_ms + 1  # the event that brings rest counts
     moves = [move for move in log.changed_hands() if lies_in(move.granted_ms, until_ms)]
     copied = [move for move in log.moves if move.granted_ms and lies_in(move.copy_asked_ms, until_ms)]
     settled_ms = None if rest_ms is None else max([rest_ms, *(move.taken_up_ms or 0 for move in moves)])

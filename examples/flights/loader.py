@@ -1,8 +1,9 @@
-"""Loads the flights into the source topic; may be killed at any time and doubles nothing.
+"""Loads the flights into the source topic. The loader may be killed at any time, and doubles no flight.
 
-Each transaction of the loader's own transactional id carries some rows and the number of rows that are there with them
-(topic ``flights.loader``). A start makes the producer first, which ends and decides whatever an older one was at, and
-only then reads that number: read before, it could miss the older one's last transaction, and its rows would come twice.
+Each transaction of the loader carries some rows, and the number of rows in the topic after the transaction (topic
+``flights.loader``). A start first makes the producer with the loader's transactional id: this ends and decides every
+transaction of an older loader. Only then the start reads the number of rows. A number that was read before could miss
+the older loader's last transaction, and the rows of this transaction would come twice.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ ROWS_PER_TRANSACTION = 2_000
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """How many of the first rows are in the source topic."""
+    """The progress of loading: the first ``rows`` rows are in the source topic."""
 
     rows: int
 
@@ -32,7 +33,7 @@ class Loaded(msgspec.Struct, frozen=True):
 class Loader:
     """Brings the first ``rows`` flights into the source topic of an open broker.
 
-    ``on_progress`` hears how many are there, ``on_step`` the steps of each transaction.
+    ``on_progress`` is called with the number of loaded rows, ``on_step`` with the steps of each transaction.
     """
 
     def __init__(
@@ -47,8 +48,8 @@ class Loader:
         self._on_progress, self._on_step = on_progress, on_step
 
     async def run(self) -> None:
-        """Load what is missing: INIT, read the progress to its end, go on from there. Raises FencedError when another
-        loader took over, LogError, BrokerError.
+        """Load the missing rows: make the producer, read the progress to its end, go on from there. Raises FencedError
+        when another loader took over, LogError, BrokerError.
         """
         await self.broker.create([TopicSpec(SOURCE, PARTITIONS, KEEP), TopicSpec(PROGRESS.topic, 1, KEEP)])
         timeout_ms = Settings().transaction_timeout_ms

@@ -1,4 +1,4 @@
-"""What the logs of an application say, read with the runtime's own client; whether they are right the audit says."""
+"""The logs of an application, read with the runtime's own client. The audit alone judges whether the logs are right."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ FETCH_RECORDS_MAX = 5_000
 
 @dataclass(slots=True)
 class Logbook:
-    """``log_bytes`` are the values of all events of the offset log."""
+    """The content of both logs. ``log_bytes``: the size of the values of all events of the offset log."""
 
     log_bytes: int = 0
     plane: PlaneLog = NO_PLANE
@@ -28,8 +28,8 @@ class Logbook:
     def areas(self) -> Counter[tuple[str, int]]:
         """The area of the tiles of each source partition, in offsets times points.
 
-        From a start at offset 0, and with tiles that are right, all is done below offset n if and only if it is n times
-        2**32.
+        Where a partition is started at offset 0 and the tiles are right, all records below offset n are done if and
+        only if the area is n times 2**32.
         """
         areas: Counter[tuple[str, int]] = Counter()
         for tile in self.plane.tiles:
@@ -59,7 +59,7 @@ async def read_logbook(broker: Broker, app: str) -> Logbook:
 
 
 async def read_group(broker: Broker, app: str) -> GroupLog:
-    """What the control log alone says of a group. Raises LogError."""
+    """The group, by the control log alone. Raises LogError."""
     return await _read_control(broker, app, GroupLog())
 
 
@@ -81,7 +81,7 @@ async def _read_events(broker: Broker, topic: str) -> AsyncIterator[tuple[int, C
 
 
 async def read_topic(broker: Broker, topic: str) -> AsyncIterator[Batch]:
-    """All committed records that a topic holds now; none where there is no such topic. Raises what ``fetch`` raises."""
+    """All committed records that a topic has now; no records without the topic. Raises BrokerError."""
     if topic not in (found := await broker.describe([topic])):
         return
     marks = await broker.watermarks([TopicPartition(topic, p) for p in range(found[topic].partitions)])

@@ -1,8 +1,8 @@
-"""Several processes that work together, watched by the demo: it starts them, kills, pauses and adds some, and ends all.
+"""Several processes that work together. The demo starts, kills, pauses and adds processes, and ends all of them.
 
-It starts each of them, or a service that keeps them and starts again who was killed. It hears from each process who it
-is. None outlives the demo for long: what it starts has the other end of a pipe, and notices when the demo is gone;
-those of a service notice when the service is.
+The demo starts each process itself, or a service that keeps the processes and starts a killed process again. Each
+process reports its name and number to the demo. No process outlives the demo for long: a started process has the other
+end of a pipe and notices when the demo is gone; a process of a service notices when the service is gone.
 """
 
 import asyncio
@@ -27,53 +27,57 @@ from wishes import ASKED_EVERY_S, Asking
 
 PROGRAM: Final = str(Path(__file__).with_name("child.py"))
 STOP_S: Final = 40.0
-"""From SIGTERM to SIGKILL; a process that stops in order ends its records, and has time limits of its own."""
+"""The time from SIGTERM to SIGKILL. A process that stops in order ends its records, and has time limits of its own."""
 LINE_BYTES_MAX: Final = 65_536
 REST_ASKED_EVERY_S: Final = 0.5
-"""Whether a group is at rest stands in its log, which is read anew each time."""
+"""The time between two questions whether the group is at rest. Each question reads the whole control log."""
 
 
 class _Member:
-    """A process of a name, or the one in its place: its number and what it told last. ``started``: what the demo
-    started, the process itself or the service that keeps it.
+    """A process that has reported, or the process that came back under its name. ``process``: the number in the system;
+    ``told``: the last report; ``started``: the process that the demo started, either this one or the service that keeps
+    it.
     """
 
     def __init__(self, process: int, started: Process) -> None:
         self.process, self.started, self.told = process, started, Told()
         self.before = 0
-        """Records that it did before it was expelled or killed: it counts anew when it is back."""
+        """The records done before an expulsion or a kill: a process that is back counts from 0."""
         self.is_paused = False
-        self._dead: int | None = None
+        self._killed: int | None = None
+        """The number of the process that the demo killed last."""
 
     @property
     def done(self) -> int:
-        """How many records it has done."""
+        """The number of records done under this name."""
         return self.before + self.told.records_done
 
     def take(self, said: Said) -> None:
-        """What it tells."""
-        if said.process == self._dead:  # it was on its way when it was killed
+        """Take a report."""
+        if said.process == self._killed:  # the report was on its way when the process was killed
             return
         if said.process != self.process or said.told.records_done < self.told.records_done:
             self.before += self.told.records_done
         self.process, self.told = said.process, said.told
 
     def kill(self) -> None:
-        """For good, unless somebody starts it again."""
+        """Kill the process. A service may start another process under the same name."""
         self.send(signal.SIGKILL)
         self.before += self.told.records_done
-        self.told, self._dead = Told(), self.process
+        self.told, self._killed = Told(), self.process
 
     def send(self, number: signal.Signals) -> None:
-        """Nothing happens when it is gone."""
+        """Send a signal to the process. Nothing happens when the process is gone."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process, number)
 
 
 class Members:
-    """``place`` has the course, which is written there before what is about to happen. ``spec``: what each process that
-    is started gets, beside its name. ``partitions``: those of the sources; ``before``: how many records were done
-    earlier, of ``expected``. ``on_progress`` hears how many are done.
+    """The processes of a run, from their start to their end.
+
+    ``place``: the folder with the course; each act is written there before it happens. ``spec``: the specification of
+    each process, without the name. ``partitions``: of all sources. ``before``: the number of records done in earlier
+    starts; ``expected``: of all records. ``on_progress`` is called with the number of records done.
     """
 
     def __init__(
@@ -91,30 +95,34 @@ class Members:
         self.course = place.state.course
         self.before, self.expected, self.on_progress = before, expected, on_progress
         self.failure: str | None = None
-        """The first of what was started that ended as it should not, in words."""
+        """The first unexpected end of a started process, in words."""
         self.exit_code = 0
-        """Of it; 1 if a signal ended it."""
+        """The exit code of that process; 1 if a signal ended it."""
         self._started: dict[str, Process] = {}
-        """And has not ended."""
+        """The processes that the demo has started and that have not ended, by name."""
         self._members: dict[str, _Member] = {}
-        """All that have told something, by name."""
-        self._rest_asked_s = 0.0
+        """All processes that have reported, by name."""
+        self._rest_read_s = 0.0
         self._signals = 0
         self._ending: asyncio.Task[None] | None = None
         self._is_to_end = asyncio.Event()
 
     @property
     def done(self) -> int:
-        """How many records of both sources are done, about: what a killed process had not committed counts twice."""
+        """About the number of records of both sources that are done. Records that a killed process had done and not
+        committed count twice.
+        """
         return self.before + sum(member.done for member in self._members.values())
 
     def _at_work(self) -> dict[str, _Member]:
-        """Those that are at work, or are started again."""
+        """The processes at work, by name. A killed process counts while its service lives: it is started again."""
         started = self._started.values()
         return {name: member for name, member in self._members.items() if member.started in started}
 
     async def run(self) -> None:
-        """Until all have ended: at the level, because of a signal, or because one has failed."""
+        """Run the processes until all have ended: because all records are done, because of a signal, or because a
+        process has failed.
+        """
         self._keep_quiet()
         try:
             with self._hearing_signals():
@@ -141,25 +149,25 @@ class Members:
             stdout=PIPE,
             limit=LINE_BYTES_MAX,
             pass_fds=() if self.place.lock is None else (self.place.lock,),
-            start_new_session=True,  # an interrupt from the terminal is for the demo alone, which stops them in order
+            start_new_session=True,  # an interrupt from the terminal goes to the demo alone; it stops all in order
         )
         say(f"{name} is process {process.pid}{f', which keeps {spec.processes} others' if self.course.is_kept else ''}")
         self._started[name] = process
-        group.create_task(self._follow(name, process))
-        if self._ending is not None:  # meanwhile all were told to stop
+        group.create_task(self._read_reports(name, process))
+        if self._ending is not None:  # all were told to stop while this process was started
             process.terminate()
 
-    async def _follow(self, name: str, process: Process) -> None:
-        """Hear what its processes tell, to its end."""
+    async def _read_reports(self, name: str, process: Process) -> None:
+        """Take the reports of a started process, and of the processes that it keeps, until its end."""
         assert process.stdout is not None, "it is a pipe"
         while line := await process.stdout.readline():
-            with contextlib.suppress(msgspec.DecodeError):  # cut off, because the pipe was full
+            with contextlib.suppress(msgspec.DecodeError):  # the line was cut off, because the pipe was full
                 said = msgspec.json.decode(line, type=Said)
                 self._members.setdefault(said.name, _Member(said.process, process)).take(said)
         code = await process.wait()
         del self._started[name]
-        is_told = self._ending is not None or name in [act.name for act in self.course.acts_of("kill")]
-        if code == 0 or (is_told and code < 0):
+        is_of_demo = self._ending is not None or name in [act.name for act in self.course.acts_of("kill")]
+        if code == 0 or (is_of_demo and code < 0):  # a signal of the demo ended it
             return
         if self.failure is None:
             how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
@@ -168,7 +176,7 @@ class Members:
             self.stop()
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
-        """Show how far all are, and do what the course says."""
+        """Show the progress, and take the next step of the course if it is due."""
         members = self._at_work()
         if self._ending is not None or not members:
             return
@@ -183,7 +191,7 @@ class Members:
             return
         try:
             looked = await self._looked_at_logs(step, looked)
-        except BrokerError:  # it is asked again at the next look
+        except BrokerError:  # the next look reads again
             return
         if may_be(step, looked, self.course):
             act = act_of(step, looked, self.course, int(time.time() * 1000))
@@ -191,23 +199,23 @@ class Members:
                 await self._do(act, group)
 
     async def _looked_at_logs(self, step: Step, looked: Looked) -> Looked:
-        """With what a step has to know of the group. Raises BrokerError."""
+        """``looked`` with the facts from the logs that a step needs. Raises BrokerError."""
         if step.deed == "join":
             return looked
         if step.deed != "scale":
             return looked._replace(coordinator=(await self.asking.group()).coordinator)
-        if (now_s := time.monotonic()) - self._rest_asked_s < REST_ASKED_EVERY_S:
+        if (now_s := time.monotonic()) - self._rest_read_s < REST_ASKED_EVERY_S:
             return looked
-        self._rest_asked_s = now_s
+        self._rest_read_s = now_s
         return looked._replace(at_rest=(await self.asking.group()).at_rest)
 
     def _keep_quiet(self) -> None:
-        """No unrest, and nothing that is waited for."""
+        """Remove both files that the processes look at: no unrest, and full speed."""
         _mark(self.place.loud, there=False)
         _mark(self.place.slow, there=False)
 
     def _slow_down(self, step: Step | None) -> None:
-        """While this step is late; it is told once."""
+        """Slow the work down while ``step`` is late; None: no step is late. The first call for a step prints a line."""
         if step is not None and not self.place.slow.exists():
             say(f"the work slows down until this is done: {step.label}")
         _mark(self.place.slow, there=step is not None)
@@ -228,42 +236,42 @@ class Members:
             say(f"added {names} {at}")
             for name in act.names:
                 await self._begin(name, group)
-        else:  # these work on until others have their state
+        else:  # they work on until other processes have their state
             say(f"told {names} to stop {at}; the processes that stay: {len(self.course.names())}")
             for name in act.names:
                 if name in self._started:
                     self._started[name].terminate()
 
     async def _pause(self, act: Act) -> None:
-        """Suspend a process for so long, or until all are to end."""
+        """Suspend a process for ``act.seconds``, or until all shall end."""
         member = self._members[act.name]
         member.is_paused = True
         member.send(signal.SIGSTOP)
         await self._wait(act.seconds)
         member.is_paused = False
-        member.told = msgspec.structs.replace(member.told, workers=0)  # others may have its ranges
+        member.told = msgspec.structs.replace(member.told, workers=0)  # other members may own its ranges by now
         if act.name in self._at_work():
             member.send(signal.SIGCONT)
 
     async def _ask_for_moves(self) -> None:
-        """Until shortly before the end."""
+        """Ask for moves in intervals, until shortly before the end."""
         number = 0
         while not self._is_to_end.is_set() and self.done / self.expected <= NEAR_END:
             await self._wait(ASKED_EVERY_S)
             told = {name: m.told for name, m in self._at_work().items() if m.told.records_done and not m.is_paused}
             if told and not self._is_to_end.is_set():
-                with contextlib.suppress(BrokerError):  # there is another one to ask for
+                with contextlib.suppress(BrokerError):  # the next move will do as well
                     await self.asking.move(number, self.partitions, told)
                 number += 1
 
     async def _wait(self, seconds: float) -> None:
-        """So long, or until all are to end."""
+        """Wait for ``seconds``, or until all shall end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_to_end.wait()
 
     def stop(self) -> None:
-        """End all in order."""
+        """Begin to end all processes in order."""
         self._is_to_end.set()
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._end())
@@ -271,12 +279,12 @@ class Members:
     async def _end(self) -> None:
         for process in self._started.values():
             process.terminate()
-            process.send_signal(signal.SIGCONT)  # who is paused hears it then
+            process.send_signal(signal.SIGCONT)  # a paused process gets SIGTERM only when it goes on
         await asyncio.sleep(STOP_S)
         self._kill_all()
 
     def _kill_all(self) -> None:
-        """What was started first: a service would start the others again."""
+        """Kill all processes, the started ones first: a service would start its processes again."""
         at_work = self._at_work().values()
         for process in self._started.values():
             process.kill()
@@ -305,7 +313,7 @@ class Members:
 
 
 def _mark(path: Path, *, there: bool) -> None:
-    """A file that all processes look at."""
+    """Make or remove a file that all processes look at."""
     if there:
         path.touch()
     else:

@@ -1,4 +1,7 @@
-"""PURE. Who owned what, and who came and went, as ``keylanes group history`` folds it from the two logs."""
+"""PURE. The owners of ranges and the members over time, by the history that ``keylanes group history`` prints.
+
+*Time of work* is the time in which at least one incarnation worked: pauses between the starts of a demo do not count.
+"""
 
 from bisect import bisect_right
 from collections import Counter
@@ -23,32 +26,35 @@ Commit: TypeAlias = tuple[int, int]
 
 @dataclass(slots=True)
 class GroupLog:
-    """What the two logs of the group say. ``times``: when each commit was made, in ms."""
+    """The fold of both logs of a group. ``times``: when each commit was made, in ms.
+
+    The fields from ``moves`` on are set by ``close``, behind the last event.
+    """
 
     history: History = field(default_factory=History)
     at_rest: frozenset[str] = frozenset()
-    """The names of the group, while it is at rest."""
+    """The names of the group's members; empty while the group is not at rest."""
     rests: list[tuple[int, frozenset[str]]] = field(default_factory=list)
-    """When the group of these names came to rest, in ms."""
+    """Each moment at which a group came to rest, in ms, with the names of its members."""
     state_bytes: dict[int, int] = field(default_factory=dict)
-    """How much state a move was planned with, by its number."""
+    """The planned size of the state of each move, by the move's number."""
     times: dict[Commit, int] = field(default_factory=dict)
     moves: list[MoveEntry] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
-    """By incarnation."""
+    """The name of each incarnation."""
     last_ms: dict[int, int] = field(default_factory=dict)
-    """The last commit of each incarnation."""
+    """When each incarnation made its last commit."""
     running: "RunningTime" = field(default_factory=lambda: RunningTime(()))
-    """When some incarnation worked: each from the first cut of its workers to its last commit."""
+    """The time of work. An incarnation works from the first cut of its workers to its last commit."""
 
     @property
     def coordinator(self) -> str:
-        """The name of the process that was elected last; "": nobody was."""
+        """The name of the process that was elected last; "" without an election."""
         return next((name_of_party(each) for each in reversed(self.changes) if each.what == "elected"), "")
 
     def hear_control(self, position: int, ms: int, event: ControlEvent) -> None:
-        """The next event of the control log."""
+        """Take the next event of the control log."""
         self.history.hear_control(position, ms, event)
         if isinstance(event, PlanMade):
             self.state_bytes |= {move.move: move.state_bytes for move in event.moves}
@@ -57,7 +63,7 @@ class GroupLog:
             self.rests.append((ms, self.at_rest))
 
     def close(self) -> "GroupLog":
-        """All that was to be heard has been heard."""
+        """Compute the fields from ``moves`` on, behind the last event of both logs; returns this log."""
         entries = self.history.entries()
         self.moves = [entry for entry in entries if isinstance(entry, MoveEntry)]
         self.changes = [entry for entry in entries if isinstance(entry, Change)]
@@ -73,7 +79,7 @@ class GroupLog:
         return self
 
     def changes_of(self, name: str, what: str, from_ms: float = 0) -> list[Change]:
-        """What happened to a process from a moment on, in order: elected, joined, left or expelled."""
+        """The changes of a process from a moment on, in order. ``what``: elected, joined, left or expelled."""
         found = [each for each in self.changes if (name_of_party(each), each.what) == (name, what)]
         return [each for each in found if each.at_ms >= from_ms]
 
@@ -94,9 +100,10 @@ def name_of_party(change: Change) -> str:
 
 
 def names_at_rest(control: Control) -> frozenset[str]:
-    """The names of a group at rest; empty: it is not. At rest every point has an owner that takes part, all who take
-    part own something, and nothing is on its way: no plan is due, and no move of the newest one is left, nor a copy of
-    state that is made for one.
+    """The names of the members of a group at rest; empty where the group is not at rest.
+
+    A group is at rest when every point has an owner that takes part, when each member owns some points, and when no
+    range is on its way: no plan is due, all moves of the newest plan are done, and no copy of state is made for a move.
     """
     moves = control.moves
     there = {member.incarnation: member.joined.instance for member in control.members.values() if not member.expelled}
@@ -115,8 +122,8 @@ def names_at_rest(control: Control) -> frozenset[str]:
 
 
 def reigns_of(log: GroupLog) -> list[Reign]:
-    """Each range with the process that worked on it, in ms of work: from the cut of its workers to its release. A
-    killed process had its ranges up to its last commit.
+    """The reigns of all processes, in ms of work. A reign lasts from the cut of the range into workers to the release
+    of the range. The reigns of a killed process last to the last commit of the process.
     """
     working: dict[tuple[str, int], Steps[tuple[int, int]]] = {}
     found: list[Reign] = []
@@ -142,7 +149,7 @@ def reigns_of(log: GroupLog) -> list[Reign]:
 
 
 def copies_of(log: GroupLog) -> list[Reign]:
-    """Each range that was copied by a process before it got it, in ms of work."""
+    """Each copy of a range's state by the next owner of the range, in ms of work: from the request to the grant."""
     return [
         Reign(*move[2:6], move.target.incarnation, log.running.ms(move.copy_asked_ms), log.running.ms(move.granted_ms))
         for move in log.moves
@@ -151,13 +158,13 @@ def copies_of(log: GroupLog) -> list[Reign]:
 
 
 def count_grants(moves: Iterable[MoveEntry]) -> int:
-    """How many ranges moved: parts that were granted at once are one."""
+    """The number of moved ranges. Parts of a range in one grant, from one owner, count once."""
     return len({(move.position, move.topic, move.partition, move.origin) for move in moves})
 
 
 def first_commits(log: GroupLog, tiles: Iterable[PlaneTile], moves: list[MoveEntry]) -> list[tuple[MoveEntry, int]]:
-    """Each move with the first commit that its new owner made in the range, in ms. A range that was done to its end has
-    none.
+    """Each move with the first commit of the new owner in the range, in ms. A range without any record left has no such
+    commit, and is left out.
     """
     by_place: dict[tuple[str, int, int], list[tuple[int, MoveEntry, int]]] = {}
     for number, move in enumerate(moves):
@@ -174,7 +181,10 @@ def first_commits(log: GroupLog, tiles: Iterable[PlaneTile], moves: list[MoveEnt
 
 
 def place_of_a_move(log: GroupLog, tiles: Iterable[PlaneTile], moves: list[MoveEntry], topic: str) -> PlanePoint | None:
-    """Where the largest of these ranges in a topic left its first owner: in its middle, at the edges of then."""
+    """The point of the plane at which the largest of these moves in a topic took place; None without such a move.
+
+    The point is the middle of the moved range. The offset is the median of the edges that the range had at the release.
+    """
     found = [move for move in moves if move.topic == topic and move.origin is not None and move.released is not None]
     move = max(found, key=lambda move: (move.end - move.first, -move.partition, -move.position), default=None)
     if move is None or move.origin is None or move.released is None:
@@ -191,7 +201,7 @@ def place_of_a_move(log: GroupLog, tiles: Iterable[PlaneTile], moves: list[MoveE
 
 
 def areas_by_name(tiles: Iterable[PlaneTile], names: Mapping[int, str]) -> dict[str, int]:
-    """How much of the plane each process has committed, by name, in offsets times points."""
+    """The area of the plane that each process has committed, by name, in offsets times points."""
     areas: Counter[str] = Counter()
     for tile in tiles:
         areas[names.get(tile.incarnation, "?")] += (tile.end - tile.first) * (tile.offset_to - tile.offset_from)
@@ -201,8 +211,11 @@ def areas_by_name(tiles: Iterable[PlaneTile], names: Mapping[int, str]) -> dict[
 def marks_of(
     log: GroupLog, killed: Mapping[str, int], joined: Sequence[str], paused: Sequence[tuple[str, int]]
 ) -> list[TimeMark]:
-    """``killed``: when each made its last commit, with its expulsion, who coordinates then, and when it joined again;
-    ``paused``: when each was, with its expulsion and when it joined again; when those who were added have ``joined``.
+    """The marks of a picture, in order of time.
+
+    ``killed``: by name, the time of the last commit. The marks of a killed process are its kill, its expulsion, the
+    election of the next coordinator, and its return. ``paused``: name and time of each pause. The marks are the pause,
+    the expulsion and the return. ``joined``: the names of added processes, each with one mark.
     """
     found: list[tuple[int, str, bool]] = []
     for name, ms in killed.items():
@@ -224,7 +237,7 @@ def marks_of(
 
 
 class RunningTime:
-    """Time of work: in which some incarnation worked, without the pauses between runs."""
+    """The time of work. ``spans``: from and to ms, of each incarnation at work."""
 
     def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
         self._starts: list[int] = []
@@ -238,15 +251,17 @@ class RunningTime:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """The whole time of work, in seconds."""
         return sum(end - start for start, end in zip(self._starts, self._ends, strict=True)) / 1000
 
     def ms(self, at_ms: int) -> int:
-        """So many ms of work were over at a moment."""
-        i = bisect_right(self._starts, at_ms)
-        before = sum(self._ends[j] - self._starts[j] for j in range(i - 1))
-        return before + (min(at_ms, self._ends[i - 1]) - self._starts[i - 1] if i else 0)
+        """The time of work in front of a moment, in ms."""
+        begun = bisect_right(self._starts, at_ms)
+        if not begun:
+            return 0
+        before = sum(self._ends[i] - self._starts[i] for i in range(begun - 1))
+        return before + min(at_ms, self._ends[begun - 1]) - self._starts[begun - 1]
 
     def between_s(self, from_ms: int, to_ms: int) -> float:
-        """Seconds of work between two moments."""
+        """The time of work between two moments, in seconds."""
         return round((self.ms(to_ms) - self.ms(from_ms)) / 1000, 3)

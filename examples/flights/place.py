@@ -1,8 +1,9 @@
-"""The demo's folder: what an interrupted demo leaves behind, so that the next one goes on with it.
+"""The demo's folder: an interrupted demo leaves its data here, and the next start goes on with these data.
 
-A demo without a readable state, with a finished one, of another size or with other processes starts afresh.
-The data of each run have a folder of their own: a broker that is still stopping never writes into the data of the next
-run. The processes of a demo hold its lock, too: the next one waits for those that a killed demo has left.
+The next start begins afresh where the state is missing, unreadable or finished, and where the number of flights or the
+processes differ. The data of each run have a folder of their own: a broker that is still stopping never writes into
+the data of the next run. The processes of a demo hold the lock of the folder, too: the next start waits for the
+processes that a killed demo has left.
 """
 
 import contextlib
@@ -20,11 +21,11 @@ from course import Course
 from saying import say
 
 Phase = Literal["load", "process", "audit", "finished"]
-"""What is to be done next."""
+"""The phase to be done next."""
 
 
 class DemoState(msgspec.Struct, frozen=True):
-    """``run`` names the data of this run; ``rows`` is its size; ``course``: what became of its processes."""
+    """The state of a run. ``run``: the name of its data; ``rows``: the number of flights; ``course``: its course."""
 
     run: str
     rows: int
@@ -34,8 +35,8 @@ class DemoState(msgspec.Struct, frozen=True):
 
 
 class DemoPlace:
-    """A folder that one demo at a time uses. ``open`` first. ``loud`` is there while several processes may disturb who
-    works on what, ``slow`` while they are to slow down.
+    """A folder for one demo at a time. ``open`` comes first. Two files tell all processes what to do: while ``loud``
+    exists, the unrest of several processes may begin changes; while ``slow`` exists, the processes work slowly.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,21 +45,21 @@ class DemoPlace:
         self.loud, self.slow = folder / "loud", folder / "slow"
         self.state = DemoState("", 0, "finished")
         self.lock: int | None = None
-        """The descriptor of the lock, while it is held here."""
+        """The descriptor of the lock, while this process has the lock."""
 
     @property
     def data(self) -> Path:
-        """Where the broker of this run keeps its data."""
+        """The folder for the data of the broker of this run."""
         return self.folder / f"broker-{self.state.run}"
 
     @property
     def copies(self) -> Path:
-        """Where the application of this run keeps copies of its state."""
+        """The folder for the local copies of state of this run."""
         return self.folder / f"copies-{self.state.run}"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other demos out: wait until one that is in has ended, and the processes that a killed one has left."""
+        """Keep other demos out of the folder. Waits for the end of another demo, and of processes of a killed demo."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -74,16 +75,16 @@ class DemoPlace:
             os.close(descriptor)
 
     def open(self, rows: int, course: Course, *, reset: bool) -> bool:
-        """Take up what was interrupted, else start afresh; True when it goes on. Only while ``held``.
+        """Go on with an interrupted run, else start afresh; returns whether a run goes on. Only while ``held``.
 
-        ``course``: as a new run begins.
+        ``course``: the course of a new run.
         """
         found = self.state if reset else self._read()
         is_same = (found.rows, found.course.members, found.course.is_kept) == (rows, course.members, course.is_kept)
         if found.phase != "finished" and is_same:
             self.state = found
             return True
-        # The state goes first: killed half way, the next start finds none and clears the rest away.
+        # The state goes first: after a kill in between, the next start finds no state and deletes the rest.
         for left in (self.folder / "state.json", self.picture, self.report, self.log):
             left.unlink(missing_ok=True)
         for data in (*self.folder.glob("broker-*"), *self.folder.glob("copies-*")):

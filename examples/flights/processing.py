@@ -1,8 +1,8 @@
-"""What each process of the demo does: one run of the application until it is level, with unrest and progress.
+"""The work of each process of the demo: one run of the application until all records are done, with unrest and reports.
 
-The unrest changes who works on what: splits, merges, releases and grants of ranges, as an operator might. None of it
-may be seen in outputs or state: the audit proves that. What the runtime splits and merges by itself comes on top. With
-several processes each disturbs what it owns: a released range goes to another one, and is asked back.
+The *unrest* changes who works on what: it splits, merges, releases and takes back ranges, as an operator might. Outputs
+and state must not show the unrest: the audit proves this. Splits and merges of the runtime's own come on top. Each of
+several processes disturbs the ranges that it owns: a released range goes to another process, and is asked back.
 """
 
 import asyncio
@@ -28,10 +28,11 @@ CUTS = {SOURCE: PARALLELISING_FACTOR, ARRIVALS: PARALLELISING_FACTOR_ARRIVALS}
 
 
 class Processing:
-    """``seed`` of the unrest, which lets things be while ``is_quiet``.
+    """The run of an application with unrest. ``seed``: of the unrest; ``is_quiet``: the unrest begins nothing now.
 
-    ``on_told`` hears now and then how far this process is, ``on_step`` the steps of the commit cycle. ``processes``: so
-    many share the work, each of which does this; the service that keeps them hears nothing of it.
+    ``on_told`` is called in intervals with the report of this process, ``on_step`` with the steps of the commit cycle.
+    ``processes``: the number of processes that a service keeps. Each of them does the same; the service itself works on
+    no record and reports nothing.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Processing:
         self._told_s = 0.0
 
     def run(self) -> None:
-        """Work until all is level, or a signal comes; raises what ended the unrest."""
+        """Work until all records are done or a signal comes; raises the error that ended the unrest."""
         self._app.run(until="level", processes=self._processes, on_step=self._hear)
         if self._told_s:
             self._tell()
@@ -78,12 +79,12 @@ class Processing:
 
     def _unrest_ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and task.exception() is not None:
-            self._app.stop()  # what it released would be waited for for ever
+            self._app.stop()  # else the run would wait for ever for a range that the unrest has released
 
 
 class Unrest:
-    """Goes on until it is cancelled. While ``is_quiet`` nothing is begun: near the end, so that nothing stays released.
-    ``moving``: so many ranges are on their way out or back.
+    """The unrest of one process, until it is cancelled. While ``is_quiet`` the unrest begins nothing: near the end of
+    the work no range shall stay released. ``moving``: the number of ranges on their way out or back.
     """
 
     def __init__(self, app: App, seed: int | str, is_quiet: Callable[[], bool]) -> None:
@@ -91,7 +92,7 @@ class Unrest:
         self.moving = 0
 
     async def run(self) -> None:
-        """All source partitions side by side; in each one after the other."""
+        """Disturb all source partitions side by side; in one partition one change follows the other."""
         async with asyncio.TaskGroup() as group:
             for topic, workers in CUTS.items():
                 for partition in range(PARTITIONS):
@@ -99,23 +100,24 @@ class Unrest:
                     group.create_task(self._disturb(topic, partition, even_bounds(workers), chance))
 
     async def _disturb(self, topic: str, partition: int, bounds: tuple[int, ...], chance: random.Random) -> None:
-        """Round after round: a range is given up and taken up again, a worker split, and two made one."""
+        """In each round release a range and take the range back, split a worker, and merge two workers."""
         last = len(bounds) - 2 - RELEASED_WORKERS
         while True:
             if not self._is_quiet() and self._is_here(topic, partition):
                 i = chance.randrange(last)
-                # Through the middle of workers: they have to be split at both borders.
+                # From the middle of a worker to the middle of another: both workers have to be split for the release.
                 await self._out_and_back(
                     topic, partition, KeyRange(_middle(bounds, i), _middle(bounds, i + RELEASED_WORKERS))
                 )
                 i = chance.randrange(last)
                 await self._tried(self._app.split(topic, partition, _middle(bounds, i)))
-                within = KeyRange(bounds[i], bounds[i + chance.choice([1, 2])])  # the halves again, or with a neighbour
+                # The merge is of the two halves, or of the halves and their neighbour.
+                within = KeyRange(bounds[i], bounds[i + chance.choice([1, 2])])
                 await self._tried(self._app.merge(topic, partition, within))
             await asyncio.sleep(PAUSE_S * (1 + chance.random()))
 
     def _is_here(self, topic: str, partition: int) -> bool:
-        """Whether this process works on some of a source partition; of several processes it may not."""
+        """Whether this process owns some points of a source partition; one of several processes may own no points."""
         return self._app.health().state == "running" and any(
             (one.topic, one.partition) == (topic, partition) for one in self._app.statistics().partitions
         )
@@ -131,7 +133,7 @@ class Unrest:
     async def _tried(self, change: Awaitable[None]) -> bool:
         try:
             await change
-        except ValueError as error:  # it is not held here, the runtime was faster, or they were not level in time
+        except ValueError as error:  # another process owns the range, the runtime was faster, or edges stayed unequal
             logger.info("a change was not possible: %s", error)
             return False
         return True

@@ -1,4 +1,4 @@
-"""What the demo says at its end: the figures and the verdict, for people and for programs."""
+"""The report of the demo: the figures and the verdict, for people and for programs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from flights import PARTITIONS
 
 
 def differences(seen: Counts, expected: Counts, audited: Mapping[str, int] | None) -> list[str]:
-    """What is not as it must be, a line each. ``audited``: the figures of the audit; None: there was none."""
+    """The figures that are wrong, a line for each. ``audited``: the figures of the audit; None: no audit was made."""
     wrong = [
         f"{name.replace('_', ' ')}: {value:,}, expected are {getattr(expected, name):,}"
         for name, value in msgspec.structs.asdict(seen).items()
@@ -32,12 +32,12 @@ def differences(seen: Counts, expected: Counts, audited: Mapping[str, int] | Non
 
 
 def verdict_of(audit: Mapping[str, Any] | None) -> str:
-    """In words."""
+    """The verdict of the audit in words."""
     return "not audited" if audit is None else "exactly once: proven" if audit["proven"] else "NOT proven"
 
 
 def text_of(collected: Collected, audit: Mapping[str, Any] | None, run: Mapping[str, Any]) -> str:
-    """For people, a line each. ``run``: what the demo says of the run itself."""
+    """The report for people, a line for each figure. ``run``: the facts about the run beside the figures."""
     figures, counts = collected.figures, collected.figures.counts
     lines = [
         ("flights processed", f"{counts.records:,}"),
@@ -61,7 +61,7 @@ def text_of(collected: Collected, audit: Mapping[str, Any] | None, run: Mapping[
 
 
 def document_of(collected: Collected, audit: Mapping[str, Any] | None, run: Mapping[str, Any]) -> bytes:
-    """For programs, as JSON."""
+    """The report for programs, as JSON."""
     figures = collected.figures
     document = {
         **run,
@@ -79,7 +79,7 @@ def document_of(collected: Collected, audit: Mapping[str, Any] | None, run: Mapp
 
 
 def group_lines(group: GroupFigures, audit: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """What several processes did, each line with its label."""
+    """The lines on the processes of a run, each with its label."""
     shares = ", ".join(f"{member.name} {member.records:,} ({member.share:.0%})" for member in group.members)
     lines = [("members, records (about)", shares)]
     acts = [("killed", group.killed), ("paused", group.paused), ("added", group.joined)]
@@ -100,7 +100,7 @@ def _counted(causes: Mapping[str, int]) -> str:
 
 
 def _scaling_line(scaled: ScalingFigures) -> str:
-    """To how many processes, how long it took, what moved, and what that cost."""
+    """A scaling in words: the number of processes, the time until rest, the moved ranges, the time without owner."""
     said = f"{scaled.sign} to {scaled.processes} ({', '.join(scaled.names)}) at {scaled.share:.0%}"
     if scaled.settled_s is None:
         said += ", was not balanced before the end or the next step"
@@ -118,7 +118,7 @@ def _scaling_line(scaled: ScalingFigures) -> str:
 
 
 def _act_line(act: ActFigures) -> str:
-    """What became of a process that was killed, paused or added."""
+    """A kill, a pause or an added process in words, with the consequences."""
     said = f"{act.name} ({act.role}) at {act.share:.0%}" + (f" for {act.seconds:.0f} s" if act.seconds else "")
     moments = {"last commit": act.last_commit_s, "expelled": act.expelled_s, "joined": act.joined_s}
     spans = {"its ranges had no owner for": act.unowned_s, "the next commit in them came after": act.still_s}

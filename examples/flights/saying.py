@@ -1,18 +1,19 @@
-"""Where the demo says something: to people on standard output, and into its log file."""
+"""Output of the demo: for people on standard output, and the runtime's log in a file."""
 
 import logging
 from pathlib import Path
 
 
 def say(text: str) -> None:
-    """On standard output, at once."""
+    """Print a text on standard output, at once."""
     print(text, flush=True)
 
 
 def log_to(path: Path, name: str) -> None:
-    """The runtime's log goes to a file (a dead letter is a line, and there are more than a thousand); fatal: shown.
+    """Send the log of the runtime to a file; standard error shows fatal errors alone. Each dead letter is a line of the
+    log, and a run has more than a thousand.
 
-    Several processes may append to the file; ``name``: who says the lines of this one.
+    Several processes may append to the file. ``name``: the process, in its lines.
     """
     logger = logging.getLogger("keylanes")
     file = logging.FileHandler(path, encoding="utf-8", delay=True)

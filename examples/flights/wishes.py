@@ -1,8 +1,9 @@
-"""What the demo asks of the group of its processes: who coordinates, who is at rest, and that ranges change hands.
+"""The demo's questions to the group of its processes, and its requests for moves.
 
-The demo in many processes asks for moves now and then, as an operator might: of an eighth of a partition. Partition by
-partition and eighth by eighth, in turn, so that each of them is asked for sooner or later; to the process that has
-least, or to the next one by name. Nothing comes of it where a process has the range already or is paused.
+With many members the demo asks for moves in intervals, as an operator might. Each request is for an eighth of a
+partition. Partitions and eighths come in turn: each eighth is asked for sooner or later. The new owner is in turn the
+process with the fewest workers, and the next process by name. Nothing moves where the new owner has the range already
+or is paused.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -30,8 +31,10 @@ BY: Final = "demo"
 def move_of(
     number: int, places: Sequence[tuple[str, int]], told: Mapping[str, Told], incarnations: Mapping[str, int]
 ) -> MoveAsked:
-    """The ``number``-th move; ``told``: by those that are at work, of whom there is one. Where the incarnation of its
-    new owner is not known it goes to whoever is best.
+    """The request of the move with this number. ``told``: the reports of the processes at work, at least one.
+
+    ``incarnations``: by name. Where the incarnation of the new owner is not known, the request is for a move to any
+    member.
     """
     bounds = even_bounds(PARTS)
     topic, partition = places[number % len(places)]
@@ -44,7 +47,7 @@ def move_of(
 
 @asynccontextmanager
 async def opened(address: str) -> AsyncIterator[Broker]:
-    """The demo's broker."""
+    """The demo's broker, open within this context."""
     broker = connect(address, Settings(), APP)
     await broker.open()
     try:
@@ -54,18 +57,18 @@ async def opened(address: str) -> AsyncIterator[Broker]:
 
 
 class Asking:
-    """Asks the group at the broker of an ``address``. Both raise BrokerError."""
+    """Reads the group at the broker of an ``address``, and asks for moves. Both methods raise BrokerError."""
 
     def __init__(self, address: str) -> None:
         self.address = address
 
     async def group(self) -> GroupLog:
-        """What the control log says now."""
+        """The group, by the control log as of now."""
         async with opened(self.address) as broker:
             return await read_group(broker, APP)
 
     async def move(self, number: int, places: Sequence[tuple[str, int]], told: Mapping[str, Told]) -> None:
-        """Ask for a move, as any program may that is no member."""
+        """Send the request of a move. A program need not be a member to send a request."""
         async with opened(self.address) as broker:
             names = sorted((await read_group(broker, APP)).names.items())
             signal = move_of(number, places, told, {name: incarnation for incarnation, name in names})

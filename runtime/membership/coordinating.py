@@ -29,7 +29,8 @@ from ...group.declarations import Declared
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.learning import parked_moves
 from ...group.members import LEFT, members_dismissed
-from ...group.plans import PlanQuestion, answer_of
+from ...group.plan_moves import PlanQuestion
+from ...group.plans import answer_of
 from ...group.rates import Obeyed, Shares
 from ...group.signals_fold import COORDINATORS, PARTITIONS, Heard
 from ...group.unowned_points import Unowned, points_unowned, waits_for_names
