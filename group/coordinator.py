@@ -34,7 +34,7 @@ from ..offsets.control import Member
 from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, SourceIdentified
 from ..offsets.decide import StoreSpec, Turn, decide_stores, spec_of
 from ..offsets.ledger import Place
-from . import copies, learning, members, moves, plans
+from . import copies, learning, members, moves, plan_moves, plans
 from .cells import CellState
 from .view import DecisionBatch, View
 
