@@ -107,7 +107,7 @@ def begun(members: int, partitions: int) -> list[Event]:
 def look(members: int, partitions: int, rounds: int) -> dict[str, float]:
     """What a look at an idle group costs."""
     ledger = evolve_all(Ledger(), begun(members, partitions))
-    seat = CoordinatorMemory("app", "birth 1", 0, found={TOPIC: SourceFound("", partitions)})
+    seat = CoordinatorMemory("app", "birth 1", 0, sources={TOPIC: SourceFound("", partitions)})
     heard, rules, turn = Heard(10_000, 1_000), Rules(), Turn(1, ledger.control.number)
 
     def looks() -> None:

@@ -33,14 +33,14 @@ class Deadline:
         self._attempt_s = attempt_ms / 1000
 
     @property
-    def left(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds that are left; never below 1 ms, as a bound for a request."""
         return max(self._at - self._loop.time(), 0.001)
 
     @property
     def attempt(self) -> float:
         """Seconds that an attempt may take if begun now."""
-        return min(self.left, self._attempt_s)
+        return min(self.remaining_s, self._attempt_s)
 
     def extend(self, seconds: float) -> None:
         """Make the deadline later by the seconds for which a broker throttled and nothing could be asked."""

@@ -127,7 +127,7 @@ class BatchRequests(Protocol[T]):
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """A deadline from now; without ``timeout_ms``, after as long as a client waits for an answer."""
 
-    async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Sequence[TopicPartition]:
+    async def missing_partitions(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Sequence[TopicPartition]:
         """The partitions that do not exist. Afterwards the leaders of the other partitions are known."""
 
     def encode(
@@ -186,7 +186,7 @@ class Session(Generic[T]):
     async def plan(self, records: Sequence[Outgoing], deadline: Deadline) -> dict[TopicPartition, list[int]]:
         """Group record indexes by partition; raises RecordsRefused for partitions that do not exist."""
         groups = by_partition(records)
-        missing = await self.requests.missing(groups, deadline)
+        missing = await self.requests.missing_partitions(groups, deadline)
         if missing:
             first = missing[0]
             raise self._refusal(
@@ -233,7 +233,7 @@ class Session(Generic[T]):
                 rest = self._checked_rest(records, queues.values())
             if again:
                 await deadline.pause(next(iter(again.values())))
-                await self.requests.missing(again, deadline)
+                await self.requests.missing_partitions(again, deadline)
         return ends
 
     async def _next_batches(

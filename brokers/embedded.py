@@ -168,7 +168,7 @@ class EmbeddedBroker:
         """See the protocol."""
         return {name: topic.partitions for name, topic in (await self.describe(topics)).items()}
 
-    async def lacking(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
+    async def missing_rights(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
         """No right is lacking."""
         return Lacking()
 
@@ -219,30 +219,30 @@ class EmbeddedBroker:
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange, BrokerError for a table."""
-        shared = self._shared
+        shared = self._open_folder
         for source, offset in before.items():
             await self._write(functools.partial(shared.store.trim, *source, offset))
         shared.wake(before)
 
     @property
-    def _shared(self) -> _Shared:
+    def _open_folder(self) -> _Shared:
         if self._shared_if_open is None:
             raise BrokerError(f"the embedded broker in {self.folder} is not open")
         return self._shared_if_open
 
     @property
     def _store(self) -> TopicStore:
-        return self._shared.store
+        return self._open_folder.store
 
     async def _append(self, records: Sequence[Outgoing], guard: Guard | None) -> dict[TopicPartition, int]:
-        shared = self._shared
+        shared = self._open_folder
         large = len(records) > INLINE_RECORDS_MAX or _value_bytes(records) > INLINE_BYTES_MAX
         step = functools.partial(_check_and_append, shared, records, guard, self._clock_ms())
         return await self._write(step, large=large)
 
     async def _write(self, step: Callable[[], T], *, large: bool = False) -> T:
         """Do a step of the store; in a thread when the step is large or when a thread is writing."""
-        if large or self._store.writing:
+        if large or self._store.is_writing:
             return await self._in_thread(step)
         return _translate_errors(step)
 
@@ -281,7 +281,7 @@ class EmbeddedReader:
         while True:
             if self._closed:
                 raise BrokerError("the reader was closed")
-            shared = self._broker._shared
+            shared = self._broker._open_folder
             # Registered before the look: an append between the look and the wait is not missed.
             news = shared.wait_for(frozenset(wanted))
             try:

@@ -109,7 +109,7 @@ class TransactionalProducer(Generic[T]):
         except RecordsRefused as error:
             raise error.as_refusal() from error
         except FencedAnswer as error:
-            raise await self._fenced() from error
+            raise await self._fence_error() from error
         except BrokerError as error:
             raise TransactionAborted(f"aborted, nothing of it is visible: {error}") from error
 
@@ -133,12 +133,12 @@ class TransactionalProducer(Generic[T]):
         if answer.verdict is Verdict.DONE:
             return
         if answer.verdict is Verdict.FENCED:
-            raise await self._fenced()
+            raise await self._fence_error()
         if answer.verdict is Verdict.NOT_SENT:
             raise TransactionAborted(f"aborted, the commit could not be asked for: {answer.problem}")
         raise TransactionUnknown(f"no sure answer to the commit of {self._id!r}: {answer.problem}")
 
-    async def _fenced(self) -> BrokerError:
+    async def _fence_error(self) -> BrokerError:
         """The meaning of "fenced": a newer producer, or a transaction that Kafka aborted at the time limit."""
         open_ms = 0.0 if self._began_s is None else (asyncio.get_running_loop().time() - self._began_s) * 1000
         # Kafka ends no transaction before the time limit. The time here began earlier than the time at Kafka.

@@ -300,7 +300,7 @@ class Broker(Protocol):
     async def partitions(self, topics: Collection[str]) -> dict[str, int]:
         """The number of partitions of each topic that exists. No right to see the topics' settings is needed."""
 
-    async def lacking(self, rights: Sequence[Right]) -> Lacking:
+    async def missing_rights(self, rights: Sequence[Right]) -> Lacking:
         """The given rights that this client lacks, as far as the broker tells. A broker without ACLs refuses none."""
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:

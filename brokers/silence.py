@@ -32,7 +32,7 @@ class SilentNodes(Generic[N]):
     def __init__(self) -> None:
         self._silences: dict[N, _ClientSilence] = {}
 
-    def lost(self, node: N, now_s: float) -> bool:
+    def note_silence(self, node: N, now_s: float) -> bool:
         """Note that a node did not answer. True: the node had answered before, or was never asked."""
         known = self._silences.get(node)
         if known is None:
@@ -42,7 +42,7 @@ class SilentNodes(Generic[N]):
         self._silences[node] = _ClientSilence(known.times + (now_s >= known.until_s), now_s)
         return False
 
-    def heard(self, node: N) -> bool:
+    def note_answer(self, node: N) -> bool:
         """Note that a node answered. True: the node had been silent."""
         return self._silences.pop(node, None) is not None
 
@@ -60,7 +60,7 @@ class SilentNodes(Generic[N]):
         known = self._silences.get(node)
         return known is not None and known.last_s > since_s
 
-    def ordered(self, nodes: Sequence[N], now_s: float) -> list[N]:
+    def sort_nodes(self, nodes: Sequence[N], now_s: float) -> list[N]:
         """Sort nodes: first awake nodes in the given order, then the silent nodes, the oldest silence first."""
         silent = [node for node in nodes if self._is_silent(node, now_s)]
         return [node for node in nodes if node not in silent] + sorted(silent, key=lambda n: self._silences[n].last_s)

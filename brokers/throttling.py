@@ -42,7 +42,7 @@ class Throttling:
         """For requests that write, in bytes before compression."""
         self._last_s: float | None = None
 
-    def heard(self, throttle_ms: int, now_s: float) -> bool | None:
+    def note_answer(self, throttle_ms: int, now_s: float) -> bool | None:
         """Note the throttling time in an answer. True: throttling begins; False: throttling ends; None: no change."""
         if throttle_ms > 0:
             begins, self._last_s = self._last_s is None, now_s
@@ -76,7 +76,7 @@ class Allowance:
         self._gathered = self._gathered_s = self._throttled_to_s = 0.0
         """The bytes that have gathered, the time at which they were counted, and the end of the last throttling."""
 
-    def moved(self, size: int, throttled_s: float, now_s: float) -> None:
+    def note_bytes(self, size: int, throttled_s: float, now_s: float) -> None:
         """Note that ``size`` bytes went, and were throttled for ``throttled_s``."""
         self._advance(now_s)
         self._moved.append((now_s, size))

@@ -71,7 +71,7 @@ class Patience:
         self._refused_s = 0.0
         self._refusals = 0
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """The broker answered."""
         if self._since_s is None:
             return
@@ -109,7 +109,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]], patience: Patience) ->
         except (BrokerTimeout, NotAuthorized) as error:
             await patience.wait(error)
         else:
-            patience.answered()
+            patience.note_answer()
             return answer
 
 

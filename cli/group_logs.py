@@ -284,7 +284,7 @@ async def _last_beats(
     beats = Beats(control)
     starts = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
     upper = {source: mark.high for source, mark in marks.items()}
-    while lacking := beats.lacking():
+    while lacking := beats.partitions_unheard():
         spans: dict[TopicPartition, tuple[int, int]] = {}
         for source in marks:
             if source.partition in lacking and (start := next(starts[source], None)) is not None:
@@ -293,7 +293,7 @@ async def _last_beats(
             break
         reading = _read_signals(reader, spans, beats.hear)
         await within_limit(reading, group.settings.call_limit_ms, f"reading {signals_topic(group.app)}")
-    members = control.unfenced()
+    members = control.unfenced_members()
     last_ms = {m.incarnation: beats.last_ms[m.birth] for m in members if m.birth in beats.last_ms}
     whole = {source.partition for source, mark in marks.items() if mark.start == 0}
     expired = {m.incarnation for m in members if partition_of(m.joined.instance, m.birth) not in whole}

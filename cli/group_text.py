@@ -81,15 +81,15 @@ def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
     The line of a partition counts waits with one reason together, and moves of one way, and copies of one member.
     """
     if is_all:
-        lines = [f"move {one.move}: {one.held.label} {one.way} waits for {one.waits_for}" for one in group.moves]
+        lines = [f"move {one.move}: {one.moving_range.label} {one.way} waits for {one.waits_for}" for one in group.moves]
         lines += [f"incarnation {copy.incarnation} has a copy of {copy.label}" for copy in group.copies]
         return [*map(str, group.waits), *lines]
     told: dict[Place, list[str]] = {}
     for (place, why), waits in _group_by(group.waits, lambda one: (one.held.topic_partition, one.why)):
         lone = f"{_points(waits[0].held)}{why}"
         told.setdefault(place, []).append(lone if len(waits) == 1 else f"each of {len(waits)} ranges {why}")
-    for (place, way), moves in _group_by(group.moves, lambda one: (one.held.topic_partition, one.way)):
-        lone = f"move {moves[0].move}: {_points(moves[0].held)}{way} waits for {moves[0].waits_for}"
+    for (place, way), moves in _group_by(group.moves, lambda one: (one.moving_range.topic_partition, one.way)):
+        lone = f"move {moves[0].move}: {_points(moves[0].moving_range)}{way} waits for {moves[0].waits_for}"
         told.setdefault(place, []).append(lone if len(moves) == 1 else f"{len(moves)} moves {way}")
     for (place, who), copies in _group_by(group.copies, lambda one: (one.held[0].topic_partition, one.incarnation)):
         lone, ready = f"a copy ({copies[0].role}, {copies[0].progress})", sum(copy.is_ready for copy in copies)

@@ -89,7 +89,7 @@ class _SignalListener:
         """The last beat of each member; None without signals."""
         if self._before is None:
             return None
-        members, new_ms = self.beats.control.unfenced(), self.beats.last_ms
+        members, new_ms = self.beats.control.unfenced_members(), self.beats.last_ms
         last_ms = {**self._before.last_ms, **{m.incarnation: new_ms[m.birth] for m in members if m.birth in new_ms}}
         return LastHeard(last_ms, {i for i in self._before.expired if i not in last_ms})
 

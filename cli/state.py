@@ -414,7 +414,7 @@ def get(
     for entry, marker in found:
         _print({**entry, **_how_far(entry, marker, owners)} if copy else entry)
     if not found:
-        missed = owners.elsewhere(partition, point_of_key(data), births) if owners is not None and not copy else []
+        missed = owners.reasons_without_answer(partition, point_of_key(data), births) if owners is not None and not copy else []
         if missed:
             raise SettingsError(
                 f"store {store!r}: the state of this key is not in {folder}, or another partition may have it: "
@@ -430,7 +430,7 @@ def _owners_folder(owners: Owners) -> MayAnswer:
     def may_answer(stored: StoredApp, _: StoreInfo, partition: int, point: int) -> bool:
         if isinstance(stored, KeptTopics):  # shared by all processes
             return True
-        owner = owners.of(partition, point)
+        owner = owners.owner_of(partition, point)
         return owner is not None and owner.birth == stored.birth and owners.is_at_work(partition, point)
 
     return may_answer

@@ -40,7 +40,7 @@ class Owners(NamedTuple):
         part = None if owner is None else self.ledger.partition((self.topic, partition)).parts.get(owner.epoch)
         return part is not None and part.workers.at(point) is not None
 
-    def of(self, partition: int, point: int) -> Member | None:
+    def owner_of(self, partition: int, point: int) -> Member | None:
         """The owner of a point, unless expelled; None: the point has no owner now."""
         owner = self._owner(partition, point)
         member = None if owner is None else self.control.members.get(owner.incarnation)
@@ -50,7 +50,7 @@ class Owners(NamedTuple):
         owners = self.control.owners.get((self.topic, partition))
         return None if owners is None else owners.at(point)
 
-    def elsewhere(self, partition: int | None, point: int, births: set[str | None]) -> list[str]:
+    def reasons_without_answer(self, partition: int | None, point: int, births: set[str | None]) -> list[str]:
         """The reasons why no folder here answers for a point, in words: the point has no owner, its owner has not taken
         the point up, or the owner's folder is elsewhere. For each partition, or for ``partition`` alone.
         """
@@ -58,7 +58,7 @@ class Owners(NamedTuple):
         for number in sorted(number for topic, number in self.control.started if topic == self.topic):
             if partition not in (None, number):
                 continue
-            member = self.of(number, point)
+            member = self.owner_of(number, point)
             if member is None:
                 found.append(f"{self.topic}[{number}]: nobody has it now")
                 continue

@@ -41,7 +41,7 @@ class Acl(NamedTuple):
     name: str
     pattern: str = "literal"
 
-    def encoded(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The entry in the form of the requests about access lists; also a filter for this entry alone."""
         return (
             struct.pack(">b", _check_known("resource", self.resource, RESOURCES))
@@ -90,7 +90,7 @@ def unregister_broker(port: int, node: int, login: Login | None) -> bool:
 
 def create_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
     """Add to the access list; raises KafkaServerError."""
-    answer = _ask(port, _CREATE_ACLS, _ACLS_VERSION, array(acl.encoded() for acl in acls) + NO_TAGS, login)
+    answer = _ask(port, _CREATE_ACLS, _ACLS_VERSION, array(acl.to_bytes() for acl in acls) + NO_TAGS, login)
     answer.int32()
     for _ in range(answer.count()):
         _raise_refusal(answer.int16(), answer.text())
@@ -99,14 +99,14 @@ def create_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
 
 def delete_acls(port: int, acls: Collection[Acl], login: Login | None) -> None:
     """Remove entries from the access list; raises KafkaServerError."""
-    answer = _ask(port, _DELETE_ACLS, _ACLS_VERSION, array(acl.encoded() for acl in acls) + NO_TAGS, login)
+    answer = _ask(port, _DELETE_ACLS, _ACLS_VERSION, array(acl.to_bytes() for acl in acls) + NO_TAGS, login)
     answer.int32()
     _raise_refusal(answer.int16() if answer.count() else 0, answer.text())
 
 
 def has_acl(port: int, acl: Acl, login: Login | None) -> bool:
     """Whether a broker knows of an entry of the access list."""
-    answer = _ask(port, _DESCRIBE_ACLS, _ACLS_VERSION, acl.encoded(), login)
+    answer = _ask(port, _DESCRIBE_ACLS, _ACLS_VERSION, acl.to_bytes(), login)
     answer.int32()
     _raise_refusal(answer.int16(), answer.text())
     return answer.count() > 0

@@ -141,7 +141,7 @@ class KafkaCluster:
         for node in self.nodes:
             node.order(order)
         for node in self.nodes:
-            node.ended(seconds_max)
+            node.wait_for_end(seconds_max)
 
     def log_tail(self) -> str:
         """The last lines of each node's output."""

@@ -108,12 +108,12 @@ class KafkaNode:
         """Stop the broker: SIGTERM, then SIGKILL after ``STOP_SECONDS``. A suspended broker is resumed first."""
         self.resume()
         self.order("stop")
-        self.ended(seconds_max + 5)
+        self.wait_for_end(seconds_max + 5)
 
     def kill(self) -> None:
         """End the broker at once, as a crash would."""
         self.order("kill")
-        self.ended(STOP_SECONDS)
+        self.wait_for_end(STOP_SECONDS)
 
     def suspend(self) -> None:
         """Send SIGSTOP: the broker hangs, its connections stay open. Nothing happens when the broker does not run."""
@@ -133,11 +133,11 @@ class KafkaNode:
     # --- for its cluster ---------------------------------------------------------------------------------------------
 
     def order(self, order: str) -> None:
-        """Give the guard an order, ``stop`` or ``kill``; ``ended`` waits."""
+        """Give the guard an order, ``stop`` or ``kill``; ``wait_for_end`` waits."""
         if self._guard is not None:
             _tell(self._guard, order)
 
-    def ended(self, seconds: float) -> None:
+    def wait_for_end(self, seconds: float) -> None:
         """Wait for the end of a node after an order."""
         guard, self._guard = self._guard, None
         if guard is not None:

@@ -23,8 +23,8 @@ class Beats:
                 birth = self.control.coordinator
                 self.last_ms[birth] = max(append_ms, self.last_ms.get(birth, 0))
 
-    def lacking(self) -> set[int]:
+    def partitions_unheard(self) -> set[int]:
         """The partitions of the signals in which members that were not heard yet may be heard."""
-        silent = [member for member in self.control.unfenced() if member.birth not in self.last_ms]
+        silent = [member for member in self.control.unfenced_members() if member.birth not in self.last_ms]
         partitions = {partition_of(member.joined.instance, member.birth) for member in silent}
         return partitions | ({COORDINATORS} if partitions else set())

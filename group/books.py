@@ -23,7 +23,7 @@ much load on idle points (reports.py).
 
 @dataclass(slots=True, eq=False)
 class SharePiece:
-    """A share, or a part of a share. ``number``: the number of the share; ``cells``: the cells of the share in the
+    """A share, or a part of a share. ``number``: the number of the share; ``slices``: the cells of the share in the
     piece, each with its whole weight.
     """
 
@@ -33,7 +33,7 @@ class SharePiece:
     end: int
     weight: int
     cost_us: int
-    cells: tuple[tuple[int, int], ...]
+    slices: tuple[tuple[int, int], ...]
     owner: int
     is_owned: bool
     """Whether the owner before the plan can handle the points: moving the piece disturbs a working member."""
@@ -75,8 +75,8 @@ def pieces_of(shares: Sequence[Share], owned: Collection[int]) -> list[SharePiec
     """A piece for each share, by number. ``owned``: the numbers of shares whose owner can handle them."""
     found: list[SharePiece] = []
     for number, (share, weight) in enumerate(zip(shares, weights_of(shares), strict=True)):
-        bounds = [*(first for first, _ in share.cells), share.end]
-        cells = tuple((a, _base(a, b) + busy) for (a, b), (_, busy) in zip(pairwise(bounds), share.cells, strict=True))
+        bounds = [*(first for first, _ in share.slices), share.end]
+        cells = tuple((a, _base(a, b) + busy) for (a, b), (_, busy) in zip(pairwise(bounds), share.slices, strict=True))
         total = sum(cell for _, cell in cells) if cells else weight
         kept = (share.topic_partition, share.first, share.end, total, share.cost_us, cells, share.owner)
         found.append(SharePiece(number, *kept, number in owned, is_fixed=share.is_fixed))
@@ -160,7 +160,7 @@ class Books:
         """Count a piece for a member (``sign`` 1), or no longer (``sign`` -1)."""
         topic, entry = piece.place[0], (piece.weight, piece.number, piece.first, piece)
         lists = [] if piece.is_fixed else [self.owned[incarnation].setdefault(topic, [])]
-        lists += [self.partable[incarnation]] if len(piece.cells) > 1 and not piece.is_fixed else []
+        lists += [self.partable[incarnation]] if len(piece.slices) > 1 and not piece.is_fixed else []
         for ordered in lists:
             if sign > 0:
                 insort(ordered, entry)
@@ -187,9 +187,9 @@ class Books:
 
     def cut(self, piece: SharePiece, at: int) -> tuple[SharePiece, SharePiece]:
         """Cut a piece without an owner into two parts. The right part begins at cell ``at``."""
-        point = piece.cells[at][0]
+        point = piece.slices[at][0]
         parts: list[SharePiece] = []
-        for first, end, cells in ((piece.first, point, piece.cells[:at]), (point, piece.end, piece.cells[at:])):
+        for first, end, cells in ((piece.first, point, piece.slices[:at]), (point, piece.end, piece.slices[at:])):
             cost_us = piece.cost_us * (end - first) // (piece.end - piece.first)
             weight = sum(busy for _, busy in cells)
             rest = (piece.number, piece.place, first, end, weight, cost_us, cells, piece.owner, piece.is_owned)

@@ -38,7 +38,7 @@ class Cell(NamedTuple):
     end: int
     owner: int
     epoch: int
-    standing: CellState
+    state: CellState
 
 
 Read = Collection[tuple[Place, int]]
@@ -53,14 +53,14 @@ def cells(control: Control, folds: Mapping[Place, PartitionLedger], place: Place
     found: list[Cell] = []
     for first, end, epoch in fold.newest.all_pieces(0, SPACE_END):
         if epoch is None:
-            found.append(Cell(first=first, end=end, owner=0, epoch=0, standing=CellState.FREE))
+            found.append(Cell(first=first, end=end, owner=0, epoch=0, state=CellState.FREE))
             continue
         part = fold.parts[epoch]
         for a, b, is_released in part.released.all_pieces(first, end):
             state = (
                 CellState.FREE if is_released else _state_of_points(control, part.incarnation, (place, epoch) in read)
             )
-            found.append(Cell(first=a, end=b, owner=part.incarnation, epoch=epoch, standing=state))
+            found.append(Cell(first=a, end=b, owner=part.incarnation, epoch=epoch, state=state))
     return found
 
 

@@ -65,7 +65,7 @@ def decide(view: View, turn: Turn) -> DecisionBatch:
     The coordinator's memory keeps the renamed members (copies.py). Their state is granted in several steps, and after
     the first step the logs no longer tell that the members were renamed.
     """
-    view.seat.renamed |= copies.renamed_members(view)
+    view.memory.renamed |= copies.renamed_members(view)
     for row in ROWS:
         batch = row(view, turn)
         if batch.decisions or batch.answered:
@@ -75,26 +75,26 @@ def decide(view: View, turn: Turn) -> DecisionBatch:
 
 def needs(view: View) -> Needs:
     """The work outside of the control log that must be done before further decisions."""
-    control, seat = view.control, view.seat
-    fence = [member for member in control.unfenced() if member.expelled and member.incarnation not in seat.fenced]
+    control, seat = view.control, view.memory
+    fence = [member for member in control.unfenced_members() if member.expelled and member.incarnation not in seat.fenced]
     unread = sorted(
         {
             (place, cell.epoch)
-            for place in view.standings.unread
+            for place in view.cell_cache.unread
             for cell in view.cells(place)
-            if cell.standing is CellState.UNREAD
+            if cell.state is CellState.UNREAD
         }
     )
     has_joined = control.member_of(seat.birth) is not None
     wants_ends = view.lacks_ends and seat.ends is None and not view.unseen
-    opens = view.unopened if has_joined else []
+    opens = view.unopened_logs if has_joined else []
     return Needs(
         fence=fence, read=unread, look=view.unseen, open=opens, ends=wants_ends, solve=plans.open_question(view)
     )
 
 
 def _sources(view: View, turn: Turn) -> DecisionBatch:
-    control, found = view.control, sorted(view.seat.found.items())
+    control, found = view.control, sorted(view.memory.sources.items())
     decisions: list[Decision] = [
         SourceIdentified(*turn.next(), topic, one.identity)
         for topic, one in found
@@ -122,9 +122,9 @@ def _stores(view: View, turn: Turn) -> DecisionBatch:
     its partitions is not started, the partition was added to the topic later.
     """
     wanted: list[StoreSpec] = []
-    for birth, asked in view.heard.asked.items():
+    for birth, asked in view.heard.join_requests.items():
         for store in asked.stores if view.control.member_of(birth) is not None else ():
-            topic = view.seat.found.get(store.topic)
+            topic = view.memory.sources.get(store.topic)
             known = sum(place[0] == store.topic for place in view.control.started)
             if topic is not None and topic.partitions <= known and store.name not in view.control.stores:
                 spec = spec_of(store)
@@ -133,9 +133,9 @@ def _stores(view: View, turn: Turn) -> DecisionBatch:
 
 
 def _ends(view: View, turn: Turn) -> DecisionBatch:
-    if view.seat.ends is None or not view.lacks_ends:
+    if view.memory.ends is None or not view.lacks_ends:
         return DecisionBatch()
-    return DecisionBatch([EndsPinned(*turn.next(), view.seat.ends)])
+    return DecisionBatch([EndsPinned(*turn.next(), view.memory.ends)])
 
 
 ROWS: Final[tuple[Row, ...]] = (

@@ -94,7 +94,7 @@ class MoveBudget:
     """
 
     def __init__(self, view: View) -> None:
-        self._left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
+        self._left = view.memory.left_of_budget(view.rules.moves_per_minute, view.now_ms)
         self._leaving = view.heard.leaving
         self.taken: set[int] = set()
 
@@ -126,7 +126,7 @@ def is_near(copies: Sequence[CopyProgress], target: int, points: Iterable[tuple[
 
 def able(view: View, topic: str) -> list[Member]:
     """Staying members that can handle a topic."""
-    return [m for m in view.staying if any(source.topic == topic for source in m.joined.topics)]
+    return [m for m in view.staying_members if any(source.topic == topic for source in m.joined.topics)]
 
 
 def heir(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, favoured: int = NOBODY) -> int | None:
@@ -164,10 +164,10 @@ def left_of_hold_ms(view: View, incarnation: int) -> int:
     expulsion of the owner, or from its request to leave if its name will be back.
     """
     member = view.control.members.get(incarnation)
-    if member is None or not member.joined.instance or incarnation in view.seat.renamed:
+    if member is None or not member.joined.instance or incarnation in view.memory.renamed:
         return 0
     if member.expelled:
-        since_ms = view.seat.gone_ms.get(incarnation, view.seat.began_ms)  # after a predecessor the hold begins anew
+        since_ms = view.memory.expulsion_ms.get(incarnation, view.memory.began_ms)  # after a predecessor the hold begins anew
         return member.hold_ms - (view.now_ms - since_ms)
     if incarnation not in view.heard.returns:
         return 0
@@ -181,7 +181,7 @@ def renamed_members(view: View) -> set[int]:
     awaited, and no awaited name is present.
     """
     awaited = {i: name for i, m in view.control.members.items() if m.expelled and (name := held_for(view, i))}
-    there = {member.joined.instance for member in view.staying} - {""}
+    there = {member.joined.instance for member in view.staying_members} - {""}
     if not awaited or len(there) < len({*awaited.values()}) or not there.isdisjoint(awaited.values()):
         return set()
     is_state_owned = any(
@@ -195,8 +195,8 @@ def renamed_members(view: View) -> set[int]:
 
 def may_have(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, target: int) -> bool:
     """Whether free points with state may be granted to the target of their move."""
-    if cell.standing is not CellState.FREE:
+    if cell.state is not CellState.FREE:
         return False
-    if cell.owner in {member.incarnation for member in view.staying}:  # released for the move
+    if cell.owner in {member.incarnation for member in view.staying_members}:  # released for the move
         return True
     return heir(view, copies, place, cell, target) in (NOBODY, target)

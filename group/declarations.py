@@ -35,10 +35,10 @@ class Declared:
         A member is at work if it has read of the last change of the members, as its beat says. Otherwise the member may
         be gone and not expelled yet, and the last member to join may be its replacement.
         """
-        members = frozenset(member.incarnation for member in view.staying)
+        members = frozenset(member.incarnation for member in view.staying_members)
         if members != self._members:
             self._members, self._position = members, view.position
-        at_work = [member for member in view.staying if self._is_at_work(view, member)]
+        at_work = [member for member in view.staying_members if self._is_at_work(view, member)]
         now = frozenset(member.incarnation for member in at_work)
         if now == self._compared:
             return []
@@ -56,7 +56,7 @@ class Declared:
 
     def _is_at_work(self, view: View, member: Member) -> bool:
         beat = view.heard.beats.get(member.incarnation)
-        return member.birth == view.seat.birth or (beat is not None and beat.control_position >= self._position)
+        return member.birth == view.memory.birth or (beat is not None and beat.control_position >= self._position)
 
 
 def _difference(one: Member, alone: Topics, other: Member, other_alone: Topics) -> str:

@@ -57,7 +57,7 @@ def wait_ms(control: Control, heard: Heard, candidate: Candidate) -> int:
     short_ms = SHORT_INTERVALS * heard.interval_ms
     if control.coordinator is None or candidate.is_alone or has_resigned(control, heard):
         return 0
-    if not control.unfenced() or (candidate.instance and candidate.instance == control.coordinator_instance):
+    if not control.unfenced_members() or (candidate.instance and candidate.instance == control.coordinator_instance):
         return short_ms
     rank_ms = min(rank_of(control, candidate.birth) * RANK_MS, RANK_MS_MAX)
     return rank_ms if has_died(control, heard) else heard.session_ms + rank_ms

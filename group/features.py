@@ -107,7 +107,7 @@ def _in_the_way(control: Control, asked: JoinAsked) -> Iterator[tuple[Member, st
     member is at work: namesakes first, then living members that declare a topic differently. A joined process is not in
     its own way.
     """
-    unfenced = [member for member in control.unfenced() if member.birth != asked.birth]
+    unfenced = [member for member in control.unfenced_members() if member.birth != asked.birth]
     for member in unfenced:
         if _is_namesake(member, asked):
             yield member, f"{NAME_IN_USE}: {_in_use(member)}"

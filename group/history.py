@@ -123,7 +123,7 @@ class History:
                     ownership = (event.topic_partition, event.epoch, event.incarnation)
                     self._requests_by_owner.setdefault(ownership, Steps()).put(event.first, event.end, asked)
             case ReleaseWithdrawn():
-                if event.move in self.control.moves.asked:
+                if event.move in self.control.moves.release_requests:
                     self._withdrawals[event.move] = WithdrawalNote(timestamp_ms, position, event.reason)
             case PlanMade():
                 self._plan(position, timestamp_ms, event)
@@ -412,7 +412,7 @@ class History:
         released: EventTime | None = None
         for a, b, released_ms in times_of(self._releases, ownership, first, end):
             for c, d, asked in self._requests_to(place, owner).all_pieces(a, b):
-                is_asked = asked is not None and asked.event.move in self.control.moves.asked
+                is_asked = asked is not None and asked.event.move in self.control.moves.release_requests
                 was_asked = EventTime(asked.ms, "asked") if asked is not None and is_asked else None
                 position = asked.position if asked is not None and is_asked else 0
                 if released_ms is not None:

@@ -106,7 +106,7 @@ def _find_obstacle(view: View, move: PlannedMove, slots: "_PassSlots", budget: M
 
 
 def _why_no_turn(view: View) -> str:
-    return COOLING if view.seat.cools(view.now_ms) else TURN
+    return COOLING if view.memory.cools(view.now_ms) else TURN
 
 
 def _ask_copy(
@@ -146,7 +146,7 @@ def _points_of(view: View, move: PlannedMove, moves: Sequence[PlannedMove]) -> l
     return [
         (cell.first, cell.end)
         for cell in cut_by(view.cells(move.topic_partition), moves)
-        if cell.standing is CellState.HELD and cell.owner == move.origin and newest(moves, cell) is move
+        if cell.state is CellState.HELD and cell.owner == move.origin and newest(moves, cell) is move
     ]
 
 
@@ -175,10 +175,10 @@ class _PassSlots:
 def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list[Span]]]:
     """Standbys that are missing at rest and have a slot, as (range, member, missing bands of the range)."""
     moves, wanted = view.control.moves, view.rules.standbys
-    if not wanted or _is_early(view) or moves.asked or view.control.group_epoch != moves.group_epoch:
+    if not wanted or _is_early(view) or moves.release_requests or view.control.group_epoch != moves.group_epoch:
         return []
     copies, planned = kept_of(view), moves_pending(view)
-    staying = {member.incarnation: member for member in view.staying}
+    staying = {member.incarnation: member for member in view.staying_members}
     counts = Counter(kept.incarnation for own in copies.values() for kept in own)
     found: list[tuple[Run, int, list[Span]]] = []
     for run in runs(view):
@@ -218,8 +218,8 @@ def keepers(view: View, run: Run, own: Sequence[CopyProgress], without: Collecti
     Best later: first complete copies, then copies on other hosts, then ready copies. Of equals the copy that was asked
     for earliest comes first. ``own``: the copies of the place; ``without``: members that do not count.
     """
-    hosts = {member.incarnation: member.joined.host for member in view.living}
-    staying = {member.incarnation for member in view.staying}
+    hosts = {member.incarnation: member.joined.host for member in view.living_members}
+    staying = {member.incarnation for member in view.staying_members}
     over = [kept for kept in own if kept.touches(run.first, run.end)]
 
     def rank_now(incarnation: int) -> tuple[bool, bool, bool, int]:
@@ -240,7 +240,7 @@ def keepers(view: View, run: Run, own: Sequence[CopyProgress], without: Collecti
 
 def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:
     """The members to which a range, or part of the range, is to go. Only moves away from the present owner count."""
-    cells = cut_by([Cell(first=run.first, end=run.end, owner=run.owner, epoch=0, standing=CellState.HELD)], moves)
+    cells = cut_by([Cell(first=run.first, end=run.end, owner=run.owner, epoch=0, state=CellState.HELD)], moves)
     over = [move for cell in cells if (move := newest(moves, cell)) is not None]
     return {move.target for move in over if move.origin == run.owner} - {run.owner}
 
@@ -251,7 +251,7 @@ def _bands_at(own: Sequence[CopyProgress], incarnation: int) -> list[Span]:
 
 def _is_early(view: View) -> bool:
     """Whether this coordinator began too recently to have heard the progress of copies."""
-    return view.now_ms - view.seat.began_ms < view.rules.settle_ms
+    return view.now_ms - view.memory.began_ms < view.rules.settle_ms
 
 
 def runs(view: View, *places: Place) -> list[Run]:
@@ -261,7 +261,7 @@ def runs(view: View, *places: Place) -> list[Run]:
         Run(place, cell.first, cell.end, cell.owner)
         for place in sorted(places or (place for place in view.control.started if place[0] in stateful))
         for cell in view.cells(place)
-        if cell.standing is CellState.HELD
+        if cell.state is CellState.HELD
     )
     return join_neighbours(
         held, lambda a, b: a._replace(end=b.end) if (a.place, a.owner) == (b.place, b.owner) else None
@@ -277,7 +277,7 @@ def end_copies(view: View, turn: Turn) -> DecisionBatch:
     copies = kept_of(view)
     if not copies:
         return DecisionBatch()
-    planned, staying = moves_pending(view), {member.incarnation for member in view.staying}
+    planned, staying = moves_pending(view), {member.incarnation for member in view.staying_members}
     for place, own in copies.items():
         moves = planned.get(place, [])
         standbys = [kept for kept in own if kept.asked.role == STANDBY]
@@ -285,7 +285,7 @@ def end_copies(view: View, turn: Turn) -> DecisionBatch:
         used: set[int] = set()
         for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
             over = [kept for kept in own if kept.touches(cell.first, cell.end)]
-            if cell.standing is not CellState.HELD:  # nobody works there: a copy holder may be the next owner
+            if cell.state is not CellState.HELD:  # nobody works there: a copy holder may be the next owner
                 used |= {k.asked.move for k in over if k.incarnation in staying or k.is_ready}
                 continue
             over = [kept for kept in over if kept.incarnation in staying - {cell.owner}]
@@ -328,7 +328,7 @@ def fixed_points(view: View) -> dict[Place, list[Fixed]]:
     """
     copies, planned, stateful = kept_of(view), moves_pending(view), view.stateful
     places = {place for place in view.control.started if place[0] in stateful}
-    places &= copies.keys() | view.standings.free | _unheld(view)
+    places &= copies.keys() | view.cell_cache.free | _unheld(view)
     found: dict[Place, list[Fixed]] = {}
     for place in sorted(places):
         moves, own = planned.get(place, []), copies.get(place, [])
@@ -341,7 +341,7 @@ def fixed_points(view: View) -> dict[Place, list[Fixed]]:
 
 def have_heirs(view: View) -> bool:
     """Whether some points are free, no point is unread, and every free point has an heir among the present members."""
-    if not view.standings.free or view.standings.unread:
+    if not view.cell_cache.free or view.cell_cache.unread:
         return False
     heirs = {
         place: [Span(f.first, f.end) for f in fixes if f.target is not None]
@@ -349,9 +349,9 @@ def have_heirs(view: View) -> bool:
     }
     return not any(
         uncovered_spans([(cell.first, cell.end)], heirs.get(place, ()))
-        for place in view.standings.free
+        for place in view.cell_cache.free
         for cell in view.cells(place)
-        if cell.standing is CellState.FREE
+        if cell.state is CellState.FREE
     )
 
 
@@ -361,7 +361,7 @@ def _unheld(view: View) -> set[Place]:
     """
     if not any(member.expelled for member in view.control.members.values()):
         return set()
-    return view.standings.unheld
+    return view.cell_cache.unheld
 
 
 def awaited_names(view: View) -> set[str]:
@@ -371,7 +371,7 @@ def awaited_names(view: View) -> set[str]:
         for place in _unheld(view)
         if place[0] in view.stateful
         for cell in view.cells(place)
-        if cell.standing is not CellState.HELD
+        if cell.state is not CellState.HELD
     }
     return {name for owner in owners if (name := held_for(view, owner))}
 
@@ -380,9 +380,9 @@ def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own:
     """The only member to which a plan may give a cell. ``NOBODY``: the cell is not fixed; None: no member yet.
     ``move``: the newest over the cell; ``own``: the copies of the place.
     """
-    staying = {member.incarnation for member in view.staying}
+    staying = {member.incarnation for member in view.staying_members}
     favoured = move.target if move is not None and move.target in staying else NOBODY
-    if cell.standing is CellState.HELD:
+    if cell.state is CellState.HELD:
         is_begun = move is not None and move.move in view.control.moves.copies and move.origin == cell.owner
         return favoured if is_begun else NOBODY
     if cell.owner in staying and favoured:  # released for this move

@@ -31,15 +31,15 @@ class Out(NamedTuple):
 
 
 class Works(NamedTuple):
-    """The process is a member. ``take_up``: the (place, epoch) pairs granted and not taken up; ``wind_up``: new
-    requests to release; ``go_on``: moves under release whose request was withdrawn. ``copies``: all copies that the log
+    """The process is a member. ``new_epochs``: the (place, epoch) pairs granted and not taken up; ``release_requests``: new
+    requests to release; ``withdrawn_moves``: moves under release whose request was withdrawn. ``copies``: all copies that the log
     asks of the member.
     """
 
     incarnation: int
-    take_up: tuple[tuple[Place, int], ...]
-    wind_up: tuple[ReleaseAsked, ...]
-    go_on: tuple[int, ...]
+    new_epochs: tuple[tuple[Place, int], ...]
+    release_requests: tuple[ReleaseAsked, ...]
+    withdrawn_moves: tuple[int, ...]
     copies: tuple[CopyAsked, ...]
 
 
@@ -61,7 +61,7 @@ def state_of(
     """
     member = control.member_of(birth)
     if member is None and incarnation is None:
-        return Rejected(control.refused[birth]) if birth in control.refused else NotJoined()
+        return Rejected(control.refusals[birth]) if birth in control.refusals else NotJoined()
     if member is None or (incarnation is not None and member.incarnation != incarnation):
         return Out("")  # the member was forgotten, and a late copy of its request to join may have been admitted anew
     if member.expelled:
@@ -73,14 +73,14 @@ def state_of(
         for _, _, owner in owners.pieces()
         if owner.incarnation == own
     }
-    asked = {number: one for number, one in sorted(control.moves.asked.items()) if one.incarnation == own}
+    asked = {number: one for number, one in sorted(control.moves.release_requests.items()) if one.incarnation == own}
     return Works(
         incarnation=own,
-        take_up=tuple(sorted(granted - set(taken))),
-        wind_up=tuple(
+        new_epochs=tuple(sorted(granted - set(taken))),
+        release_requests=tuple(
             one for number, one in asked.items() if number not in winding and (_place(one), one.epoch) in granted
         ),
-        go_on=tuple(sorted(set(winding) - asked.keys())),
+        withdrawn_moves=tuple(sorted(set(winding) - asked.keys())),
         copies=tuple(copy for _, copy in sorted(control.moves.copies.items()) if copy.incarnation == own),
     )
 

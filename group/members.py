@@ -35,7 +35,7 @@ def comes_back(cause: str) -> bool:
 
 def tell_fenced(view: View, turn: Turn) -> DecisionBatch:
     """Tell which members this coordinator has fenced."""
-    done = [m for m in view.control.unfenced() if m.expelled and m.incarnation in view.seat.fenced]
+    done = [m for m in view.control.unfenced_members() if m.expelled and m.incarnation in view.memory.fenced]
     return DecisionBatch([MemberFenced(*turn.next(), member.incarnation) for member in done])
 
 
@@ -45,15 +45,15 @@ def expel_members(view: View, turn: Turn) -> DecisionBatch:
     answered = tuple(view.heard.expels)
     for asked in view.heard.expels.values():
         causes.setdefault(asked.incarnation, DIED if asked.cause == DIED else OPERATOR)
-    for asked_to_join in view.heard.asked.values():
+    for asked_to_join in view.heard.join_requests.values():
         if isinstance(verdict := judge(view.control, view.heard, asked_to_join), Ousts):
             causes.setdefault(verdict.incarnation, SUPERSEDED)
-    for member in view.living:
+    for member in view.living_members:
         if (cause := _cause_of_expulsion(view, member)) is not None:
             causes.setdefault(member.incarnation, cause)
     decisions = [
         MemberExpelled(*turn.next(), incarnation=member.incarnation, cause=cause, hold_ms=_hold_ms(view, member, cause))
-        for member in view.living
+        for member in view.living_members
         if (cause := causes.get(member.incarnation)) is not None
     ]
     return DecisionBatch(decisions, answered)
@@ -61,8 +61,8 @@ def expel_members(view: View, turn: Turn) -> DecisionBatch:
 
 def _cause_of_expulsion(view: View, member: Member) -> str | None:
     """Why a living member is expelled without a request; None: the member stays."""
-    heard, own = view.heard, view.seat.birth
-    if view.seat.is_alone and member.birth != own:
+    heard, own = view.heard, view.memory.birth
+    if view.memory.is_alone and member.birth != own:
         return SUPERSEDED
     silence = heard.silence_of(member.joined.instance, member.birth)
     since_ms = heard.leaving.get(member.incarnation)
@@ -77,10 +77,10 @@ def _cause_of_expulsion(view: View, member: Member) -> str | None:
 
 def _has_released_all(view: View, incarnation: int) -> bool:
     """Whether a member has released all granted points, by the offset log as read so far."""
-    if incarnation not in view.control.held:
+    if incarnation not in view.control.points_owned:
         return True
-    return not view.unopened and not any(
-        cell.owner == incarnation and cell.standing is CellState.HELD
+    return not view.unopened_logs and not any(
+        cell.owner == incarnation and cell.state is CellState.HELD
         for place in view.control.started
         for cell in view.cells(place)
     )
@@ -89,7 +89,7 @@ def _has_released_all(view: View, incarnation: int) -> bool:
 def _hold_ms(view: View, member: Member, cause: str) -> int:
     """How long the ranges with state of an expelled member wait for its name, in ms. 0: the name will not be back."""
     leaves_for_good = member.incarnation in view.heard.leaving and member.incarnation not in view.heard.returns
-    if not member.joined.instance or cause == OPERATOR or leaves_for_good or view.seat.is_alone:
+    if not member.joined.instance or cause == OPERATOR or leaves_for_good or view.memory.is_alone:
         return 0
     return view.rules.return_ms
 
@@ -98,10 +98,10 @@ def members_dismissed(view: View) -> tuple[int, ...]:
     """Leaving members that need not wait for copies of their state. A member is dismissed for any of four reasons: it
     has no state, no other member can handle the state, its name will be back, or its time is over.
     """
-    leavers = [member for member in view.living if member.incarnation in view.heard.leaving]
+    leavers = [member for member in view.living_members if member.incarnation in view.heard.leaving]
     if not leavers:
         return ()
-    handled = {source.topic for member in view.staying for source in member.joined.topics}
+    handled = {source.topic for member in view.staying_members for source in member.joined.topics}
     topics = view.stateful & handled
     return tuple(
         member.incarnation
@@ -109,7 +109,7 @@ def members_dismissed(view: View) -> tuple[int, ...]:
         if (member.joined.instance and member.incarnation in view.heard.returns)
         or left_ms(view, member) >= view.rules.leave_ms
         or not any(
-            cell.owner == member.incarnation and cell.standing is CellState.HELD
+            cell.owner == member.incarnation and cell.state is CellState.HELD
             for place in view.control.started
             if place[0] in topics
             for cell in view.cells(place)
@@ -129,11 +129,11 @@ def answers(view: View, turn: Turn) -> DecisionBatch:
     others. A request is answered once the process was refused or has joined, and all of its stores have numbers.
     """
     control, decisions, answered = view.control.copy(), list[Decision](), list[str]()
-    for birth, asked in view.heard.asked.items():
+    for birth, asked in view.heard.join_requests.items():
         if view.heard.silent_ms(asked.instance, birth) >= view.rules.session_ms:
             answered.append(birth)
             continue
-        if birth in control.refused or control.member_of(birth) is not None:
+        if birth in control.refusals or control.member_of(birth) is not None:
             answered += [birth] if all(store.name in control.stores for store in asked.stores) else []
             continue
         if view.heard.silent_ms(asked.instance, birth) >= ASKS_INTERVALS * view.rules.interval_ms:
@@ -147,7 +147,7 @@ def answers(view: View, turn: Turn) -> DecisionBatch:
         elif isinstance(verdict, Joins):
             if control.level < LEVEL:
                 new = [LevelRaised(*turn.next(), min(asked.level, LEVEL))]
-            new.append(_member_joined(view.seat.app, turn, control.incarnation_next, asked))
+            new.append(_member_joined(view.memory.app, turn, control.incarnation_next, asked))
         for decision in new:
             take(control, decision)  # the copy alone changes, for the processes behind
         decisions += new
@@ -158,12 +158,12 @@ def _contradicts_before(view: View, birth: str) -> bool:
     """Whether a process declares a store differently from a process that asked before and whose store has no number
     yet.
     """
-    wanted = {store.name: store for store in view.heard.asked[birth].stores}
-    before = takewhile(lambda other: other != birth, view.heard.asked)
+    wanted = {store.name: store for store in view.heard.join_requests[birth].stores}
+    before = takewhile(lambda other: other != birth, view.heard.join_requests)
     return any(
         wanted.get(store.name, store) != store and store.name not in view.control.stores
         for other in before
-        for store in view.heard.asked[other].stores
+        for store in view.heard.join_requests[other].stores
     )
 
 

@@ -45,17 +45,17 @@ def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
     """Grants of free points. A batch has grants to a single member in each partition, because all grants of a partition
     in a batch get the same epoch. A member that released points with state is asked to keep a copy.
     """
-    free_places = view.standings.free
-    if view.unopened or not free_places:  # readers take an empty offset log behind a grant for a lost log
+    free_places = view.cell_cache.free
+    if view.unopened_logs or not free_places:  # readers take an empty offset log behind a grant for a lost log
         return DecisionBatch()
-    staying = {member.incarnation for member in view.staying}
+    staying = {member.incarnation for member in view.staying_members}
     decisions: list[Decision] = []
     demoted: list[tuple[Place, int, list[Span]]] = []
     planned, copies, stateful = moves_pending(view), kept_of(view), view.stateful
     for place in sorted(planned.keys() & free_places):
         moves, own = planned[place], copies.get(place, [])
         cut = cut_by(view.cells(place), [*moves, *spans_of(own)])
-        cells = [cell for cell in cut if cell.standing is CellState.FREE]
+        cells = [cell for cell in cut if cell.state is CellState.FREE]
         if place[0] in stateful:
             cells = _grantable_cells(view, place, cells, moves, own)
         ready = [(move, free) for move in moves if (free := _free_for(move, moves, cells)) and move.target in staying]
@@ -103,9 +103,9 @@ def _waits_for_more(view: View, move: PlannedMove) -> bool:
     """Whether a move joins bands of a member, and the member was asked for more of the bands and has not released them
     yet. Points released for other moves are granted at once.
     """
-    asked, joins = view.control.moves.asked, view.seat.joins
+    asked, joins = view.control.moves.release_requests, view.memory.join_moves
     return move.move in joins and any(
-        cell.standing is CellState.HELD and cell.epoch == asked[number].epoch and overlaps(cell, asked[number])
+        cell.state is CellState.HELD and cell.epoch == asked[number].epoch and overlaps(cell, asked[number])
         for number in joins & asked.keys()
         for cell in view.cells(move.topic_partition)
     )
@@ -122,7 +122,7 @@ def moves_pending(view: View) -> dict[Place, list[PlannedMove]]:
 def on_their_way(view: View) -> dict[Place, list[ReleaseAsked]]:
     """Requests to release, by place."""
     ways: dict[Place, list[ReleaseAsked]] = {}
-    for asked in view.control.moves.asked.values():
+    for asked in view.control.moves.release_requests.values():
         ways.setdefault(asked.topic_partition, []).append(asked)
     return ways
 
@@ -157,14 +157,14 @@ def withdrawn(view: View, turn: Turn) -> DecisionBatch:
     """Withdrawals of requests to release: the target is gone, or the time is over. The owner keeps the points that are
     not released yet.
     """
-    staying = {member.incarnation for member in view.staying}
+    staying = {member.incarnation for member in view.staying_members}
     decisions: list[Decision] = []
-    for number, asked in sorted(view.control.moves.asked.items()):
+    for number, asked in sorted(view.control.moves.release_requests.items()):
         move = view.control.moves.planned.get(number)
-        since_ms = view.seat.asked_ms.get(number, view.seat.began_ms)  # a predecessor's request begins anew
+        since_ms = view.memory.release_request_ms.get(number, view.memory.began_ms)  # a predecessor's request begins anew
         place, within = asked.topic_partition, KeyRange(asked.first, asked.end)
         over = [cell for cell in view.cells(place) if cell.first < within.end and within.first < cell.end]
-        if not any(cell.standing is CellState.HELD and cell.epoch == asked.epoch for cell in over):
+        if not any(cell.state is CellState.HELD and cell.epoch == asked.epoch for cell in over):
             continue  # all points are released
         if move is None or move.target not in staying:
             decisions.append(ReleaseWithdrawn(*turn.next(), number, "its target is gone"))
@@ -218,7 +218,7 @@ def _askable(view: View) -> Iterator[tuple[PlannedMove, _NextRelease]]:
     for place in sorted({move.topic_partition for move in open_moves.values()}):
         moves, own = planned[place], ways.get(place, ())
         cells = cut_by(view.cells(place), [*own, *moves])
-        held = [cell for cell in cells if cell.standing is CellState.HELD and not any(overlaps(cell, o) for o in own)]
+        held = [cell for cell in cells if cell.state is CellState.HELD and not any(overlaps(cell, o) for o in own)]
         for move in (move for move in moves if move.move in open_moves):
             release = _next_release(view, move, [cell for cell in held if newest(moves, cell) is move])
             if release is None:
@@ -230,12 +230,12 @@ def _askable(view: View) -> Iterator[tuple[PlannedMove, _NextRelease]]:
 
 def moves_to_ask(view: View) -> list[PlannedMove]:
     """Planned moves without a request to release, from a working member to a staying member or to itself, in order."""
-    control, staying = view.control, {member.incarnation for member in view.staying}
-    works = {member.incarnation for member in view.living} - {*members_dismissed(view)}
+    control, staying = view.control, {member.incarnation for member in view.staying_members}
+    works = {member.incarnation for member in view.living_members} - {*members_dismissed(view)}
     return [
         move
         for number, move in control.moves.planned.items()
-        if move.origin in works and move.target in staying and number not in control.moves.asked
+        if move.origin in works and move.target in staying and number not in control.moves.release_requests
     ]
 
 
@@ -247,7 +247,7 @@ def _next_release(view: View, move: PlannedMove, held: Sequence[Cell]) -> _NextR
     if not own or move.origin == NOBODY:
         return None
     last = next((a for a, b in pairwise(own) if (a.end, a.epoch) != (b.first, b.epoch)), own[-1])
-    within_ms = JOIN_WITHIN_MS if move.move in view.seat.joins else view.rules.release_ms
+    within_ms = JOIN_WITHIN_MS if move.move in view.memory.join_moves else view.rules.release_ms
     return _NextRelease(own[0].epoch, own[0].first, last.end, within_ms)
 
 
@@ -255,10 +255,10 @@ def moves_to_join(view: View) -> list[PlannedMove]:
     """The moves that join touching bands, from the owner to the owner: the first such bands of the first place that is
     due. []: no place is due.
     """
-    rules, seat = view.rules, view.seat
-    staying = {member.incarnation for member in view.staying}
-    for place, since_ms in sorted(view.standings.touching_ms.items()):
-        tried_ms = seat.joined_ms.get(place)
+    rules, seat = view.rules, view.memory
+    staying = {member.incarnation for member in view.staying_members}
+    for place, since_ms in sorted(view.cell_cache.touching_ms.items()):
+        tried_ms = seat.join_plan_ms.get(place)
         if view.now_ms - since_ms < rules.join_ms:
             continue
         if tried_ms is not None and view.now_ms - tried_ms < JOIN_AGAIN * rules.join_ms:

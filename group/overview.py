@@ -97,7 +97,7 @@ class MoveShown(NamedTuple):
     waits_for: str
 
     @property
-    def held(self) -> OwnedRange:
+    def moving_range(self) -> OwnedRange:
         """The points that move."""
         return OwnedRange(*self[1:5], 0)
 
@@ -187,18 +187,18 @@ def show_group(
         parts = folds.get(place, NOTHING).parts
         for cell in cells(control, folds, place, ()):
             points = OwnedRange(topic=place[0], partition=place[1], first=cell.first, end=cell.end, epoch=cell.epoch)
-            if cell.standing is CellState.HELD:
+            if cell.state is CellState.HELD:
                 held.setdefault(cell.owner, []).append(points)
                 if not is_taken_up(parts[cell.epoch], cell.first, cell.end):
                     uncut.append((f"waits for incarnation {cell.owner} to take it up", points))
             else:
-                free.append((_why_not_held(control, place, cell.standing, cell.owner), points))
+                free.append((_why_not_held(control, place, cell.state, cell.owner), points))
     asked = [
         (
             f"is to be released by incarnation {a.incarnation}",
             OwnedRange(topic=a.topic, partition=a.partition, first=a.first, end=a.end, epoch=a.epoch),
         )
-        for _, a in sorted(control.moves.asked.items())
+        for _, a in sorted(control.moves.release_requests.items())
     ]
     state = GroupState.RUNNING
     if not any(not member.expelled for member in control.members.values()):
@@ -258,14 +258,14 @@ def _moves(
         for cell in cells(control, folds, place, ()):
             if not (cell.first < move.end and move.first < cell.end):
                 continue
-            if cell.standing is CellState.HELD and cell.owner not in (move.origin, move.target):
+            if cell.state is CellState.HELD and cell.owner not in (move.origin, move.target):
                 continue  # the owner died before the move began, and a plan gave the points away
-            is_asked = number in control.moves.asked
+            is_asked = number in control.moves.release_requests
             is_cut = cell.owner != 0 and is_taken_up(parts[cell.epoch], cell.first, cell.end)
             waits_for = _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut)
-            if cell.standing is CellState.HELD and cell.owner == move.origin != move.target and not is_asked:
+            if cell.state is CellState.HELD and cell.owner == move.origin != move.target and not is_asked:
                 waits_for = waits_for_copy(control, move, copies, parked) or waits_for
-            elif cell.standing is not CellState.HELD and (name := name_of_hold(control, place, cell.owner)):
+            elif cell.state is not CellState.HELD and (name := name_of_hold(control, place, cell.owner)):
                 waits_for += f", or for {name}"
             if waits_for:
                 yield MoveShown(
@@ -283,9 +283,9 @@ def _moves(
 
 def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
     """The next step of the move of a cell to its target, in words; "": the target is at work."""
-    if cell.standing is CellState.FREE:
+    if cell.state is CellState.FREE:
         return "the coordinator to grant it"
-    if cell.standing is not CellState.HELD:
+    if cell.state is not CellState.HELD:
         return f"incarnation {cell.owner}, which was expelled, to be fenced"
     if cell.owner == target:
         return "" if is_cut else f"incarnation {target} to take it up"

@@ -24,7 +24,7 @@ from .target import GAIN_US, solve
 
 class PlanQuestion(NamedTuple):
     """All input of a plan. ``key``: an answer counts for a question with an equal key; ``cause``: of the plan;
-    ``levels``: whether the members are balanced, beside the answer to requests; ``number``: the highest number that a
+    ``balances``: whether the members are balanced, beside the answer to requests; ``number``: the highest number that a
     move had; ``takers``: the staying members.
 
     ``places``: the cells of each place; ``pending``, ``ways``: moves and requests to release under way, by place;
@@ -35,7 +35,7 @@ class PlanQuestion(NamedTuple):
 
     key: Hashable
     cause: str
-    levels: bool
+    balances: bool
     number: int
     takers: tuple[Taker, ...]
     places: dict[Place, list[Cell]]
@@ -104,7 +104,7 @@ def _parts_by_share(
         ]
         for share in shares
     }
-    if not question.levels:
+    if not question.balances:
         return parts
     stays = {share for share in shares if question.state_stays and share.has_state and share.owner in staying}
     originals = {share._replace(is_fixed=share.is_fixed or share in stays): share for share in shares}
@@ -133,10 +133,10 @@ def _shares(question: PlanQuestion) -> dict[Share, tuple[Cell, PlannedMove | Non
             begun = newest(question.pending.get(place, ()), cell)
             if begun is not None and begun.target not in staying:
                 begun = None
-            is_free = cell.standing is CellState.FREE
+            is_free = cell.state is CellState.FREE
             is_asked = begun is not None and begun.move in question.asked
             # A plan replaces all moves that have not begun. So a plan that balances nothing repeats these moves.
-            is_repeated = begun is not None and not question.levels and begun.origin == _working_owner(cell)
+            is_repeated = begun is not None and not question.balances and begun.origin == _working_owner(cell)
             # Points under way belong to their destination: a plan begins there.
             is_under_way = is_free or is_asked or is_repeated
             owner = begun.target if begun is not None and is_under_way else _working_owner(cell)
@@ -193,7 +193,7 @@ def _with_costs(share: Share, question: PlanQuestion) -> Share:
         records_per_s=cost.records_per_s,
         backlog=cost.backlog,
         state_bytes=cost.state_bytes,
-        cells=cells,
+        slices=cells,
     )
 
 
@@ -213,7 +213,7 @@ def _parts_of(share: Share, factor: int, loads: Loads) -> tuple[tuple[int, int],
 
 def _working_owner(cell: Cell) -> int:
     """The member that works on the points of a cell; ``NOBODY``: no member may commit for the points."""
-    return cell.owner if cell.standing is CellState.HELD else NOBODY
+    return cell.owner if cell.state is CellState.HELD else NOBODY
 
 
 def _last_request(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> MoveAsked | None:

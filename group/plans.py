@@ -67,8 +67,8 @@ def make_plan(view: View, turn: Turn) -> DecisionBatch:
         return DecisionBatch()
     if question.cause == JOIN:
         moves: list[PlannedMove] | None = moves_to_join(view)
-    elif view.seat.answer is not None and view.seat.answer.key == question.key:
-        moves = view.seat.answer.moves
+    elif view.memory.answer is not None and view.memory.answer.key == question.key:
+        moves = view.memory.answer.moves
     else:
         moves = None if question.size > view.rules.inline_max else answer_of(question).moves
     if moves is None or (question.cause == LOAD and not _confirms_skew(view, moves)):
@@ -76,7 +76,7 @@ def make_plan(view: View, turn: Turn) -> DecisionBatch:
     control, cause = view.control, question.cause
     # The group epoch that the plan answers. A plan for load is a cause of its own: the fold counts one epoch more when
     # it takes the plan.
-    answers = control.group_epoch + (cause == LOAD) if question.levels else control.moves.group_epoch
+    answers = control.group_epoch + (cause == LOAD) if question.balances else control.moves.group_epoch
     chunks = [moves[i : i + MOVES_MAX] for i in range(0, len(moves), MOVES_MAX)] or [[]]
     plan = control.moves.plan + 1
     return DecisionBatch(
@@ -101,8 +101,8 @@ def _confirms_skew(view: View, moves: Sequence[PlannedMove]) -> bool:
     """Whether this look at the loads and the look before both show a skew. Note this look in the coordinator's memory.
     ``moves``: the moves that would relieve a member now.
     """
-    seat, was_skewed = view.seat, view.seat.is_skewed
-    seat.weighed, seat.weighed_ms = view.heard.loads.version, view.now_ms
+    seat, was_skewed = view.memory, view.memory.is_skewed
+    seat.loads_version, seat.loads_look_ms = view.heard.loads.version, view.now_ms
     seat.is_skewed, seat.answer = bool(moves) and not was_skewed, None
     return bool(moves) and was_skewed
 
@@ -112,7 +112,7 @@ def open_question(view: View) -> PlanQuestion | None:
     question = _question_due(view)
     if question is None or question.cause == JOIN or question.size <= view.rules.inline_max:
         return None
-    answer = view.seat.answer
+    answer = view.memory.answer
     return None if answer is not None and answer.key == question.key else question
 
 
@@ -129,7 +129,7 @@ def answer_of(question: PlanQuestion) -> PlanAnswer:
 def _question_due(view: View) -> PlanQuestion | None:
     """The question for the plan that is due now. None: no plan is due."""
     # A coordinator that has not read the offset log would take every range for free.
-    if not view.staying or view.unseen or view.unopened or view.lacks_ends:
+    if not view.staying_members or view.unseen or view.unopened_logs or view.lacks_ends:
         return None
     control, requests = view.control, tuple(view.heard.moves.values())
     is_time = _is_time(view)
@@ -150,14 +150,14 @@ def _has_orphans(view: View) -> bool:
     """Whether free points have no move although a member can handle the topic. Points are orphans, for example, if the
     owner released them just after the withdrawal of the request.
     """
-    if not view.standings.free:
+    if not view.cell_cache.free:
         return False
-    staying = {member.incarnation for member in view.staying}
-    topics = {source.topic for member in view.staying for source in member.joined.topics}
+    staying = {member.incarnation for member in view.staying_members}
+    topics = {source.topic for member in view.staying_members for source in member.joined.topics}
     planned, copies = moves_pending(view), kept_of(view)
     return any(
-        cell.standing is CellState.FREE and is_orphan(view, place, cell, moves, own, staying)
-        for place in view.standings.free
+        cell.state is CellState.FREE and is_orphan(view, place, cell, moves, own, staying)
+        for place in view.cell_cache.free
         if place[0] in topics
         for moves, own in ((planned.get(place, ()), copies.get(place, ())),)
         for cell in (cut_by(view.cells(place), spans_of(own)) if own else view.cells(place))
@@ -166,15 +166,15 @@ def _has_orphans(view: View) -> bool:
 
 def _has_leavers(view: View) -> bool:
     """Whether a leaving member still works and owns points without a move that another member could have."""
-    staying = {member.incarnation for member in view.staying}
-    leaving = {member.incarnation for member in view.living} - staying - {*members_dismissed(view)}
+    staying = {member.incarnation for member in view.staying_members}
+    leaving = {member.incarnation for member in view.living_members} - staying - {*members_dismissed(view)}
     if not leaving:
         return False
-    topics = {source.topic for member in view.staying for source in member.joined.topics}
+    topics = {source.topic for member in view.staying_members for source in member.joined.topics}
     planned = moves_pending(view)
     return any(
         cell.owner in leaving
-        and cell.standing is CellState.HELD
+        and cell.state is CellState.HELD
         and ((move := newest(planned.get(place, ()), cell)) is None or move.target not in staying)
         for place in view.control.started
         if place[0] in topics
@@ -188,8 +188,8 @@ def _is_time(view: View) -> bool:
     first plan waits for ``start_window_ms``, unless every free point has an heir. A process alone in sight waits for
     nobody.
     """
-    seat, rules = view.seat, view.rules
-    births = {*view.heard.asked, *(member.birth for member in view.living), seat.birth}
+    seat, rules = view.memory, view.rules
+    births = {*view.heard.join_requests, *(member.birth for member in view.living_members), seat.birth}
     if seat.planned_ms is not None:
         return len(births) == 1 or view.now_ms - seat.planned_ms >= rules.plan_interval_ms
     if _starts_together(view):
@@ -199,21 +199,21 @@ def _is_time(view: View) -> bool:
 
 def _starts_together(view: View) -> bool:
     """Whether the next plan is the first for members started together, before any member owns something."""
-    is_first = view.seat.planned_ms is None and view.heard.expected > 1
-    return is_first and not any(member.incarnation in view.control.held for member in view.living)
+    is_first = view.memory.planned_ms is None and view.heard.expected > 1
+    return is_first and not any(member.incarnation in view.control.points_owned for member in view.living_members)
 
 
 def _has_heard(view: View) -> bool:
     """Whether a change may be answered: all loads are known, ``measure_ms`` is over, or points are free. The wait is
     short: a member tells its loads as soon as it has read of a join.
     """
-    seat, epoch, loads = view.seat, view.control.group_epoch, view.heard.loads
-    if seat.changed[0] != epoch:
-        seat.changed = epoch, view.now_ms
-    if view.standings.free or view.now_ms - seat.changed[1] >= view.rules.measure_ms:
+    seat, epoch, loads = view.memory, view.control.group_epoch, view.heard.loads
+    if seat.epoch_seen[0] != epoch:
+        seat.epoch_seen = epoch, view.now_ms
+    if view.cell_cache.free or view.now_ms - seat.epoch_seen[1] >= view.rules.measure_ms:
         return True
     return all(
-        cell.standing is not CellState.HELD or loads.cost(place, cell.first, cell.end) is not None
+        cell.state is not CellState.HELD or loads.cost(place, cell.first, cell.end) is not None
         for place in view.control.started
         for cell in view.cells(place)
     )
@@ -221,17 +221,17 @@ def _has_heard(view: View) -> bool:
 
 def _is_at_rest(view: View) -> bool:
     """Whether nothing is under way, and loads were measured since the last change."""
-    seat, settle_ms = view.seat, view.rules.settle_ms
+    seat, settle_ms = view.memory, view.rules.settle_ms
     since_ms = max(ms for ms in (seat.began_ms, seat.planned_ms, seat.moved_ms) if ms is not None)
-    if view.control.moves.asked or view.now_ms - since_ms < settle_ms:
+    if view.control.moves.release_requests or view.now_ms - since_ms < settle_ms:
         return False
     return (
         not _has_waiting_moves(view)
         and not awaited_names(view)
         and not any(
-            cell.standing is CellState.FREE and newest(moves, cell) is not None
-            for place, moves in (moves_pending(view).items() if view.standings.free else ())
-            if place in view.standings.free
+            cell.state is CellState.FREE and newest(moves, cell) is not None
+            for place, moves in (moves_pending(view).items() if view.cell_cache.free else ())
+            if place in view.cell_cache.free
             for cell in view.cells(place)
         )
     )
@@ -239,10 +239,10 @@ def _is_at_rest(view: View) -> bool:
 
 def _has_waiting_moves(view: View) -> bool:
     """Whether a planned move was not asked for yet: the move waits for a slot, for the budget or for a ready copy."""
-    staying = {member.incarnation for member in view.staying}
-    living = {member.incarnation for member in view.living}
+    staying = {member.incarnation for member in view.staying_members}
+    living = {member.incarnation for member in view.living_members}
     return any(
-        cell.owner == move.origin and cell.standing is CellState.HELD and overlaps(cell, move)
+        cell.owner == move.origin and cell.state is CellState.HELD and overlaps(cell, move)
         for move in view.control.moves.planned.values()
         if move.origin != move.target and move.origin in living and move.target in staying
         for cell in view.cells(move.topic_partition)
@@ -253,10 +253,10 @@ def _may_weigh(view: View) -> bool:
     """Whether a look at the loads is due: all is at rest, and there are new loads, or the last look showed a skew that
     a second look has to confirm.
     """
-    seat, loads = view.seat, view.heard.loads
-    if len(view.staying) < 2 or (loads.version == seat.weighed and not seat.is_skewed):
+    seat, loads = view.memory, view.heard.loads
+    if len(view.staying_members) < 2 or (loads.version == seat.loads_version and not seat.is_skewed):
         return False
-    is_early = seat.weighed_ms is not None and view.now_ms - seat.weighed_ms < view.rules.load_interval_ms
+    is_early = seat.loads_look_ms is not None and view.now_ms - seat.loads_look_ms < view.rules.load_interval_ms
     return not is_early and _is_at_rest(view)
 
 
@@ -265,25 +265,25 @@ def _may_weigh(view: View) -> bool:
 
 def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels: bool) -> PlanQuestion:
     control = view.control
-    takers = tuple(_taker(member) for member in view.staying)
+    takers = tuple(_taker(member) for member in view.staying_members)
     names = tuple(request.request for request in requests)
     state_stays = _must_state_stay(view)
     key = (cause, levels, state_stays, view.position, tuple(taker.incarnation for taker in takers), names)
     factors: dict[str, int] = {}
-    for member in view.staying:
+    for member in view.staying_members:
         for source in member.joined.topics:
             factors[source.topic] = min(source.factor, factors.get(source.topic, source.factor))
     whole = tuple(_ask_whole(request, factors) for request in requests)
     return PlanQuestion(
         key=key,
         cause=cause,
-        levels=levels,
+        balances=levels,
         number=control.moves.move_max,
         takers=takers,
         places={place: view.cells(place) for place in sorted(control.started)},
         pending=moves_pending(view),
         ways=on_their_way(view),
-        asked=frozenset(control.moves.asked.keys() | control.moves.copies.keys()),
+        asked=frozenset(control.moves.release_requests.keys() | control.moves.copies.keys()),
         fixed=fixed_points(view),
         requests=whole,
         stateful=view.stateful,
@@ -298,7 +298,7 @@ def _must_state_stay(view: View) -> bool:
     """Whether state waits for names or goes back to names, and every other member owns something already."""
     names = awaited_names(view)
     return bool(names) and all(
-        member.incarnation in view.control.held or member.joined.instance in names for member in view.staying
+        member.incarnation in view.control.points_owned or member.joined.instance in names for member in view.staying_members
     )
 
 

@@ -118,12 +118,12 @@ class Shares:
         shares = {rate.topic: rate.share_per_s for rate in beat.rates}
         self._known[beat.incarnation] = _Known(beat.number, shares, told)
 
-    def next(self, view: View) -> dict[int, dict[str, float]]:
+    def next_shares(self, view: View) -> dict[int, dict[str, float]]:
         """The shares for the next beat, by incarnation and topic. A member that is not named keeps its shares."""
         self._divide(view)
         if not self._limits:
             return {}
-        unfenced = {m.incarnation: m for m in view.control.unfenced() if any(_limit(m, t) for t in self._limits)}
+        unfenced = {m.incarnation: m for m in view.control.unfenced_members() if any(_limit(m, t) for t in self._limits)}
         self._known = {incarnation: known for incarnation, known in self._known.items() if incarnation in unfenced}
         for incarnation in unfenced:
             if (beat := view.heard.beats.get(incarnation)) is not None:
@@ -185,7 +185,7 @@ class Shares:
         if not (has_decided or is_time):
             return
         self._divided_at, self._divided_ms = now, view.now_ms
-        self._limits = limits_of(view.control.unfenced())
+        self._limits = limits_of(view.control.unfenced_members())
         for topic in self._limits:
             parts, before = parts_of(view, topic), self._parts.get(topic, {})
             is_other = parts.keys() != before.keys()
@@ -206,7 +206,7 @@ def limits_of(members: Iterable[Member]) -> dict[str, float]:
 
 def parts_of(view: View, topic: str) -> dict[int, float]:
     """The part of a topic's rate for each living member with a limit; all parts add up to 1.0."""
-    able = [member.incarnation for member in view.living if _limit(member, topic) > 0.0]
+    able = [member.incarnation for member in view.living_members if _limit(member, topic) > 0.0]
     if not able:
         return {}
     weights = _weights(view, topic, able)

@@ -35,7 +35,7 @@ class Reports:
         self._count = 0
         self._is_told_again = False
 
-    def due(self, bands: Iterable[BandLoad], *, is_new: bool) -> list[BandLoad]:
+    def bands_due(self, bands: Iterable[BandLoad], *, is_new: bool) -> list[BandLoad]:
         """The bands to tell in this interval. ``is_new``: a new listener has appeared."""
         self._count = 0 if is_new or self._is_told_again else (self._count + 1) % ALL_EVERY
         self._is_told_again = is_new

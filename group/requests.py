@@ -93,7 +93,7 @@ class MoveRequest:
             return Stage(f"{self.label} belongs to {names}", is_done=True)
         if self.target and control.is_expelled(self.target):
             raise SettingsError(f"{self.label} can't go to incarnation {self.target}, which was expelled meanwhile")
-        asked = [a for a in control.moves.asked.values() if self._concerns(a.topic, a.partition, a.first, a.end)]
+        asked = [a for a in control.moves.release_requests.values() if self._concerns(a.topic, a.partition, a.first, a.end)]
         if asked:
             who = ", ".join(dict.fromkeys(_name(control, one.incarnation) for one in asked))
             return Stage(f"{self.label} is to be released by {who}", has_begun=True)

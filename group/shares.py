@@ -41,7 +41,7 @@ class Share(NamedTuple):
     """Points of a source partition with the same owner (``NOBODY``: none).
 
     ``busy_us_per_s``: None if not measured; ``records_per_s``: the rate of records; ``backlog``: waiting records.
-    ``cells``: the cells of the declared cut, where the share may be parted, as (first point, busy_us_per_s); () if the
+    ``slices``: the cells of the declared cut, where the share may be parted, as (first point, busy_us_per_s); () if the
     share may not be parted. ``is_fixed``: the share stays with its owner, as a whole.
     """
 
@@ -55,7 +55,7 @@ class Share(NamedTuple):
     records_per_s: int = 0
     backlog: int = 0
     state_bytes: int = 0
-    cells: tuple[tuple[int, int], ...] = ()
+    slices: tuple[tuple[int, int], ...] = ()
     is_fixed: bool = False
 
     @property

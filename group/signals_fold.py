@@ -82,11 +82,11 @@ class Heard:
     news: News = field(default_factory=News)
     silences: list[Silence] = field(default_factory=list)
     """The silence of the senders in each partition."""
-    asked: dict[str, JoinAsked] = field(default_factory=dict)
+    join_requests: dict[str, JoinAsked] = field(default_factory=dict)
     """Requests to join, by birth, in the order of each process's first request."""
     expected: int = 0
     """The number of processes that were started together, by the last request to join."""
-    asked_ms: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    join_request_ms: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """When a process first asked to join, by birth: the times of all partitions at that moment."""
     leaving: dict[int, int] = field(default_factory=dict)
     """Leaving members: incarnation to the time of the first request to leave, by the clock of the partition."""
@@ -100,7 +100,7 @@ class Heard:
     """Open requests for moves, by request."""
     expels: dict[str, ExpelAsked] = field(default_factory=dict)
     """Open requests for expulsions, by request."""
-    released: set[int] = field(default_factory=set)
+    release_partitions: set[int] = field(default_factory=set)
     """The numbers of source partitions for which a release was told. The reader of the offset log empties the set, and
     reads these partitions.
     """
@@ -122,13 +122,13 @@ class Heard:
         self.silences[partition].hear(append_ms, *self._voices(partition, append_ms, signal))
         match signal:
             case Beat() if partition != COORDINATORS:
-                self.answered(signal.birth)  # only a member beats: an earlier coordinator has admitted the process
+                self.drop_request(signal.birth)  # only a member beats: an earlier coordinator has admitted the process
             case JoinAsked():
-                self.asked[signal.birth] = signal
+                self.join_requests[signal.birth] = signal
                 self.expected = signal.expected
-                self.asked_ms.setdefault(signal.birth, tuple(silence.now_ms for silence in self.silences))
+                self.join_request_ms.setdefault(signal.birth, tuple(silence.now_ms for silence in self.silences))
             case LeaveAsked():
-                self.answered(signal.birth)
+                self.drop_request(signal.birth)
                 self.leaving.setdefault(signal.incarnation, self.silences[partition].now_ms)
                 if signal.returns_in_ms:
                     self.returns.add(signal.incarnation)
@@ -143,8 +143,8 @@ class Heard:
                 self.expels[signal.request] = signal
             case Load():
                 self.loads.hear(signal, append_ms)
-            case ReleaseTold() if len(self.released) < REQUESTS_MAX:
-                self.released.add(signal.partition)
+            case ReleaseTold() if len(self.release_partitions) < REQUESTS_MAX:
+                self.release_partitions.add(signal.partition)
             case CoordinatorBeat() if partition == COORDINATORS:
                 if self.coordinator is None or signal.term >= self.coordinator.term:
                     self.coordinator = signal
@@ -155,8 +155,8 @@ class Heard:
         """
         silence = self.silences[partition]
         silence.recall(append_ms, *self._voices(partition, append_ms, signal))
-        for birth, times in self.asked_ms.items():
-            self.asked_ms[birth] = (*times[:partition], silence.now_ms, *times[partition + 1 :])
+        for birth, times in self.join_request_ms.items():
+            self.join_request_ms[birth] = (*times[:partition], silence.now_ms, *times[partition + 1 :])
 
     def _voices(self, partition: int, append_ms: int, signal: Signal) -> tuple[str | int, ...]:
         """The voices that a record shows alive: a term in partition 0, the birth of a process elsewhere. A beat that
@@ -188,10 +188,10 @@ class Heard:
         return self.silences[partition_of(instance, birth)]
 
     def beats_since(self, instance: str, birth: str, asked: str) -> bool:
-        """Whether a process was heard after another process first asked to join. If so, both are at work. ``asked``:
+        """Whether a process was heard after another process first asked to join. If so, both are at work. ``join_requests``:
         the birth of the other process.
         """
-        since_ms = self.asked_ms[asked][partition_of(instance, birth)]
+        since_ms = self.join_request_ms[asked][partition_of(instance, birth)]
         return self.silence_of(instance, birth).heard_ms(birth) > since_ms
 
     def silent_ms(self, instance: str, birth: str) -> int:
@@ -210,8 +210,8 @@ class Heard:
         has to expel the dead process after its election.
         """
         self.silences[partition].begin_anew()
-        for birth in [b for b, asked in self.asked.items() if partition_of(asked.instance, b) == partition]:
-            self.answered(birth)
+        for birth in [b for b, asked in self.join_requests.items() if partition_of(asked.instance, b) == partition]:
+            self.drop_request(birth)
         for incarnation in [i for i, told_in in self._copies_in.items() if told_in == partition]:
             self._forget_copies(incarnation)
         self.moves.clear()
@@ -226,10 +226,10 @@ class Heard:
         self.copies.pop(incarnation, None)
         self._copies_in.pop(incarnation, None)
 
-    def answered(self, request: str) -> None:
+    def drop_request(self, request: str) -> None:
         """Drop an answered request: a request to join, by the birth, or a request for a move or an expulsion."""
-        self.asked.pop(request, None)
-        self.asked_ms.pop(request, None)
+        self.join_requests.pop(request, None)
+        self.join_request_ms.pop(request, None)
         self.moves.pop(request, None)
         self.expels.pop(request, None)
 
@@ -246,6 +246,6 @@ class Heard:
             self._forget_copies(incarnation)
         if len(self.expels) > FORGOTTEN_MAX:
             self.expels = {request: asked for request, asked in self.expels.items() if asked.incarnation in members}
-        births = {*members.values(), *self.asked}
+        births = {*members.values(), *self.join_requests}
         for silence in self.silences[COORDINATORS + 1 :]:
             silence.keep(births, FORGOTTEN_MAX)

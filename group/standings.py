@@ -83,7 +83,7 @@ class Standings:
 
     def _enter(self, place: Place, fold: PartitionLedger, found: list[Cell], now_ms: int) -> None:
         self._entries[place] = _CachedCells(fold, fold.version, found, frozenset(cell.owner for cell in found))
-        states = {cell.standing for cell in found}
+        states = {cell.state for cell in found}
         for places, is_there in (
             (self.free, CellState.FREE in states),
             (self.unread, CellState.UNREAD in states),
@@ -101,5 +101,5 @@ class Standings:
 
 def touch(left: Cell, right: Cell) -> bool:
     """Whether two cells touch, and one member holds both at different epochs. A plan may join such cells."""
-    are_held = left.standing is CellState.HELD and right.standing is CellState.HELD
+    are_held = left.state is CellState.HELD and right.state is CellState.HELD
     return are_held and left.end == right.first and left.owner == right.owner and left.epoch != right.epoch

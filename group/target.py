@@ -196,7 +196,7 @@ class _Pair:
         """The step with a part at an end of the piece: the first cells, or the last. The load of the part is nearest to
         ``wanted``, else to ``most``, else to ``half``: the first that relieves by enough. None: no load does.
         """
-        cells = piece.cells[::-1] if is_last else piece.cells
+        cells = piece.slices[::-1] if is_last else piece.slices
         sums = [*accumulate(weight for _, weight in cells)][:-1]
         for wanted in (self.wanted, self.most, self.half):
             at = bisect_left(sums, wanted)
@@ -213,7 +213,7 @@ def _without_idle_end(step: _Step, *, is_last: bool) -> _Step:
     """The step without the nearly idle cells at its outer end, if the idle cells are many."""
     assert step.cells is not None, "a part"
     begin, end = step.cells
-    weights = [weight for _, weight in step.piece.cells[begin:end]]
+    weights = [weight for _, weight in step.piece.slices[begin:end]]
     idle_most = sum(weights) // IDLE
     outer = weights[::-1] if is_last else weights
     idle = bisect_right([*accumulate(outer)], idle_most)
@@ -329,7 +329,7 @@ def _do(books: Books, terms: _Terms, step: _Step) -> None:
     books.take(piece)
     if step.cells is not None:
         begin, end = step.cells
-        if end < len(piece.cells):
+        if end < len(piece.slices):
             piece, stays = books.cut(piece, end)
             books.give(stays, giver)
         if begin:

@@ -48,9 +48,9 @@ class Waiting(NamedTuple):
 def points_unowned(view: View) -> list[Unowned]:
     """All points without a working owner, in topics that a living member can handle."""
     found: list[Unowned] = []
-    handled = view.handled
-    for place in sorted(place for place in view.standings.unheld if place[0] in handled):
-        points = [(cell.first, cell.end) for cell in view.cells(place) if cell.standing is not CellState.HELD]
+    handled = view.handled_topics
+    for place in sorted(place for place in view.cell_cache.unheld if place[0] in handled):
+        points = [(cell.first, cell.end) for cell in view.cells(place) if cell.state is not CellState.HELD]
         edges = view.ledger.partition(place).edges(view.control.started[place])
         least = min(edge for first, end in points for _, _, edge in edges.pieces(first, end))
         found.append(Unowned(place, sum(end - first for first, end in points) / SPACE_END, least))
@@ -61,10 +61,10 @@ def waits_for_names(view: View) -> dict[int, Waiting]:
     """Points that wait for names, by the incarnation of the last owner."""
     shares: dict[int, dict[Place, float]] = defaultdict(lambda: defaultdict(float))
     copies = kept_of(view)
-    for place in sorted(view.standings.unheld):
+    for place in sorted(view.cell_cache.unheld):
         of_place = copies.get(place, [])
         for cell in cut_by(view.cells(place), spans_of(of_place)):
-            if cell.standing is not CellState.HELD and heir(view, of_place, place, cell) is None:
+            if cell.state is not CellState.HELD and heir(view, of_place, place, cell) is None:
                 shares[cell.owner][place] += (cell.end - cell.first) / SPACE_END
     return {
         owner: Waiting(held_for(view, owner), left_of_hold_ms(view, owner), dict(places))

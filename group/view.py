@@ -101,9 +101,9 @@ class CoordinatorMemory:
     """Members that are fenced. The fence began after their expulsion was read back."""
     read: set[tuple[Place, int]] = field(default_factory=set)
     """See ``Read`` in cells.py."""
-    found: dict[str, SourceFound] = field(default_factory=dict)
+    sources: dict[str, SourceFound] = field(default_factory=dict)
     """The broker's answers about source topics, by topic."""
-    lost: set[str] = field(default_factory=set)
+    missing_topics: set[str] = field(default_factory=set)
     """Topics without an answer from the broker: missing, or not readable. No decision waits for lost topics."""
     ends: tuple[PinnedEnd, ...] | None = None
     """The ends of the sources, while a member runs until it has caught up."""
@@ -111,11 +111,11 @@ class CoordinatorMemory:
     """The number of partitions of the offset log. Each partition begins with an event of its own."""
     planned_ms: int | None = None
     """The time of the last plan."""
-    asked_ms: dict[int, int] = field(default_factory=dict)
+    release_request_ms: dict[int, int] = field(default_factory=dict)
     """The time of each own request to release, by move. Requests of a predecessor are missing."""
     moved_ms: int | None = None
     """The time of the last grant."""
-    gone_ms: dict[int, int] = field(default_factory=dict)
+    expulsion_ms: dict[int, int] = field(default_factory=dict)
     """The time of each own expulsion, by incarnation. Expulsions by a predecessor are missing."""
     renamed: set[int] = field(default_factory=set)
     """Gone members that won't be back under their names (copies.py)."""
@@ -123,27 +123,27 @@ class CoordinatorMemory:
     """The times when moves by plans with much state between members began. A move begins with the request for a copy,
     or, if there was a copy, with the request to release.
     """
-    levelled_ms: int | None = None
+    load_plan_ms: int | None = None
     """The time of the last plan for load."""
-    halved_ms: int | None = None
+    cooldown_ms: int | None = None
     """The time of the last plan for load that came within ``MINUTE_MS`` of another plan for load."""
-    changed: tuple[int, int] = (0, 0)
+    epoch_seen: tuple[int, int] = (0, 0)
     """The newest group epoch, and the time when this coordinator first saw the epoch."""
-    weighed_ms: int | None = None
+    loads_look_ms: int | None = None
     """The time of the last look at the loads for a plan."""
-    weighed: int = 0
+    loads_version: int = 0
     """The version of the loads at the last look."""
     is_skewed: bool = False
     """Whether the last look showed a skew, and nothing has moved since. A single look may show a skew that never was:
     members tell their loads one after another, and a new owner works off a backlog.
     """
-    joins: set[int] = field(default_factory=set)
+    join_moves: set[int] = field(default_factory=set)
     """The moves of the last plan that joins bands."""
-    joined_ms: dict[Place, int] = field(default_factory=dict)
+    join_plan_ms: dict[Place, int] = field(default_factory=dict)
     """The time of the last plan that joins bands, by place."""
     answer: PlanAnswer | None = None
     """The host's answer to the last large question. A new plan empties the field, and so does a look at the loads."""
-    standings: Standings = field(default_factory=Standings)
+    cell_cache: Standings = field(default_factory=Standings)
     """The cells of all places, computed again after a change."""
 
     def note(self, batch: "DecisionBatch", now_ms: int) -> None:
@@ -154,16 +154,16 @@ class CoordinatorMemory:
                     self.planned_ms, self.answer = now_ms, None
                     self._forget_skew()
                     if decision.cause == LOAD and decision.part == 0:  # a plan in several parts is one plan
-                        if self.levelled_ms is not None and now_ms - self.levelled_ms < MINUTE_MS:
-                            self.halved_ms = now_ms
-                        self.levelled_ms = now_ms
+                        if self.load_plan_ms is not None and now_ms - self.load_plan_ms < MINUTE_MS:
+                            self.cooldown_ms = now_ms
+                        self.load_plan_ms = now_ms
                     if decision.cause == JOIN:
-                        self.joins = {move.move for move in decision.moves}
-                        self.joined_ms |= {move.topic_partition: now_ms for move in decision.moves}
+                        self.join_moves = {move.move for move in decision.moves}
+                        self.join_plan_ms |= {move.topic_partition: now_ms for move in decision.moves}
                 case ReleaseAsked():
-                    self.asked_ms[decision.move] = now_ms
+                    self.release_request_ms[decision.move] = now_ms
                 case MemberExpelled():
-                    self.gone_ms[decision.incarnation] = now_ms
+                    self.expulsion_ms[decision.incarnation] = now_ms
                 case RangesGranted():
                     self.moved_ms = now_ms
                     self._forget_skew()
@@ -172,11 +172,11 @@ class CoordinatorMemory:
     def _forget_skew(self) -> None:
         """Forget the skew that the last look has shown: something has moved since. The next look needs no new loads."""
         if self.is_skewed:
-            self.is_skewed, self.weighed = False, NEVER
+            self.is_skewed, self.loads_version = False, NEVER
 
     def cools(self, now_ms: int) -> bool:
         """Whether only half as many moves with much state may begin now."""
-        return self.halved_ms is not None and now_ms - self.halved_ms < HALVED_MS
+        return self.cooldown_ms is not None and now_ms - self.cooldown_ms < HALVED_MS
 
     def left_of_budget(self, moves_per_minute: int, now_ms: int) -> int:
         """The number of moves with much state that may begin now."""
@@ -189,13 +189,13 @@ class CoordinatorMemory:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The input of a decision, unchanged while the decision is made. ``seat``: the coordinator's memory; ``position``:
+    """The input of a decision, unchanged while the decision is made. ``memory``: the coordinator's memory; ``position``:
     the end of the control log that was read; ``now_ms``: by any clock that never goes back.
     """
 
     ledger: Ledger
     heard: Heard
-    seat: CoordinatorMemory
+    memory: CoordinatorMemory
     rules: Rules
     position: int
     now_ms: int
@@ -208,14 +208,14 @@ class View:
         return self.ledger.control
 
     @property
-    def living(self) -> list[Member]:
+    def living_members(self) -> list[Member]:
         """Members that are not expelled, by incarnation."""
         return [member for _, member in sorted(self.control.members.items()) if not member.expelled]
 
     @property
-    def staying(self) -> list[Member]:
+    def staying_members(self) -> list[Member]:
         """Living members that do not leave."""
-        return [member for member in self.living if member.incarnation not in self.heard.leaving]
+        return [member for member in self.living_members if member.incarnation not in self.heard.leaving]
 
     @property
     def stateful(self) -> frozenset[str]:
@@ -223,40 +223,40 @@ class View:
         return frozenset(store.topic for store in self.control.stores.values())
 
     @property
-    def handled(self) -> set[str]:
+    def handled_topics(self) -> set[str]:
         """Source topics that a living member can handle. The coordinator looks up no other topics."""
-        return {source.topic for member in self.living for source in member.joined.topics}
+        return {source.topic for member in self.living_members for source in member.joined.topics}
 
     @property
     def unseen(self) -> list[str]:
         """Source topics that some member can handle and that the coordinator has not looked up yet."""
-        return sorted(self.handled - self.seat.found.keys() - self.seat.lost)
+        return sorted(self.handled_topics - self.memory.sources.keys() - self.memory.missing_topics)
 
     @property
     def lacks_ends(self) -> bool:
         """Whether a member runs until it has caught up and the ends are not pinned. No record is handled for the member
         before.
         """
-        return self.control.runs_to_level and self.control.pinned is None
+        return self.control.has_member_until_caught_up and self.control.pinned is None
 
     @property
-    def unopened(self) -> list[int]:
+    def unopened_logs(self) -> list[int]:
         """Partitions of the offset log without a first event."""
-        return sorted(set(range(self.seat.log_partitions)) - self.ledger.opened)
+        return sorted(set(range(self.memory.log_partitions)) - self.ledger.opened)
 
     @property
-    def standings(self) -> Standings:
+    def cell_cache(self) -> Standings:
         """The cells of all places. The first call for a view computes the changed cells again."""
         if not self._looked:
-            self.seat.standings.refresh(self.ledger, self.seat.read, self.now_ms)
+            self.memory.cell_cache.refresh(self.ledger, self.memory.read, self.now_ms)
             self._looked.append(True)
-        return self.seat.standings
+        return self.memory.cell_cache
 
     def cells(self, place: Place) -> list[Cell]:
         """The cells of a source partition."""
         if place in self.control.started:
-            return self.standings.cells(place)
-        return cells(self.control, self.ledger.partitions, place, self.seat.read)
+            return self.cell_cache.cells(place)
+        return cells(self.control, self.ledger.partitions, place, self.memory.read)
 
 
 class DecisionBatch(NamedTuple):

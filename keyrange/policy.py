@@ -50,7 +50,7 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
     a second.
 
     ``records``: processed in the last window; ``backlog_records`` and ``backlog_bytes`` wait in the worker's queue.
-    ``is_behind``: a reader waits for the worker or went past its queue; ``is_held``: the worker is being merged or
+    ``is_behind``: a reader waits for the worker or went past its queue; ``is_changing``: the worker is being merged or
     released. ``points``: the histogram of its load; None: not known.
     """
 
@@ -64,7 +64,7 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
     backlog_records: int = 0
     backlog_bytes: int = 0
     is_behind: bool = False
-    is_held: bool = False
+    is_changing: bool = False
     points: Points | None = None
 
 
@@ -72,13 +72,13 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
 class PolicyLimits:
     """The limits for one partition: the most workers, the most splits of one ``decide``, and the most workers to watch.
 
-    ``demand_share``: a hot worker has at least this many times the demand of an average worker; 0.0: any demand.
+    ``demand_factor``: a hot worker has at least this many times the demand of an average worker; 0.0: any demand.
     """
 
     workers_max: int
     splits_max: int = 48
     watched_max: int = 48
-    demand_share: float = 0.0
+    demand_factor: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.workers_max, self.splits_max, self.watched_max) < 0:
@@ -140,8 +140,8 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Polic
 def hot(workers: Sequence[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]:
     """The workers that need a split, the worker with the most demand first."""
     found = [w for w in workers if is_hot(w)]
-    if found and limits.demand_share:
-        least = limits.demand_share * sum(map(demand, workers)) / len(workers)
+    if found and limits.demand_factor:
+        least = limits.demand_factor * sum(map(demand, workers)) / len(workers)
         found = [w for w in found if demand(w) >= least]
     return sorted(found, key=lambda w: (-demand(w), w.first))
 
@@ -151,7 +151,7 @@ def is_hot(worker: WorkerLoad) -> bool:
     records in the last window. A worker that is being merged or released is not hot.
     """
     waits = worker.is_behind or 2 * worker.backlog_records > worker.records
-    return worker.busy >= SPLIT_SHARE * FULL and waits and not worker.is_held
+    return worker.busy >= SPLIT_SHARE * FULL and waits and not worker.is_changing
 
 
 def is_bottleneck(worker: WorkerLoad, workers: Iterable[WorkerLoad]) -> bool:
@@ -215,7 +215,7 @@ def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int]) -> list
     index: int | None = None
     busy = average = 0
     for worker in ordered:
-        if worker.busy > most or worker.average > most or worker.backlog_records or worker.is_held or worker.is_behind:
+        if worker.busy > most or worker.average > most or worker.backlog_records or worker.is_changing or worker.is_behind:
             continue
         index_before, index = index, _declared_index(worker, declared)
         if index is None:

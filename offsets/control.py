@@ -93,7 +93,7 @@ class Moves:
     """Planned and requested changes of ownership. ``planned``: the moves of the newest whole plan, and earlier moves
     that have begun.
 
-    ``parts``: the parts of a plan whose last part was not read yet; ``copies``, ``asked``: requests to members to copy
+    ``parts``: the parts of a plan whose last part was not read yet; ``copies``, ``release_requests``: requests to members to copy
     state, and to release ranges, by move. A copy is over when its member owns all of its bands, or was expelled, or the
     copy was ended. ``answer``: the request for a member's plan, until the next whole plan.
     """
@@ -104,14 +104,14 @@ class Moves:
     planned: dict[int, PlannedMove] = field(default_factory=dict)
     parts: tuple[PlanMade, ...] = ()
     copies: dict[int, CopyAsked] = field(default_factory=dict)
-    asked: dict[int, ReleaseAsked] = field(default_factory=dict)
+    release_requests: dict[int, ReleaseAsked] = field(default_factory=dict)
     answer: AnswerAsked | None = None
     move_max: int = NO_MOVE
     """The highest number that a move had."""
 
     def copy(self) -> "Moves":
         """An equal value, independent of later changes."""
-        return replace(self, planned=self.planned.copy(), copies=self.copies.copy(), asked=self.asked.copy())
+        return replace(self, planned=self.planned.copy(), copies=self.copies.copy(), release_requests=self.release_requests.copy())
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Control:
     """The fold; only ``evolve_control`` changes the object. ``coordinator``: the birth of the last elected process;
     ``number``: the number of the last event of its term.
 
-    ``members`` by incarnation; ``owners`` by place; ``started``: offsets by (topic, partition), and ``begun`` their
+    ``members`` by incarnation; ``owners`` by place; ``started``: offsets by (topic, partition), and ``start_events`` their
     events; ``stores`` by name; ``identities``: the broker's identity of a source topic, by topic name.
     """
 
@@ -137,12 +137,12 @@ class Control:
     incarnation_max: int = 0
     members: dict[int, Member] = field(default_factory=dict)
     owners: dict[tuple[str, int], Steps[Owner]] = field(default_factory=dict)
-    held: dict[int, int] = field(default_factory=dict)
+    points_owned: dict[int, int] = field(default_factory=dict)
     """The number of points that an incarnation owns, over all places; no entry: none."""
-    refused: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
     """The reason of each refusal, by birth."""
     started: dict[tuple[str, int], int] = field(default_factory=dict)
-    begun: dict[tuple[str, int], PartitionStarted] = field(default_factory=dict)
+    start_events: dict[tuple[str, int], PartitionStarted] = field(default_factory=dict)
     stores: dict[str, StoreDeclared] = field(default_factory=dict)
     identities: dict[str, str] = field(default_factory=dict)
     pinned: tuple[PinnedEnd, ...] | None = None
@@ -157,10 +157,10 @@ class Control:
             self,
             members=self.members.copy(),
             owners=self.owners.copy(),  # its values are never changed, only replaced
-            held=self.held.copy(),
-            refused=self.refused.copy(),
+            points_owned=self.points_owned.copy(),
+            refusals=self.refusals.copy(),
             started=self.started.copy(),
-            begun=self.begun.copy(),
+            start_events=self.start_events.copy(),
             stores=self.stores.copy(),
             identities=self.identities.copy(),
             moves=self.moves.copy(),
@@ -171,7 +171,7 @@ class Control:
         """The least incarnation that was never used, from 1."""
         return self.incarnation_max + 1
 
-    def unfenced(self) -> list[Member]:
+    def unfenced_members(self) -> list[Member]:
         """Members whose transactional ids were not fenced yet, by incarnation."""
         return [m for _, m in sorted(self.members.items()) if not m.fenced]
 
@@ -186,7 +186,7 @@ class Control:
         return incarnation <= self.incarnation_max if member is None else member.fenced
 
     @property
-    def runs_to_level(self) -> bool:
+    def has_member_until_caught_up(self) -> bool:
         """Whether the group has a member with ``until_level``. Then the first writes to source topics are events, too:
         the member waits for the records of these topics.
         """
@@ -251,9 +251,9 @@ def take(control: Control, event: ControlEvent) -> None:
 
 def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpelled | MemberFenced) -> None:
     if isinstance(event, MemberRefused):
-        control.refused[event.birth] = event.reason
-        if len(control.refused) > REFUSALS_MAX:
-            del control.refused[next(iter(control.refused))]
+        control.refusals[event.birth] = event.reason
+        if len(control.refusals) > REFUSALS_MAX:
+            del control.refusals[next(iter(control.refusals))]
         return
     if isinstance(event, MemberJoined):
         if event.incarnation > control.incarnation_max and control.member_of(event.birth) is None:
@@ -273,14 +273,14 @@ def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpel
         copies = control.moves.copies
         control.moves.copies = {move: copy for move, copy in copies.items() if copy.incarnation != event.incarnation}
         control.group_epoch += 1
-        if not control.runs_to_level:
+        if not control.has_member_until_caught_up:
             control.pinned = None
 
 
 def _grant(control: Control, grant: RangesGranted) -> None:
     """At each point the higher epoch wins. A fenced former owner without points is forgotten."""
     place, new = grant.topic_partition, Owner(grant.epoch, grant.incarnation)
-    before, held = control.owners.get(place), control.held
+    before, held = control.owners.get(place), control.points_owned
     owners: Steps[Owner] = Steps() if before is None else before.copy()
     losers: list[int] = []
     for band in grant.bands:
@@ -298,10 +298,10 @@ def _grant(control: Control, grant: RangesGranted) -> None:
     for move, copy in list(control.moves.copies.items()):
         if copy.topic_partition == place and copy.incarnation == grant.incarnation and _owns(owners, copy):
             del control.moves.copies[move]
-    if control.moves.asked:
-        for move, request in list(control.moves.asked.items()):
+    if control.moves.release_requests:
+        for move, request in list(control.moves.release_requests.items()):
             if request.topic_partition == place and not _waits(owners, request):
-                del control.moves.asked[move]
+                del control.moves.release_requests[move]
                 control.moves.planned.pop(move, None)  # done: only another move may ask the new owner
     for loser in losers:
         if held.get(loser) == 0:
@@ -326,7 +326,7 @@ def _owns(owners: Steps[Owner], copy: CopyAsked) -> bool:
 def _retire(control: Control, incarnation: int) -> None:
     """Forget a fenced member that owns nothing."""
     member = control.members.get(incarnation)
-    if member is not None and member.fenced and incarnation not in control.held:
+    if member is not None and member.fenced and incarnation not in control.points_owned:
         del control.members[incarnation]
 
 
@@ -336,7 +336,7 @@ def _sources(control: Control, event: PartitionStarted | StoreDeclared | SourceI
         case PartitionStarted():
             place = event.topic_partition
             if place not in control.started:
-                control.started[place], control.begun[place] = event.offset, event
+                control.started[place], control.start_events[place] = event.offset, event
                 control.group_epoch += 1
         case StoreDeclared():
             control.stores.setdefault(event.name, event)
@@ -354,9 +354,9 @@ def _moves(moves: Moves, event: CopyAsked | CopyEnded | ReleaseAsked | ReleaseWi
         case CopyEnded():
             moves.copies.pop(event.move, None)
         case ReleaseAsked():
-            moves.asked[event.move] = event
+            moves.release_requests[event.move] = event
         case ReleaseWithdrawn():  # only a new plan brings the move back
-            moves.asked.pop(event.move, None)
+            moves.release_requests.pop(event.move, None)
             moves.planned.pop(event.move, None)
 
 
@@ -369,6 +369,6 @@ def _plan(moves: Moves, event: PlanMade) -> None:
     elif len(parts) < event.parts:
         moves.parts = parts
     else:
-        begun = {m: move for m, move in moves.planned.items() if m in moves.copies or m in moves.asked}
+        begun = {m: move for m, move in moves.planned.items() if m in moves.copies or m in moves.release_requests}
         moves.planned = {**begun, **{move.move: move for part in parts for move in part.moves}}
         moves.plan, moves.group_epoch, moves.parts, moves.answer = event.plan, event.group_epoch, (), None

@@ -210,7 +210,7 @@ class Ledger:
             if writer is None or ((part := partition.parts.get(epoch)) is not None and part.incarnation == writer)
         ]
 
-    def waiting(self, writer: int | None = None) -> list[tuple[Place, int]]:
+    def early_epochs(self, writer: int | None = None) -> list[tuple[Place, int]]:
         """(partition, epoch) of events whose grant was not read yet, in order; all, or only of one incarnation."""
         return [
             (place, epoch)

@@ -22,13 +22,13 @@ class StartChanged(ValueError):
 
 def is_added(control: Control, topic: str, partition: int) -> bool:
     """Whether a partition without a start has come to its topic since the start of the topic."""
-    counts = [event.partitions for place, event in control.begun.items() if place[0] == topic]
+    counts = [event.partitions for place, event in control.start_events.items() if place[0] == topic]
     return bool(counts) and partition >= max(counts)
 
 
 def check_starts(control: Control, wanted: Mapping[str, str]) -> None:
     """Raises StartChanged for a topic that was started from another start than ``wanted``, by topic."""
-    for (topic, partition), event in sorted(control.begun.items()):
+    for (topic, partition), event in sorted(control.start_events.items()):
         now = wanted.get(topic, event.start)
         if event.start not in (now, ADDED):
             raise StartChanged(

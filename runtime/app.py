@@ -199,7 +199,7 @@ class App:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("app.run() has a loop of its own; inside a running one it is `async with app:`")
         if SIBLING is not None:
-            SIBLING.sign()
+            SIBLING.number_log_lines()
         elif count_of(processes) > 1:
             self._check_handlers()
             run_processes(self.name, self.broker, self.settings, processes, until_level=until == "level")
@@ -208,7 +208,7 @@ class App:
             run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), self._stop_left_s)
         except KeylanesError as error:
             if SIBLING is not None:
-                SIBLING.ends(error)
+                SIBLING.tell_end(error)
             if self._member is None or self._member.cause is not error:
                 logger.critical("%s does not start: %s", self.name, error)
             raise SystemExit(getattr(error, "exit_code", 1)) from error
@@ -224,7 +224,7 @@ class App:
         runs = self._begin(unheard)
         running = loop.create_task(self._run(runs, until_level=False))
         try:
-            await runs.started(running)
+            await runs.wait_until_started(running)
         except asyncio.CancelledError:  # Python calls no __aexit__ for a block that was not entered
             running.cancel()
             await asyncio.wait([running])
@@ -238,7 +238,7 @@ class App:
         """Stop in order; raises the fatal error that ended the run, if any."""
         assert self._block is not None, "__aenter__ has set the block"
         self.stop()
-        await self._block.left()
+        await self._block.wait_for_end()
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop in order: work on until others have copies of the state, ``leave_ms`` at most, drain for
@@ -316,7 +316,7 @@ class App:
         broker, is_ours = self._make_broker()
         birth, settings = os.urandom(8).hex(), self.settings
         if SIBLING is not None:
-            SIBLING.tell(birth)
+            SIBLING.tell_birth(birth)
             settings = SIBLING.settings(settings)
         return AppRun(
             self.name,
@@ -330,7 +330,7 @@ class App:
             cpu_s=time.thread_time,
             partitioners=self.partitioners,
             address=self.broker if isinstance(self.broker, str) else None,
-            origin=Origin(platform.node(), 0 if SIBLING is None else SIBLING.of),
+            origin=Origin(platform.node(), 0 if SIBLING is None else SIBLING.count),
             accepts=self.accepts,
         )
 
@@ -436,14 +436,14 @@ class App:
 
         Handlers go on meanwhile. Raises ValueError when no split is possible, CancelledError when the run ends first.
         """
-        await self._call(self._working().work.requests.split((topic, partition), at))
+        await self._call(self._running_member().work.requests.split((topic, partition), at))
 
     async def merge(self, topic: str, partition: int, within: KeyRange) -> None:
         """Merge the workers of a key range into a single worker. Returns after the commit.
 
         The workers wait for each other for a second at most. Raises as ``split`` does.
         """
-        await self._call(self._working().work.requests.merge((topic, partition), within))
+        await self._call(self._running_member().work.requests.merge((topic, partition), within))
 
     async def release(self, topic: str, partition: int, within: KeyRange) -> None:
         """Ask to move a key range of a source partition from this process to another process of the application. The
@@ -452,15 +452,15 @@ class App:
         Returns when the running records of the range are done and committed, and the range is given up. Cancelling the
         call does not undo the request. Raises as ``split`` does.
         """
-        await self._call(self._working().work.requests.release((topic, partition), within))
+        await self._call(self._running_member().work.requests.release((topic, partition), within))
 
     async def grant(self, topic: str, partition: int, within: KeyRange) -> None:
         """Ask to move a key range of a source partition to this process, from any owner. Returns when the range's
         state is whole here and its workers run. Raises as ``split`` does.
         """
-        await self._call(self._working().work.requests.grant((topic, partition), within))
+        await self._call(self._running_member().work.requests.grant((topic, partition), within))
 
-    def _working(self) -> AppRun:
+    def _running_member(self) -> AppRun:
         if self._member is None or self._state != "running":
             raise ValueError(f"application {self.name!r} does not run: it is {self._state}")
         return self._member

@@ -17,7 +17,7 @@ class Block:
         if self._body is not None and not running.cancelled() and running.exception() is not None:
             self._has_cancelled = self._body.cancel()
 
-    async def left(self) -> None:
+    async def wait_for_end(self) -> None:
         """Wait for the end of the run; raises the run's error. A cancellation by other code is passed on."""
         body, self._body = self._body, None
         if self._has_cancelled and body is not None and body is asyncio.current_task():

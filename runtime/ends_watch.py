@@ -17,7 +17,7 @@ ENDS_INTERVAL_MS: Final = 10_000
 
 class EndsWatch:
     """The ends of the source partitions with ranges in this process; on the coordinator, of ranges without an owner,
-    too (``unowned``). ``seen_s``: when the last answered question for the ends was sent, by the loop's time. Until
+    too (``unowned_ranges``). ``seen_s``: when the last answered question for the ends was sent, by the loop's time. Until
     the first answer the ends from the take-up of the ranges count (``Holding.found``).
     """
 
@@ -69,18 +69,18 @@ class EndsWatch:
                 found.append(PartitionStatistics(*source, edge, edge, end=end, lag=end - edge))
         return tuple(found)
 
-    def unowned(self) -> tuple[UnownedPartition, ...]:
+    def unowned_ranges(self) -> tuple[UnownedPartition, ...]:
         """The ranges without an owner; empty unless this process coordinates."""
         return tuple(
             UnownedPartition(*one.place, one.share, self.end_of(TopicPartition(*one.place), one.edge) - one.edge)
             for one in self._unowned()
         )
 
-    def is_level(self, ends: Mapping[TopicPartition, int]) -> bool:
+    def has_caught_up(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether all own ranges are committed up to ``ends``; False for a partition without an end."""
         return all(source in ends and edge >= ends[source] for source, edge in self.holding.edges().items())
 
-    def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
+    def offsets_left(self, ends: Mapping[TopicPartition, int]) -> int:
         """How many offsets are left up to ``ends``, rounded up; a key range counts in proportion to its width."""
         bands = self.holding.held()
         area = sum(max(0, ends.get(source, 0) - edge) * (end - first) for source, first, end, edge in bands)
@@ -98,7 +98,7 @@ class WayToLevel:
         self._left = 0
         self._ends: dict[TopicPartition, int] | None = None
 
-    def begins(self) -> None:
+    def take_pinned(self) -> None:
         """Take the pinned ends from the control log, before the first records are read."""
         standing = self._watch.holding.standing
         control = standing.ledger.control
@@ -106,12 +106,12 @@ class WayToLevel:
         if control.pinned is None or own is None or not own.joined.until_level:
             return
         self._ends = {TopicPartition(end.topic, end.partition): end.offset for end in control.pinned}
-        self.gone()
+        self.progress()
 
-    def gone(self) -> ToLevel | None:
+    def progress(self) -> ToLevel | None:
         """How much of the way is done; None without a way."""
         if self._ends is None:
             return None
-        before, self._left = self._left, self._watch.remaining(self._ends)
+        before, self._left = self._left, self._watch.offsets_left(self._ends)
         self._total += max(0, self._left - before)
         return ToLevel(self._total - self._left, self._total)

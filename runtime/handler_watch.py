@@ -38,20 +38,20 @@ class HandlerWatch:
         self._said: set[tuple[str, str]] = set()
         """The handlers with a line in the log, each with the store of the line; "" for a step."""
 
-    def over(self, handler: Handler) -> Handler:
+    def watched_handler(self, handler: Handler) -> Handler:
         """The handler with a watched function."""
         function = async_function(replace(handler, own_task=False)) if handler.is_async else handler.function
 
         async def call(value: Any, *further: Any) -> Any:
             given = _Given()
-            work = function(value, *given.watched(handler, further))
+            work = function(value, *given.watched_arguments(handler, further))
             result = await _measure_steps(work, lambda seconds: self._note_step(handler.name, seconds))
             self._compare(handler.name, given)
             return result
 
         def call_in_thread(value: Any, *further: Any) -> Any:
             given = _Given()
-            result = function(value, *given.watched(handler, further))
+            result = function(value, *given.watched_arguments(handler, further))
             self._compare(handler.name, given)
             return result
 
@@ -90,7 +90,7 @@ class _Given:
         self._put: dict[int, Any] = {}
         """Put values by identity. A reference keeps the value alive: no other value gets the identity."""
 
-    def watched(self, handler: Handler, further: Sequence[Any]) -> Iterator[Any]:
+    def watched_arguments(self, handler: Handler, further: Sequence[Any]) -> Iterator[Any]:
         """The handler's arguments behind the value, with stores that report each value to this object."""
         for declared, argument in zip(handler.further, further, strict=True):
             kind = None if declared is None else _WatchedMap if declared.kind == "map" else _WatchedState

@@ -91,7 +91,7 @@ class Holding:
         keeper: Keeper,
         settings: Settings,
     ) -> None:
-        self.standing, self.taking_part, self.sources = standing, taking_part, sources
+        self.standing, self.member_signals, self.sources = standing, taking_part, sources
         self.handlers, self.keeper, self.settings = handlers, keeper, settings
         self.runs: list[PartitionRun] = []
         self.found: dict[TopicPartition, int] = {}
@@ -122,7 +122,7 @@ class Holding:
         self._left: list[HeldPoints] = []
         """What was given up at the end."""
         self._leaves = self._is_closed = False
-        keeper.learner.tell, keeper.learner.writers = taking_part.has_copied, self._writers_of
+        keeper.learner.tell, keeper.learner.writers = taking_part.tell_copies, self._writers_of
 
     async def _writers_of(self, place: Place) -> Writers:
         """Raises LogError, BrokerError."""
@@ -132,7 +132,7 @@ class Holding:
     def works_with(self, cycle: CommitCycle) -> None:
         """What ranges are taken up and given up with."""
         self._cycle = cycle
-        cycle.transactions.on_released, cycle.reshape.on_released = self._has_released, self.wake
+        cycle.transactions.on_release_committed, cycle.reshaping.on_release_settled = self._has_released, self.wake
 
     @property
     def cycle(self) -> CommitCycle:
@@ -180,7 +180,7 @@ class Holding:
         """Whether the group goes on without this process, as it asked for."""
         own, control = self.standing.incarnation, self.standing.ledger.control
         member = control.members.get(own)
-        return self.taking_part.leaves and control.is_expelled(own) and (member is None or member.cause == LEFT)
+        return self.member_signals.leaves and control.is_expelled(own) and (member is None or member.cause == LEFT)
 
     def held(self) -> Iterator[HeldPoints]:
         """All that is held, taken up or about to be, with its edges; after the end what was held until then."""
@@ -215,19 +215,19 @@ class Holding:
         state = state_of(control, own.birth, own.incarnation, (), self._leaving)
         if not isinstance(state, Works):
             return
-        self._asked = {move: epoch for move, epoch in self._asked.items() if move in control.moves.asked}
-        self._taken = {granted: self._taken[granted] for granted in state.take_up if granted in self._taken}
-        for move in state.go_on:
+        self._asked = {move: epoch for move, epoch in self._asked.items() if move in control.moves.release_requests}
+        self._taken = {granted: self._taken[granted] for granted in state.new_epochs if granted in self._taken}
+        for move in state.withdrawn_moves:
             self._go_on(move)
         if not self._leaves:
-            for asked in state.wind_up:
+            for asked in state.release_requests:
                 self._wind_up(asked)
             if lacking := self._lacking(state):
                 self._take_up(lacking)
             elif self._is_promised():
                 self.expects()
         counts: dict[str, int] = {}
-        for (topic, _), event in control.begun.items():
+        for (topic, _), event in control.start_events.items():
             counts[topic] = max(counts.get(topic, 0), event.partitions)
         for run in self.runs:
             run.dispatch.partitions = counts[run.dispatch.topic]
@@ -242,7 +242,7 @@ class Holding:
     def _is_promised(self) -> bool:
         """Whether somebody else is asked to release more of a partition of which this process has something."""
         moves = self.standing.ledger.control.moves
-        coming = [moves.planned[move] for move in moves.asked if move in moves.planned]
+        coming = [moves.planned[move] for move in moves.release_requests if move in moves.planned]
         return any(
             move.target == self.standing.incarnation != move.origin and self._run_of(move.topic_partition)
             for move in coming
@@ -251,7 +251,7 @@ class Holding:
     def _lacking(self, state: Works) -> list[_GrantPart]:
         """What is granted and was not taken up, but for what is being released here: others may read that before."""
         owners, lacking = self.standing.ledger.control.owners, []
-        for place, epoch in state.take_up:
+        for place, epoch in state.new_epochs:
             if place[0] not in self.handlers:
                 continue
             taken = self._taken.setdefault((place, epoch), Steps())
@@ -263,7 +263,7 @@ class Holding:
 
     def is_giving_up(self, place: Place, within: KeyRange = WHOLE) -> bool:
         """Whether a transaction that releases something of these points is not through here."""
-        going = () if self._cycle is None else self._cycle.reshape.wishes.going
+        going = () if self._cycle is None else self._cycle.reshaping.wishes.uncommitted_releases
         return any(dispatch.place == place and gone.overlaps(within) for dispatch, gone in going)
 
     def _is_settled(self, incarnation: int) -> bool:
@@ -341,7 +341,7 @@ class Holding:
                 new.append(run)
             for epoch, part in sorted(parts.items()):
                 within = [one.within for one in own if one.epoch == epoch]
-                self.cycle.reshape.take_up(run.dispatch, epoch, part, within, run.cut)
+                self.cycle.reshaping.add_grant(run.dispatch, epoch, part, within, run.cut)
             for one in own:
                 if place in self._given_up:
                     self._given_up[place].put(one.within.first, one.within.end, None)
@@ -387,7 +387,7 @@ class Holding:
             return
         wish = ReleaseWish(run.dispatch, within, run.cut, asked.move, self._asked[asked.move])
         try:
-            settled = self.cycle.reshape.ask(wish)
+            settled = self.cycle.reshaping.ask(wish)
         except ValueError:  # nothing of it is held, or no more
             return
         self._leaving[asked.move] = _Release(wish, settled)
@@ -410,7 +410,7 @@ class Holding:
             ]
         incarnation, move = self.standing.incarnation, released.move
         told = ReleaseTold(incarnation, transaction, move, dispatch.topic, dispatch.partition, released.bands)
-        self.taking_part.has_released(told)
+        self.member_signals.tell_release(told)
 
     def _wound_up(self, move: int, run: PartitionRun, settled: "asyncio.Future[None]") -> None:
         self._leaving.pop(move, None)
@@ -423,7 +423,7 @@ class Holding:
     def _go_on(self, move: int) -> None:
         """What is left of a release that was withdrawn, unless all of it is on its way."""
         wish = self._leaving[move].wish
-        leaving = self.cycle.reshape.wishes.leaving.get(wish)
+        leaving = self.cycle.reshaping.wishes.leaving.get(wish)
         if leaving is None:
             return
         running = [(w.started_s, w.running) for w in leaving.workers if w.running is not None]
@@ -436,7 +436,7 @@ class Holding:
                 record.offset,
                 max(0.0, asyncio.get_running_loop().time() - began_s),
             )
-        self.cycle.reshape.withdraw(wish)
+        self.cycle.reshaping.withdraw(wish)
 
     def _end(self, run: PartitionRun) -> None:
         """Of a partition of which nothing is held any more."""
@@ -448,16 +448,16 @@ class Holding:
     def leave(self) -> "list[asyncio.Future[None]]":
         """Give up all that is held, in the last transactions; what was asked for before is among it."""
         self._leaves = True
-        self.cycle.reshape.end()
+        self.cycle.reshaping.end()
         futures = [leaving.settled for leaving in self._leaving.values()]
         for run in self.runs:
             wishes = [ReleaseWish(run.dispatch, within, run.cut) for within in self._held(run)]
-            futures += [self.cycle.reshape.ask(wish) for wish in wishes]
+            futures += [self.cycle.reshaping.ask(wish) for wish in wishes]
         return futures
 
     def _held(self, run: PartitionRun) -> list[KeyRange]:
         """What a run holds and does not give up yet, touching ranges as one."""
-        workers = (worker for worker in run.dispatch.workers if not self.cycle.reshape.is_given_up(worker))
+        workers = (worker for worker in run.dispatch.workers if not self.cycle.reshaping.is_given_up(worker))
         return join_neighbours((KeyRange(worker.first, worker.end) for worker in workers), KeyRange.join)
 
 

@@ -52,7 +52,7 @@ class LoadReport:
 
     async def run(self) -> None:
         """Report in intervals until cancelled."""
-        if self.group.taking_part.is_alone:
+        if self.group.member_signals.is_alone:
             return
         loop, interval_s = asyncio.get_running_loop(), self.settings.load_interval_ms / 1000
         due_s = loop.time() + interval_s
@@ -67,7 +67,7 @@ class LoadReport:
     async def sample(self) -> None:
         """Measure the size of each band's state, until cancelled."""
         loop = asyncio.get_running_loop()
-        while not self.group.taking_part.is_alone:
+        while not self.group.member_signals.is_alone:
             await rest(self.settings.load_interval_ms / 1000)
             now, old = loop.time(), self._bytes
             stateful = [run for run in self.windows.runs if run.state is not None and self._audience[0]]
@@ -87,9 +87,9 @@ class LoadReport:
         if not has_others:
             return
         bands = [band for run in self.windows.runs for band in self._measured.get(run, ())]
-        due, own = self._reports.due(bands, is_new=is_new), self.group.standing.incarnation
+        due, own = self._reports.bands_due(bands, is_new=is_new), self.group.standing.incarnation
         for load in loads_of(own, self.settings.load_interval_ms, due):
-            self.group.taking_part.has_spent(load)
+            self.group.member_signals.tell_load(load)
 
     def _has_others(self) -> bool:
         standing = self.group.standing

@@ -128,7 +128,7 @@ class AppRun:
         by_topic = {handler.topic: handler for handler in handlers}
         self.foreign_outputs = ForeignOutputs(topics_in_loop(handlers, accepts), by_topic, lambda: self.standing.app_id)
         self.holding = Holding(
-            self.standing, self.group.taking_part, self.group.sources, by_topic, self.keeper, settings
+            self.standing, self.group.member_signals, self.group.sources, by_topic, self.keeper, settings
         )
         self.group.following.wall_ms, self.group.following.now_s = lambda: self.wall_ms(), self.now_s
         self.group.following.listeners += [self.holding.wake, self._has_followed]
@@ -149,7 +149,7 @@ class AppRun:
         """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
         self.slots.variables = contextvars.copy_context()
         clock, how = asyncio.get_running_loop().time, "in order"
-        self.telling.starts(clock())
+        self.telling.log_start(clock())
         try:
             await self._run(until_level=until_level)
             self.state = "stopped"
@@ -163,12 +163,12 @@ class AppRun:
             self.state, how = "stopped", "at once, without draining"
             raise
         finally:
-            self.telling.stopped(how, clock())
+            self.telling.log_end(how, clock())
 
     async def _run(self, *, until_level: bool) -> None:
         try:
             if await self._has_started(until_level=until_level):
-                self.state = "stopping" if self.stopping.asked.is_set() else "running"
+                self.state = "stopping" if self.stopping.stop_ordered.is_set() else "running"
                 await self._carry_on(self.work, until_level=until_level)
         except Expelled:
             if not self.holding.has_left():  # else what it still sent was of nothing that it holds
@@ -213,7 +213,7 @@ class AppRun:
         """Stop in order, see stopping.py; ``at_once``: wait neither for others nor for handlers."""
         if self.state == "running":
             self.state = "stopping"
-        self.stopping.ask(self.now_s(), at_once=at_once)
+        self.stopping.order_stop(self.now_s(), at_once=at_once)
 
     def statistics(self, loop_lag_ms_max: float) -> Statistics:
         """Where the run stands. ``loop_lag_ms_max``: what was seen of the loop that it runs on."""
@@ -261,7 +261,7 @@ class AppRun:
         """Start, within the limit; False when it was told to stop meanwhile."""
         loop = asyncio.get_running_loop()
         starting = loop.create_task(self._start(until_level=until_level))
-        stopping = loop.create_task(self.stopping.asked.wait())
+        stopping = loop.create_task(self.stopping.stop_ordered.wait())
         ended = loop.create_task(self._ended.wait())
         try:
             await asyncio.wait([starting, stopping, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -331,16 +331,16 @@ class AppRun:
         )
         cycle = CommitCycle(standing, transactions, holding.runs, self.slots, self.keeper, settings, self.on_step)
         holding.works_with(cycle)
-        holding.begins, holding.ends, holding.finds = self._begin_reading, self._end_reading, self.telling.holds
+        holding.begins, holding.ends, holding.finds = self._begin_reading, self._end_reading, self.telling.log_new_partitions
         self._work = self._make_work(cycle)
         holding.expects = self.work.catch_up.make_ready
 
     def _make_work(self, cycle: CommitCycle) -> Work:
         broker, slots, settings, holding = self.broker, self.slots, self.settings, self.holding
         runs, ends = holding.runs, holding.found
-        balance = Balance(runs, cycle.reshape, settings, self.cpu_s) if settings.split_hot_ranges else None
+        balance = Balance(runs, cycle.reshaping, settings, self.cpu_s) if settings.split_hot_ranges else None
         windows = Windows(runs, settings, balance)
-        ends_watch = EndsWatch(broker, settings, holding, self.group.unowned, asyncio.get_running_loop().time())
+        ends_watch = EndsWatch(broker, settings, holding, self.group.unowned_ranges, asyncio.get_running_loop().time())
         load_report = LoadReport(windows, ends_watch, self.keeper, self.group, settings)
         self.group.following.listeners.append(load_report.wake)
         return Work(
@@ -354,7 +354,7 @@ class AppRun:
             catch_up=CatchUp(broker, slots, settings, self._read_ahead),
             windows=windows,
             balance=balance,
-            requests=Requests(holding, cycle, self.group.taking_part),
+            requests=Requests(holding, cycle, self.group.member_signals),
             ends_watch=ends_watch,
             load_report=load_report,
             way=WayToLevel(ends_watch),
@@ -362,7 +362,7 @@ class AppRun:
         )
 
     async def _carry_on(self, work: Work, *, until_level: bool) -> None:
-        self.telling.works(work, asyncio.get_running_loop().time())
+        self.telling.note_work(work, asyncio.get_running_loop().time())
         for task in (*work.tasks(), self._watch(work, until_level=until_level)):
             self._spawn(task)
         committing = self._spawn(work.cycle.run())
@@ -371,7 +371,7 @@ class AppRun:
             await self.stopping.leave()
         self._ended.set()
         if self.error is None:
-            self.telling.stops(self._why_it_stops(), self.slots.running())
+            self.telling.log_stop(self._why_it_stops(), self.slots.running())
             await self.stopping.drain(work, committing)
         if (error := self.error or self._damage) is not None:
             raise error
@@ -379,7 +379,7 @@ class AppRun:
     async def _works(self) -> None:
         """Until it is told to stop, or has come to its end."""
         loop = asyncio.get_running_loop()
-        waiting = [loop.create_task(event.wait()) for event in (self._ended, self.stopping.asked)]
+        waiting = [loop.create_task(event.wait()) for event in (self._ended, self.stopping.stop_ordered)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -387,12 +387,12 @@ class AppRun:
                 task.cancel()
 
     def _why_it_stops(self) -> str:
-        if self.stopping.asked.is_set():
+        if self.stopping.stop_ordered.is_set():
             return "it was told to"
         return "damage" if self._damage else "it is level with its sources"
 
     def _begin_reading(self, runs: Sequence[PartitionRun]) -> None:
-        self.work.way.begins()
+        self.work.way.take_pinned()
         for run in runs:
             self.work.reader.add(run)
             self._catching_up[run.dispatch.place] = self._spawn(self.work.catch_up.run(run))
@@ -448,7 +448,7 @@ class AppRun:
                 )
             self._look_whether_lost()
             # Ready: its state is whole, and the sources are there.
-            if until_level and self.is_ready.is_set() and self.group.is_level():
+            if until_level and self.is_ready.is_set() and self.group.has_caught_up():
                 self.slots.stop()  # what is queued beyond the ends is for the next start
                 self._ended.set()
                 return
@@ -479,10 +479,10 @@ class AppRun:
     async def _close(self) -> None:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         self.keeper.withhold("this process does not work any more")
-        self.stopping.closes()
+        self.stopping.begin_close()
         await asyncio.gather(self._end_tasks(), self.slots.close(self.stopping.left_s(TASKS_ENDED)))
         self.holding.close()
-        await self._closed(self.group.ends, TOLD)
+        await self._closed(self.group.tell_end, TOLD)
         closing = [self.logs.close, self.group.close]
         if self._work is not None:
             closing += [self._work.catch_up.close, self._work.cycle.close]
@@ -490,7 +490,7 @@ class AppRun:
         await self._closed(self.keeper.close, COPIES_CLOSED)
         if self.closes_broker:
             await self._closed(self.broker.close, BROKER_CLOSED)
-        self.telling.cut_short(self._unclosed)
+        self.telling.log_unclosed(self._unclosed)
 
     async def _closed(self, close: Callable[[], Coroutine[Any, Any, None]], by: float) -> None:
         # What goes wrong is only told: what ended the run must not be hidden behind it.

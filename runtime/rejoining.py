@@ -50,7 +50,7 @@ class Rejoining:
         self._stop.set()
         self.member.stop(at_once=at_once)
 
-    async def started(self, running: "asyncio.Task[None]") -> None:
+    async def wait_until_started(self, running: "asyncio.Task[None]") -> None:
         """Wait until a run works on its first grants; ``running``: the task of ``run``. Raises the error of the task
         when the task ends before.
         """

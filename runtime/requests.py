@@ -30,7 +30,7 @@ class Requests:
     ) -> None:
         self.holding = holding
         self.cycle = cycle
-        self.taking_part = taking_part
+        self.member_signals = taking_part
         self._moves_requested = 0
 
     @property
@@ -63,7 +63,7 @@ class Requests:
         """Ask to move a range to this process; returns when the workers of the range run. Raises CancelledError when
         the run ends before.
         """
-        own = self.taking_part.standing.incarnation
+        own = self.member_signals.standing.incarnation
         request = self._ask_move(place, within, own, ANY_EPOCH)
 
         def is_here() -> bool:
@@ -90,7 +90,7 @@ class Requests:
         await self._ask(MergeWish(self._run_of(place).dispatch, within))
 
     def _ask_move(self, place: Place, within: KeyRange, target: int, epoch: int) -> MoveAsked:
-        by = self.taking_part.identity.birth
+        by = self.member_signals.identity.birth
         self._moves_requested += 1
         request = MoveAsked(
             request=f"{by}.{self._moves_requested}",
@@ -102,12 +102,12 @@ class Requests:
             target=target,
             epoch=epoch,
         )
-        self.taking_part.ask_move(request)
+        self.member_signals.ask_move(request)
         return request
 
     async def _until(self, is_reached: Callable[[], bool], request: MoveAsked) -> None:
         """Wait until ``is_reached``. Repeats the request, which may have been lost; a repeat does no harm."""
-        loop, again_s = asyncio.get_running_loop(), self.taking_part.identity.settings.session_timeout_ms / 1000
+        loop, again_s = asyncio.get_running_loop(), self.member_signals.identity.settings.session_timeout_ms / 1000
         again_at = loop.time() + again_s
         while not is_reached():
             try:
@@ -116,16 +116,16 @@ class Requests:
                     await self.holding.changed()
             except TimeoutError:
                 again_at = loop.time() + again_s
-                self.taking_part.ask_move(request)
+                self.member_signals.ask_move(request)
 
     async def _ask(self, wish: Wish) -> None:
         """Hand a wish to the commit cycle, which fulfils wishes between two transactions; returns after the commit."""
-        settled = self.cycle.reshape.ask(wish)
+        settled = self.cycle.reshaping.ask(wish)
         self.cycle.wake()
         await settled
 
     def _run_of(self, place: Place) -> PartitionRun:
-        return run_of(self.runs, place, self.taking_part.identity.app)
+        return run_of(self.runs, place, self.member_signals.identity.app)
 
 
 def _workers_in(run: PartitionRun, within: KeyRange) -> list[Worker]:

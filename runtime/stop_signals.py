@@ -30,7 +30,7 @@ def obey(app: str, stop: Callable[[], object], at_once: Callable[[], object], ab
                 abort()
 
     if SIBLING is not None:
-        SIBLING.obey(*(partial(loop.call_soon_threadsafe, call) for call in (stop, at_once, abort)))
+        SIBLING.listen(*(partial(loop.call_soon_threadsafe, call) for call in (stop, at_once, abort)))
 
     # Only the main thread may handle signals; on Windows no thread can, and Ctrl+C raises KeyboardInterrupt.
     if threading.current_thread() is threading.main_thread() and sys.platform != "win32":

@@ -58,11 +58,11 @@ class StopBudget:
         """Whether the stop has begun to drain or to close, and its end is fixed."""
         return self._drained_by_s is not None
 
-    def drains(self, now_s: float) -> None:
+    def begin_drain(self, now_s: float) -> None:
         """Begin the drain: running handlers have ``drain_s`` from now on."""
         self._drained_by(now_s + self.drain_s)
 
-    def closes(self, now_s: float) -> None:
+    def begin_close(self, now_s: float) -> None:
         """Begin the closing: from now on nobody waits for running handlers."""
         self._drained_by(now_s)
 
@@ -100,17 +100,17 @@ class Stopping:
         self.is_over = is_over
         self.has_failed = has_failed
         self.budget = StopBudget(self.settings)
-        self.asked = asyncio.Event()
+        self.stop_ordered = asyncio.Event()
         """Set by the first order to stop."""
         self.is_at_once = False
         """A second order to stop: the process waits neither for other processes nor for handlers."""
 
-    def ask(self, now_s: float, *, at_once: bool = False) -> None:
+    def order_stop(self, now_s: float, *, at_once: bool = False) -> None:
         """Order the stop; ``at_once``: the process neither works on nor drains."""
-        self.asked.set()
+        self.stop_ordered.set()
         if at_once:
             self.is_at_once = True
-            self.budget.closes(now_s)
+            self.budget.begin_close(now_s)
 
     def left_s(self, part: float) -> float:
         """See ``StopBudget.left_s``."""
@@ -120,30 +120,30 @@ class Stopping:
         """``left_s`` in milliseconds."""
         return int(self.left_s(part) * 1000)
 
-    def closes(self) -> None:
+    def begin_close(self) -> None:
         """See ``StopBudget.closes``."""
-        self.budget.closes(asyncio.get_running_loop().time())
+        self.budget.begin_close(asyncio.get_running_loop().time())
 
     # --- 1: leaving --------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
         """Say that this process stops, and work on until others have copied its state and taken its ranges."""
-        self.group.taking_part.leave()
+        self.group.member_signals.leave()
         if not self._is_needed() or self._may_go():
             return
         leave_ms, loop = self.settings.leave_ms, asyncio.get_running_loop()
-        self.telling.leaves(leave_ms)
+        self.telling.log_leaving(leave_ms)
         until_s = loop.time() + leave_ms / 1000
         await _until(lambda: self.is_over() or self.is_at_once or self._may_go(), lambda: until_s - loop.time())
         if not (self.is_over() or self.is_at_once or self._may_go()):
-            self.telling.left_early(leave_ms)
+            self.telling.log_early_leave(leave_ms)
 
     def _is_needed(self) -> bool:
         """Whether this process has, or may have, state for other members to copy."""
-        taking_part, standing = self.group.taking_part, self.group.standing
+        taking_part, standing = self.group.member_signals, self.group.standing
         if not (self.group.stores and self.settings.leave_ms) or taking_part.is_alone or taking_part.returns_in_ms:
             return False
-        return any(m.incarnation != standing.incarnation and not m.expelled for m in standing.ledger.control.unfenced())
+        return any(m.incarnation != standing.incarnation and not m.expelled for m in standing.ledger.control.unfenced_members())
 
     def _may_go(self) -> bool:
         """Whether the leaving of this process is over."""
@@ -153,10 +153,10 @@ class Stopping:
 
     async def drain(self, work: Work, committing: "asyncio.Task[None]") -> None:
         """Stop reading, let workers finish their records until the deadline, and commit the done records."""
-        self.group.taking_part.leave()
+        self.group.member_signals.leave()
         work.stop_reading()
         slots, budget, loop = self.slots, self.budget, asyncio.get_running_loop()
-        budget.drains(loop.time())
+        budget.begin_drain(loop.time())
         settle_s = SETTLE_SHARE * budget.drain_s
         transactions = work.cycle.transactions
 
@@ -172,12 +172,12 @@ class Stopping:
         running, done_before = slots.running(), slots.records_done
         await slots.close(self.left_s(CANCELLED))
         done_meanwhile = slots.records_done - done_before
-        self.telling.cut(running - done_meanwhile, at_once=self.is_at_once)
+        self.telling.log_dropped(running - done_meanwhile, at_once=self.is_at_once)
         for run in work.runs:
             run.dispatch.cut_off()
         await self._commit(work, committing)
         if not self.has_failed():
-            self.closes()
+            self.begin_close()
             await self.group.leave(self.left_s(LEFT))
 
     async def _commit(self, work: Work, committing: "asyncio.Task[None]") -> None:

@@ -38,17 +38,17 @@ class Telling:
         """How many running records were dropped at the end."""
         self._next_look_s = 0.0
 
-    def starts(self, now_s: float) -> None:
+    def log_start(self, now_s: float) -> None:
         """Log the start, before anything is connected."""
         self._began_s = now_s
         for line in story.start_text(VERSION, self.broker, is_compiled=IS_COMPILED):
             self._say(line)
 
-    def works(self, work: Work, now_s: float) -> None:
+    def note_work(self, work: Work, now_s: float) -> None:
         """Note the work, when the process has joined."""
         self._work, self._interval = work, story.Interval(now_s)
 
-    def holds(self, runs: Sequence[PartitionRun]) -> None:
+    def log_new_partitions(self, runs: Sequence[PartitionRun]) -> None:
         """Log new partitions, once their ranges are cut into workers, and before the first record is read."""
         partitions, places = self._statistics().partitions, {run.dispatch.place for run in runs}
         for topic in dict.fromkeys(run.dispatch.topic for run in runs):
@@ -68,31 +68,31 @@ class Telling:
             if line is not None:
                 self._say(line)
 
-    def leaves(self, leave_ms: int) -> None:
+    def log_leaving(self, leave_ms: int) -> None:
         """Log that the process works on while others copy its state."""
         self._say(story.leave_text(leave_ms))
 
-    def left_early(self, leave_ms: int) -> None:
+    def log_early_leave(self, leave_ms: int) -> None:
         """Log that the process no longer waits for others to copy its state."""
         logger.warning("%s: %s", self.app, story.left_early(leave_ms))
 
-    def stops(self, why: str, running: int) -> None:
+    def log_stop(self, why: str, running: int) -> None:
         """Log that the process reads no more, and that running handlers come to their end."""
         self._say(story.stop_text(why, running, self.settings.drain_timeout_ms))
 
-    def cut(self, running: int, *, at_once: bool) -> None:
+    def log_dropped(self, running: int, *, at_once: bool) -> None:
         """Log how many running records were dropped at the end of the drain, or of a stop without a drain."""
         self.cut_off = max(0, running)
         if self.cut_off:
             limit_ms = None if at_once else self.settings.drain_timeout_ms
             logger.warning("%s: %s", self.app, story.cut_off(self.cut_off, limit_ms))
 
-    def cut_short(self, unclosed: int) -> None:
+    def log_unclosed(self, unclosed: int) -> None:
         """Log how many parts had no time left to close."""
         if unclosed:
             logger.warning("%s: %s", self.app, story.cut_short(unclosed, self.settings.close_timeout_ms))
 
-    def stopped(self, how: str, now_s: float) -> None:
+    def log_end(self, how: str, now_s: float) -> None:
         """Log the end; ``how`` says how the run ended."""
         if self._work is None:
             self._say(story.stopped_early(how))
@@ -105,7 +105,7 @@ class Telling:
         is_handed_out = bool(work.runs) and all(
             run.dispatch.place in ends and run.dispatch.front >= ends[run.dispatch.place] for run in work.runs
         )
-        return is_handed_out and work.ends_watch.is_level(ends)
+        return is_handed_out and work.ends_watch.has_caught_up(ends)
 
     def _figures(self, work: Work, now_s: float) -> Figures:
         """The numbers of a line. Ages are by the loop's time, also where the statistics have another clock."""

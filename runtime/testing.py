@@ -141,11 +141,11 @@ class SimulatedApp:
     async def records(self, topic: str) -> list[CommittedRecord]:
         """The records of a topic, once all sent records are processed."""
         await self._call(self._settle())
-        return await self._call(self._committed(topic))
+        return await self._call(self._committed_records(topic))
 
     async def visible(self, topic: str) -> list[CommittedRecord]:
         """The records of a topic that a committed reader sees now, without waiting for anything."""
-        return await self._call(self._committed(topic))
+        return await self._call(self._committed_records(topic))
 
     async def advance(self, seconds: float) -> None:
         """Let virtual time pass: a day of an idle application takes a second or two.
@@ -221,7 +221,7 @@ class SimulatedApp:
         loop = asyncio.get_running_loop()
         self._member = AppRun(
             self.name,
-            [self.watch.over(handler) for handler in self.handlers.values()],
+            [self.watch.watched_handler(handler) for handler in self.handlers.values()],
             self._connection,
             self.settings,
             birth=f"seed{self.seed}-{self._crashes}",
@@ -278,9 +278,9 @@ class SimulatedApp:
         self._check_known(topic)
         await self._sending.send(output)
 
-    async def _committed(self, topic: str) -> list[CommittedRecord]:
+    async def _committed_records(self, topic: str) -> list[CommittedRecord]:
         self._check_known(topic)
-        return self._cluster.committed(topic)
+        return self._cluster.committed_records(topic)
 
     def _check_known(self, topic: str) -> None:
         """Raises KeylanesError for an unknown topic: a test with a wrong name would find nothing, and pass."""

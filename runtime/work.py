@@ -64,7 +64,7 @@ class Work:
             partitions=partitions,
             records_done=slots.records_done,
             lag=sum(partition.lag for partition in partitions),
-            unowned=ends.unowned(),
+            unowned=ends.unowned_ranges(),
             ends_age_s=now_s - ends.seen_s,
             failures=slots.failures.attempts,
             retries=slots.failures.retries,
@@ -82,6 +82,6 @@ class Work:
             merges=0 if balance is None else balance.merges,
             hot_keys=() if balance is None else tuple(balance.hot_keys),
             copying=self.holding.keeper.learner.statistics(),
-            to_level=self.way.gone(),
+            to_level=self.way.progress(),
             is_compiled=IS_COMPILED,
         )

@@ -110,7 +110,7 @@ def audit(spark: SparkSession, spec: AuditSpec, pins: Pins | None = None) -> Rep
     """Audit an application, as of now or of ``pins``; raises AuditError when the audit can't be made."""
     register(spark)
     report = _audit_pinned(spark, spec, pins or pin_now(spec))
-    if spec.outputs is None or not spec.or_elsewhere or not MISSING & set(report.violated()):
+    if spec.outputs is None or not spec.or_elsewhere or not MISSING & set(report.violated_checks()):
         return report
     everywhere = replace(spec, outputs=None)
     report = _audit_pinned(spark, everywhere, pin_now(everywhere))
@@ -126,7 +126,7 @@ def _audit_pinned(spark: SparkSession, spec: AuditSpec, pins: Pins) -> Report:
     except PySparkException as error:
         raise AuditError(_cause(error) + (SEARCHED if spec.outputs is None else "")) from error
     finally:
-        run.release()
+        run.unpersist()
 
 
 def pin_now(spec: AuditSpec) -> Pins:

@@ -98,7 +98,7 @@ class _ReignEnds:
 
         ``ms`` None: the reign has not ended, or the time is unknown.
         """
-        released = self.edges.released(source, epoch, incarnation)
+        released = self.edges.released_points(source, epoch, incarnation)
         for a, b, release in released.all_pieces(first, end):
             if release is None:
                 at_ms = self.expelled_ms(incarnation)

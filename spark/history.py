@@ -57,7 +57,7 @@ class WorkerSpan(NamedTuple):
 
     Workers with one ``run`` lie side by side in order of their numbers. Therefore the numbers ``worker`` to ``worker +
     count - 1`` of a tile are neighbours if the first and the last number share a run. Most workers came with the first
-    worker of their run (in transaction ``run_born``) and never went. All others are ``odd``; ``odd_before`` counts the
+    worker of their run (in transaction ``run_born``) and never went. All others are ``is_odd``; ``odd_before`` counts the
     odd workers in front.
     """
 
@@ -70,7 +70,7 @@ class WorkerSpan(NamedTuple):
     died: int
     run: int
     run_born: int
-    odd: bool
+    is_odd: bool
     odd_before: int
 
 
@@ -370,7 +370,7 @@ def _runs(spans: dict[_Key, list[int]]) -> list[WorkerSpan]:
     for (source, incarnation, worker), (first, end, born, died) in sorted(spans.items()):
         last = workers[-1] if workers else None
         if last and (last.source, last.incarnation, last.worker + 1, last.end) == (source, incarnation, worker, first):
-            run, run_born, odd_before = last.run, last.run_born, last.odd_before + last.odd
+            run, run_born, odd_before = last.run, last.run_born, last.odd_before + last.is_odd
         else:
             run, run_born, odd_before = len(workers), born, 0
         odd = born != run_born or died != UNTIL_NEVER
@@ -385,7 +385,7 @@ def _runs(spans: dict[_Key, list[int]]) -> list[WorkerSpan]:
                 died=died,
                 run=run,
                 run_born=run_born,
-                odd=odd,
+                is_odd=odd,
                 odd_before=odd_before,
             )
         )

@@ -43,7 +43,7 @@ _NEVER: Final = (1 << 63) - 1
 def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
     """Judge the copies in folders; returns the number of compared keys. Raises AuditError."""
     paths = copies_in(folders, app, run.pins.grants)
-    copied = run.keep(read_copies(run.spark, paths))
+    copied = run.persist(read_copies(run.spark, paths))
     pieces = [tuple(row) for row in copied.where("key is null").drop("key", "value").collect()]
     names = dict(enumerate(map(str, paths)))
     ends: dict[tuple[str, int], Span] = {}
@@ -58,7 +58,7 @@ def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
     if not judged:
         run.judge("copy-state", STATEMENT, 0, 0)
         return 0
-    every = run.keep(reduce(DataFrame.unionAll, judged))
+    every = run.persist(reduce(DataFrame.unionAll, judged))
     counts: dict[str, int] = {row["verdict"]: row["count"] for row in every.groupBy("verdict").count().collect()}
     rows = every.where("verdict = 'wrong'").limit(run.examples_max).collect()
     examples = [{"folder": names[row["copy"]], **{name: row[name] for name in SHOWN}} for row in rows]
@@ -89,7 +89,7 @@ def _records(run: Run, spans: dict[Place, Span]) -> DataFrame:
     """partition, offset, key, value of a changelog."""
     named = json.dumps([[*place, *span] for place, span in spans.items()])
     reader = run.spark.read.format("keylanes_records").options(**run.access.options())
-    return run.keep(reader.option("spans", named).option("columns", "partition,offset,key,value").load())
+    return run.persist(reader.option("spans", named).option("columns", "partition,offset,key,value").load())
 
 
 def _ahead(

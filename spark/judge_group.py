@@ -73,7 +73,7 @@ def _offset_log(run: Run, history: History, tiles: Tiles) -> OffsetLog:
             )
     if run.pins.grants.stores:
         spans += _changes_of_state(history)
-    return OffsetLog(runs, spans, history.rare, history.taken)
+    return OffsetLog(runs, spans, history.rare, history.snapshots_by_source)
 
 
 def _changes_of_state(history: History) -> list[Span]:

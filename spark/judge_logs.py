@@ -32,7 +32,7 @@ class History:
     """When the rare events were written, by log partition and position."""
 
     @property
-    def taken(self) -> dict[Source, SnapshotTaken]:
+    def snapshots_by_source(self) -> dict[Source, SnapshotTaken]:
         """The snapshot of each source partition."""
         events = (event for snapshot in self.snapshots.values() for event in snapshot.taken)
         return {event.topic_partition: event for event in events if event.topic}
@@ -48,7 +48,7 @@ def judge_logs(run: Run, app: str) -> History:
     pins = run.pins
     rare: dict[int, list[tuple[int, Event]]] = defaultdict(list)
     columns = "log_partition,position,timestamp,kind,topic,partition,incarnation,transaction,worker,event"
-    read = run.keep(run.read("keylanes_events", pins.logs, columns, only="others"))
+    read = run.persist(run.read("keylanes_events", pins.logs, columns, only="others"))
     others = read.where("event is not null and kind <> 'state_changed'")
     rows = others.select("log_partition", "position", "timestamp", "event").collect()
     for log_partition, position, _, data in sorted(rows, key=lambda row: (row[0], row[1])):
@@ -126,7 +126,7 @@ def _changed_last(history: History, others: DataFrame) -> dict[Source, dict[int,
 def _judge_control(run: Run, history: History) -> None:
     """Fold the workers and the left edges into ``history``, and judge the contradictions of both logs."""
     pins = run.pins
-    taken = history.taken
+    taken = history.snapshots_by_source
     counted = [item for events in history.rare.values() for item in events]
     history.workers, contradictions = fold_workers(counted, list(taken.values()))
     history.left = {source: left_edges(start, taken.get(source)) for source, start in pins.grants.starts.items()}

@@ -48,7 +48,7 @@ def judge_outputs(
 ) -> Outputs:
     """Judge all statements on outputs. ``dead_letters`` None: the topics of dead letters are unknown."""
     gone = _places_gone(run)
-    located = run.keep(checks.locate_outputs(_outputs(run, values=expected is not None), records.places, gone))
+    located = run.persist(checks.locate_outputs(_outputs(run, values=expected is not None), records.places, gone))
     counts = (
         located.groupBy("topic")
         .agg(
@@ -139,7 +139,7 @@ def _judge_commits(run: Run, tiles: Tiles, ours: DataFrame, dead_letters: Sequen
     names = ("source", "incarnation", "transaction", "outputs", "dead_letters", "digest_high", "digest_low")
     commits = committed.groupBy(*checks.EVENT_KEY, *names).agg(F.min(provable).alias("provable")).where("provable")
     seen = checks.recount_outputs(ours, list(dead_letters or ()))
-    bad = run.keep(checks.commits_against(commits, seen, apart=dead_letters is not None))
+    bad = run.persist(checks.commits_against(commits, seen, apart=dead_letters is not None))
     at = ["source", "incarnation", "transaction", *checks.EVENT_KEY]
     run.judge_rows(
         "commit-outputs",

@@ -60,7 +60,7 @@ class Plane:
 
 def judge_commits(run: Run, history: History) -> Tiles:
     """Judge the shape of tiles and which commits count."""
-    committed = run.keep(_commit_rows(run, history))
+    committed = run.persist(_commit_rows(run, history))
     has_tile = F.col("item").isNotNull()
     numbers = committed.agg(
         F.count("item"),
@@ -122,7 +122,7 @@ def _known_examples(history: History) -> list[Example]:
 
 def _judge_stale(run: Run, history: History, tiles: DataFrame, commits: int) -> DataFrame | None:
     """Judge the tiles outside of all single pieces of parts; returns the keys of stale commits, None without any."""
-    outside = run.keep(checks.outside(tiles.where("not in_part"), _parts(run)))
+    outside = run.persist(checks.outside(tiles.where("not in_part"), _parts(run)))
     shown = outside.select(*TILE_SHOWN).limit(100).collect()
     if not shown:
         return None
@@ -170,13 +170,13 @@ def _workers(run: Run, history: History) -> tuple[DataFrame, DataFrame | None]:
     known = [(run.numbers[w.source], w) for w in history.workers if w.source in run.numbers]
     workers = run.frame(
         [
-            (n, w.incarnation, w.worker, w.first, w.end, w.run, w.run_born, w.odd_before, w.odd_before + w.odd)
+            (n, w.incarnation, w.worker, w.first, w.end, w.run, w.run_born, w.odd_before, w.odd_before + w.is_odd)
             for n, w in known
         ],
         "source int, incarnation bigint, worker bigint, first bigint, end bigint, run int, run_born bigint, "
         "odd_before int, odd_to int",
     )
-    odd = [(n, w.incarnation, w.worker, w.born, w.died) for n, w in known if w.odd]
+    odd = [(n, w.incarnation, w.worker, w.born, w.died) for n, w in known if w.is_odd]
     if not odd:
         return workers, None
     return workers, run.frame(odd, "source int, incarnation bigint, odd_worker bigint, born bigint, died bigint")

@@ -46,7 +46,7 @@ def read_places(run: Run, history: History, tiles: Tiles, *, for_hooks: bool) ->
     point = checks.point(F.col("key"), F.col("partition"), F.col("offset")).alias("point")
     whole = None
     if for_hooks:  # persisted: one read for all stages and hooks
-        whole = run.keep(run.read("keylanes_records", spans, "source,topic,partition,offset,timestamp,key,value"))
+        whole = run.persist(run.read("keylanes_records", spans, "source,topic,partition,offset,timestamp,key,value"))
     read = whole or run.read("keylanes_records", spans, "source,partition,offset,key")
     records = read.select("source", "offset", "key", point)
     counted = _with_before(run, history, tiles.tiles)
@@ -54,7 +54,7 @@ def read_places(run: Run, history: History, tiles: Tiles, *, for_hooks: bool) ->
     widest = max((span.end - span.start for span in spans.values()), default=0)
     # Columns of some tiles' length: narrow columns repeat the tiles, wide columns compare records with more tiles.
     width = max(64, 3 * tiles.length_mean, widest // checks.COLUMNS_MAX + 1)
-    places = run.keep(checks.in_tiles(records, counted, width, offset_max))
+    places = run.persist(checks.in_tiles(records, counted, width, offset_max))
     counts = (
         places.groupBy("source")
         .agg(
@@ -78,7 +78,7 @@ def done_records(run: Run, records: Records) -> DataFrame:
         records.done = records.source
         if not records.all_done:  # persisted: else each branch of a hook would join again
             done = records.places.where("tiles = 1 and judged").select("source", "offset")
-            records.done = run.keep(records.source.join(done, ["source", "offset"], "left_semi"))
+            records.done = run.persist(records.source.join(done, ["source", "offset"], "left_semi"))
     return records.done.drop("source")
 
 

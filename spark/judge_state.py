@@ -69,7 +69,7 @@ def judge_state(
     broker = run.access.open()
     try:
         changelogs = _pin(run, broker, app, stores)
-        read = {log.source: run.keep(state.newest(run.spark, run.access, log.places)) for log in changelogs}
+        read = {log.source: run.persist(state.newest(run.spark, run.access, log.places)) for log in changelogs}
         there = _contents_of(read)  # computes and persists all frames, before the look whether the application goes on
         has_gone_on = _has_gone_on(run, broker)
     finally:
@@ -202,7 +202,7 @@ def _judge_expected(
         keys -= seen.where(_is_of(without)).count()
         plain, seen = plain.where(~_is_of(without)), seen.where(~_is_of(without))
         run.not_looked_at += [f"state of store {name!r}: left out by --without-store" for name in without]
-    unlike = run.keep(state.unlike(plain, seen, KEY_COLUMNS, values))
+    unlike = run.persist(state.unlike(plain, seen, KEY_COLUMNS, values))
     declared = {name for log in changelogs for name in log.stores}
     without_rows = [] if unlike.isEmpty() else _stores_without_rows(unlike, plain, declared)
     bad = unlike.where(~_is_of([example["store"] for example in without_rows]))

@@ -75,7 +75,7 @@ class KafkaWitness:
         while start < end:
             consumer = self._consumer(head_may_go=head_may_go)
             try:
-                for columns in self._consumed(consumer, place, start, end):
+                for columns in self._consume(consumer, place, start, end):
                     yield columns
                     start, silent_from = columns.offsets[-1] + 1, time.monotonic()
                 return
@@ -109,7 +109,7 @@ class KafkaWitness:
         }
         return self._clients.consumer(settings)
 
-    def _consumed(self, consumer: "Consumer", place: Place, start: int, end: int) -> Iterator[Columns]:
+    def _consume(self, consumer: "Consumer", place: Place, start: int, end: int) -> Iterator[Columns]:
         """Chunks of at least one record; raises _Lost after an error, or when nothing comes."""
         from confluent_kafka import KafkaException, TopicPartition
 

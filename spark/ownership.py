@@ -229,7 +229,7 @@ class Edges:
         self._edges: dict[Epoch, Steps[int]] = {}
         """The computed answers of ``of``."""
         self._owned: dict[tuple[Source, int, int], Steps[bool]] = {}
-        """The computed answers of ``owned``."""
+        """The computed answers of ``owned_points``."""
 
     def in_view(self, source: Source, epoch: int) -> bool:
         """Whether all commits of the epoch are known, from the log or from its snapshot. An epoch that is missing from
@@ -252,11 +252,11 @@ class Edges:
         self._edges[source, epoch] = known
         return known
 
-    def released(self, source: Source, epoch: int, incarnation: int) -> Steps[Release]:
+    def released_points(self, source: Source, epoch: int, incarnation: int) -> Steps[Release]:
         """The points that the owner of an epoch has released."""
         return self._released.get((source, epoch, incarnation), Steps())
 
-    def owned(self, source: Source, epoch: int, incarnation: int) -> Steps[bool]:
+    def owned_points(self, source: Source, epoch: int, incarnation: int) -> Steps[bool]:
         """The points that the incarnation was granted at the epoch."""
         key = (source, epoch, incarnation)
         if (known := self._owned.get(key)) is None:

@@ -86,7 +86,7 @@ def _judge_free(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
         checked += 1
         if claim.is_fenced_before:
             continue
-        released = edges.released(claim.source, claim.epoch_before, claim.incarnation_before)
+        released = edges.released_points(claim.source, claim.epoch_before, claim.incarnation_before)
         # The writer of the event at this position had read the grant, or a later decision.
         known_by = floors[logs[claim.source]].above(claim.position - 1) if claim.source in logs else None
         for first, end, release in released.all_pieces(claim.first, claim.end):
@@ -119,7 +119,7 @@ def _judge_grants(ownership: Ownership, grants: Grants, edges: Edges) -> Verdict
             if edge != claim.offset_from:
                 problem = f"{'ahead of' if edge < claim.offset_from else 'behind'} the edge of its last owner"
                 problems.append({**shown, "first": first, "end": end, "edge": edge, "problem": problem})
-        released = edges.released(*before, claim.incarnation_before)
+        released = edges.released_points(*before, claim.incarnation_before)
         for first, end, release in released.pieces(claim.first, claim.end):
             if release.edge not in (None, claim.offset_from):
                 problem = f"released at offset {release.edge}, granted on from {claim.offset_from}"
@@ -134,7 +134,7 @@ def _judge_releases(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdi
         source = event.topic_partition
         if not edges.in_view(source, event.epoch):
             continue
-        owned = edges.owned(source, event.epoch, event.incarnation)
+        owned = edges.owned_points(source, event.epoch, event.incarnation)
         shown = {"topic": event.topic, "partition": event.partition, "epoch": event.epoch}
         shown = {**shown, "log_partition": number, "position": position}
         for band in event.bands:

@@ -111,13 +111,13 @@ class Report:
                 return check
         raise KeyError(name)
 
-    def violated(self) -> list[str]:
+    def violated_checks(self) -> list[str]:
         """The names of the checks that do not hold."""
         return [check.name for check in self.checks if not check.holds]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the plane, as a dict for JSON."""
-        group = {} if self.group is None else {"group": {**self.group.to_dict(), "proved": self._proved()}}
+        group = {} if self.group is None else {"group": {**self.group.to_dict(), "proved": self._proved_counts()}}
         return {
             "app": self.app,
             "broker": self.broker,
@@ -132,7 +132,7 @@ class Report:
             "seconds": self.seconds,
         }
 
-    def _proved(self) -> dict[str, int]:
+    def _proved_counts(self) -> dict[str, int]:
         """The number of things looked at, for each statement on the group that holds."""
         return {c.name: c.checked for c in self.checks if c.name in _LOOKED_AT and c.holds}
 
@@ -159,7 +159,7 @@ class Report:
             )
         lines.append("  " + ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in self.figures.items()))
         if self.group is not None:
-            proved = ", ".join(f"{_LOOKED_AT[name]} {n:,}" for name, n in self._proved().items())
+            proved = ", ".join(f"{_LOOKED_AT[name]} {n:,}" for name, n in self._proved_counts().items())
             lines += ["", *(f"  {line}" for line in self.group.to_lines()), f"    proved: {proved or 'nothing'}"]
         lines += [f"  note: {note}" for note in self.notes]
         lines += [f"  not looked at: {what}" for what in self.not_looked_at]
@@ -169,7 +169,7 @@ class Report:
         """The verdict in a sentence. Split keys, and wrong requests of copies, leave each record processed once."""
         if self.proven:
             return "exactly once: proven" + (", of all that was looked at" if self.not_looked_at else "")
-        violated = self.violated()
+        violated = self.violated_checks()
         if violated == [SPLIT_KEYS]:
             return (
                 "exactly once, but STATE IS SPLIT: keys have state in several partitions, because their records lie "

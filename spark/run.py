@@ -41,12 +41,12 @@ class Run:
         yield
         self.seconds[name] = round(time.monotonic() - began, 2)
 
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """Persist a frame until ``release``: Spark computes the frame once, at the first use."""
+    def persist(self, frame: DataFrame) -> DataFrame:
+        """Persist a frame until ``unpersist``: Spark computes the frame once, at the first use."""
         self._persisted.append(frame.persist())
         return frame
 
-    def release(self) -> None:
+    def unpersist(self) -> None:
         """Let go of the persisted frames."""
         for frame in self._persisted:
             frame.unpersist()
@@ -72,7 +72,7 @@ class Run:
 
     def judge(self, name: str, statement: str, checked: int, bad: int, examples: Iterable[Example] = ()) -> None:
         """Add a verdict."""
-        shown = tuple(self._named(example) for example in list(examples)[: self.examples_max])
+        shown = tuple(self._name_source(example) for example in list(examples)[: self.examples_max])
         self.found.append(Check(name=name, statement=statement, checked=checked, violations=bad, examples=shown))
 
     def judge_rows(
@@ -99,7 +99,7 @@ class Run:
         rows = bad.select(*columns).limit(self.examples_max).collect() if count else []
         self.judge(name, statement, checked, count, [row.asDict() for row in rows])
 
-    def _named(self, example: Example) -> Example:
+    def _name_source(self, example: Example) -> Example:
         """The example with topic and partition in place of the number of the source partition."""
         if "source" not in example:
             return example

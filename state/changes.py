@@ -18,6 +18,6 @@ class StateChanges:
 
     def add(self, layer: Layer, size: int) -> None:
         """Add a layer behind the others."""
-        self.last.update(zip(layer.cells, layer.values, strict=True))
+        self.last.update(zip(layer.entries, layer.values, strict=True))
         self.layers.append(layer)
         self.size += size

@@ -78,7 +78,7 @@ class RocksCopies:
     def stores(self) -> list[StoreInfo]:
         """The stores that were declared, in order of their numbers."""
         with self._rocks.entries(b"s", b"t") as entries:
-            return [self._decoded(_decode_store, value, "a store") for _, value in entries]
+            return [self._decode(_decode_store, value, "a store") for _, value in entries]
 
     def topics(self) -> list[str]:
         """The source topics that have had a copy here, by name."""
@@ -114,7 +114,7 @@ class RocksCopies:
     def _load(self) -> None:
         with self._rocks.entries(b"t", b"u") as entries:
             self._numbers = {
-                key[1:].decode(): self._decoded(_decode_number, value, "a topic's number") for key, value in entries
+                key[1:].decode(): self._decode(_decode_number, value, "a topic's number") for key, value in entries
             }
 
     def _number(self, topic: str) -> int:
@@ -136,7 +136,7 @@ class RocksCopies:
             raise RocksError(f"{self.folder} was opened for reading only")
         return WriteBatch()
 
-    def _decoded(self, decode: Callable[[bytes], T], value: bytes, what: str) -> T:
+    def _decode(self, decode: Callable[[bytes], T], value: bytes, what: str) -> T:
         try:
             return decode(value)
         except ValueError as error:  # msgspec's errors are ValueErrors
@@ -179,7 +179,7 @@ class RocksCopy:
         stored = None if prefix is None else self._copies._rocks.get(prefix)
         if stored is None:
             return Steps()
-        return self._copies._decoded(_steps, stored, f"the marker of {self.topic}[{self.partition}]")
+        return self._copies._decode(_steps, stored, f"the marker of {self.topic}[{self.partition}]")
 
     def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
         """Write changes and set the markers of points in one step, all or none. Other points keep their markers."""

@@ -75,43 +75,43 @@ Changes: TypeAlias = dict[OverlayEntry, bytes | None]
 class Layer:
     """Changes in the order in which their keys came in. Where a key comes twice, its last change counts."""
 
-    __slots__ = ("cells", "number", "values")
+    __slots__ = ("entries", "number", "values")
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        self.cells: list[OverlayEntry] = []
+        self.entries: list[OverlayEntry] = []
         self.values: list[bytes | None] = []
 
     def __bool__(self) -> bool:
-        return len(self.cells) > 0
+        return len(self.entries) > 0
 
     def append(self, cell: OverlayEntry, value: bytes | None) -> None:
         """Add a change."""
-        self.cells.append(cell)
+        self.entries.append(cell)
         self.values.append(value)
 
 
 class AttemptWrites:
     """The writes of one attempt at a record; only the attempt sees them. ``begin`` starts another attempt."""
 
-    __slots__ = ("cells", "number")
+    __slots__ = ("entries", "number")
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        self.cells: list[OverlayEntry] = []
+        self.entries: list[OverlayEntry] = []
 
     def begin(self) -> None:
         """Begin another attempt, without writes."""
-        if self.cells:
+        if self.entries:
             self.number = next(_numbers)
-            self.cells.clear()
+            self.entries.clear()
 
     def put(self, cell: OverlayEntry, value: bytes | None) -> None:
         """Write a new value; None deletes the key."""
         cell.own = value
         if cell.attempt != self.number:
             cell.attempt = self.number
-            self.cells.append(cell)
+            self.entries.append(cell)
 
     def get(self, cell: OverlayEntry) -> bytes | Absent | None:
         """The value that the attempt wrote; ABSENT: the attempt did not write this key."""
@@ -120,7 +120,7 @@ class AttemptWrites:
     def layer(self) -> Layer:
         """A layer with the writes of the attempt."""
         layer = Layer()
-        for cell in self.cells:
+        for cell in self.entries:
             layer.append(cell, cell.own)
         return layer
 
@@ -152,7 +152,7 @@ class Overlay:
         """The entry of a key; None: memory has none."""
         return self._cells.get(key)
 
-    def cell(self, key: bytes) -> OverlayEntry:
+    def entry_of(self, key: bytes) -> OverlayEntry:
         """The entry of a key, made if memory has none. On the loop only; the caller calls ``keep_bound`` afterwards."""
         cell = self._cells.get(key)
         if cell is None:
@@ -216,21 +216,21 @@ class Overlay:
 
     def add(self, layer: Layer) -> None:
         """Take in the writes of a record that is done: a layer."""
-        cells = layer.cells
+        cells = layer.entries
         for i, value in enumerate(layer.values):
             cell = cells[i]
             if not cell.is_here:
-                cell = cells[i] = self.cell(cell.key)
+                cell = cells[i] = self.entry_of(cell.key)
             cell.value = value
             self._come_in(cell)
 
     def move(self, writes: AttemptWrites, layer: Layer) -> int:
         """Put the writes of a record that is done into ``layer``. Returns the growth of the layer in bytes, about."""
         grown = 0
-        for cell in writes.cells:
+        for cell in writes.entries:
             value = cell.own
             if not cell.is_here:
-                cell = self.cell(cell.key)  # the entry that later records see
+                cell = self.entry_of(cell.key)  # the entry that later records see
             cell.value = value
             grown += 0 if value is None else len(value)
             if cell.layer == layer.number:
@@ -239,7 +239,7 @@ class Overlay:
                 layer.values[cell.at] = value
             else:
                 grown += ENTRY_OVERHEAD_BYTES + cell.key_bytes
-                cell.layer, cell.at = layer.number, len(layer.cells)
+                cell.layer, cell.at = layer.number, len(layer.entries)
                 layer.append(cell, value)
                 self._come_in(cell)
         return grown
@@ -254,7 +254,7 @@ class Overlay:
         """Take in the changes of a committed transaction, the last change of each key."""
         self._committed.update(changes)
 
-    def committed(self) -> Changes:
+    def committed_changes(self) -> Changes:
         """All changes that are committed and not settled."""
         return self._committed.copy()
 
@@ -266,7 +266,7 @@ class Overlay:
     def settle(self, layers: Iterable[Layer], changes: Changes) -> None:
         """Settle committed ``changes``: the table holds the writes of these layers now."""
         for layer in layers:
-            for cell in layer.cells:
+            for cell in layer.entries:
                 cell.layers -= 1
                 if cell.layers:
                     continue
@@ -284,7 +284,7 @@ class Overlay:
 
     # --- many keys ---------------------------------------------------------------------------------------------------
 
-    def entries(self, prefix: bytes) -> list[Change]:
+    def map_changes(self, prefix: bytes) -> list[Change]:
         """The newest done values of the map with this key prefix (see ``map_prefix``), in order of keys."""
         found = [(key, cell.value) for key, cell in sorted(self._maps.get(prefix, {}).items(), key=_first)]
         # A handler may look from a thread: a value that was evicted in between is in the table.

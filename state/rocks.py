@@ -102,7 +102,7 @@ class Rocks:
         self._sync.sync = True
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether ``close`` was called."""
         return self._database is None
 

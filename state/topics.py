@@ -182,7 +182,7 @@ class TopicStore:
         return _open_store(open_rocks(Path(path), KIND, FORMAT, "beside"), writable=False)
 
     @property
-    def writing(self) -> bool:
+    def is_writing(self) -> bool:
         """Whether a write is under way in some thread: another write would wait for its end."""
         return self._writing.locked()
 
@@ -382,7 +382,7 @@ class TopicStore:
             for key, value in chunks:
                 if key[:_PREFIX] != first[:_PREFIX]:
                     break
-                chunk = self._decoded(key, value)
+                chunk = self._decode_records(key, value)
                 skip = max(0, offset - chunk[0].offset)
                 bite = chunk[skip : skip + records_max - len(found)]
                 if bytes_max is not None:
@@ -392,7 +392,7 @@ class TopicStore:
                     break
         return found
 
-    def _decoded(self, key: bytes, value: bytes) -> list[StoredRecord]:
+    def _decode_records(self, key: bytes, value: bytes) -> list[StoredRecord]:
         """The records of a chunk; a reader that takes a chunk in several bites decodes the chunk once."""
         with self._chunks_lock:
             chunk = self._chunks.get(key)

@@ -95,7 +95,7 @@ class Logs:
         place, names = (self.topic, partition), self.names()
         parts, found = self.ledger.partition(place).parts, list[tuple[int, int, str]]()
         for cell in cells(self.ledger.control, self.ledger.partitions, place, ()):
-            is_held = cell.standing is CellState.HELD and cell.epoch in parts
+            is_held = cell.state is CellState.HELD and cell.epoch in parts
             cut = parts[cell.epoch].workers if is_held else UNCUT
             for first, end, worker in cut.all_pieces(cell.first, cell.end):
                 name = "" if worker is None else names.get(cell.owner, "")

@@ -154,7 +154,7 @@ class KafkaBroker:
         found = await self._link.topics(topics, self._link.deadline("counting partitions")) if topics else {}
         return {name: len(topic.partitions) for name, topic in found.items()}
 
-    async def lacking(self, rights: Sequence[Right]) -> Lacking:
+    async def missing_rights(self, rights: Sequence[Right]) -> Lacking:
         """See the protocol."""
         return await ask_lacking(self._link, rights, self._link.deadline("asking for rights"))
 
@@ -170,7 +170,7 @@ class KafkaBroker:
                 for spec in wanted.values()
             ]
             request = CreateTopicsRequest(
-                create_topic_requests=rows, timeout=self._settings.answered_within_ms, validate_only=False
+                create_topic_requests=rows, timeout=self._settings.broker_wait_ms, validate_only=False
             )
             try:
                 controller = await self._link.controller(deadline)
@@ -179,7 +179,7 @@ class KafkaBroker:
                 await deadline.pause(error)
                 continue
             if unmade := [name for name, code, _ in reply.topic_errors if code == Code.TOPIC_NOT_AUTHORIZED]:
-                raise self._settings.refused(*(Right("topic", name, "CREATE") for name in unmade))
+                raise self._settings.rights_error(*(Right("topic", name, "CREATE") for name in unmade))
             for name, code, message in reply.topic_errors:
                 if code in (Code.NONE, Code.TOPIC_EXISTS):
                     del wanted[name]
@@ -273,7 +273,7 @@ class KafkaBroker:
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below the given offsets; raises UnknownTopic, OffsetOutOfRange."""
         deadline = self._link.deadline("trimming")
-        timeout_ms = self._settings.answered_within_ms
+        timeout_ms = self._settings.broker_wait_ms
         rows = {partition: partial(_row, partition.partition, offset) for partition, offset in before.items()}
         answers = await ask_leaders(
             self._link, rows, lambda rows: DeleteRecordsRequest(rows, timeout_ms), 1, "DELETE", deadline
@@ -282,7 +282,7 @@ class KafkaBroker:
             if code == Code.OFFSET_OUT_OF_RANGE:
                 raise OffsetOutOfRange(partition, before[partition], (await self.watermarks([partition]))[partition])
             if code == Code.TOPIC_NOT_AUTHORIZED:
-                raise self._settings.refused(Right("topic", partition.topic, "DELETE"))
+                raise self._settings.rights_error(Right("topic", partition.topic, "DELETE"))
             if code != Code.NONE:
                 raise BrokerError(f"{partition.topic}[{partition.partition}] can't be trimmed: {describe_code(code)}")
 
@@ -294,7 +294,7 @@ class KafkaBroker:
         reply = await self._link.ask_any(request, deadline)
         found = {}
         if unseen := [row[3] for row in reply.resources if row[0] == Code.TOPIC_NOT_AUTHORIZED]:
-            raise self._settings.refused(*(Right("topic", name, "DESCRIBE_CONFIGS") for name in unseen))
+            raise self._settings.rights_error(*(Right("topic", name, "DESCRIBE_CONFIGS") for name in unseen))
         for code, message, _kind, name, entries in reply.resources:
             if code == Code.NONE:
                 found[name] = {entry[0]: entry[1] for entry in entries if entry[1] is not None}

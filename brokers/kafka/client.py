@@ -160,7 +160,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         """Try the servers side by side. Only the connection to the first server that answers stays open."""
         self._servers = {f"{host}:{port}": (host, port) for host, port, _ in self.hosts}
         others = set(self._servers)
-        attempts = [partial(self._learn, str(node)) for node in self.silent.ordered([*self._servers], self._now_s())]
+        attempts = [partial(self._learn, str(node)) for node in self.silent.sort_nodes([*self._servers], self._now_s())]
         try:
             first = await first_of(attempts, STAGGER_S, is_lost, lambda answered: inside.abort(answered.connection))
             others.discard(first.node)
@@ -200,7 +200,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         known = self.nodes()
         if inside.BOOTSTRAP in inside.connections(self):
             known.append(inside.BOOTSTRAP[0])
-        for node in self.silent.ordered(known, self._now_s()):
+        for node in self.silent.sort_nodes(known, self._now_s()):
             try:
                 metadata = await self.send(node, request)
             except (aiokafka.errors.KafkaError, OSError, RuntimeError) as error:
@@ -255,7 +255,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         broker that has begun to answer is not: a large answer may take longer. While a broker throttles, nothing is
         sent, and the time of ``limit`` and of the attempt stands still.
         """
-        connection = await self._unmuted(node_id, group, limit)
+        connection = await self._reading_connection(node_id, group, limit)
         answer: asyncio.Future[Any] = asyncio.ensure_future(connection.send(request))
         limits = set() if limit is None else {limit}
         connection.limits |= limits
@@ -266,7 +266,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 if (left_s := until_s - self._now_s()) > 0:
                     await asyncio.wait([answer], timeout=left_s)
                 elif received == (now := inside.bytes_received(connection)):
-                    self.lost(node_id, is_handed_on=is_handed_on)
+                    self.give_up_node(node_id, is_handed_on=is_handed_on)
                     raise aiokafka.errors.RequestTimedOutError
                 else:
                     received, until_s = now, self._now_s() + self._attempt_s
@@ -278,13 +278,13 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         try:
             reply = answer.result()
         except TimeoutError:
-            self.lost(node_id, is_handed_on=is_handed_on)
+            self.give_up_node(node_id, is_handed_on=is_handed_on)
             raise aiokafka.errors.RequestTimedOutError from None
         self._note_answer(node_id, group)
         self._note_throttling(node_id, connection, request, reply)
         return reply
 
-    async def _unmuted(self, node: Node, group: ConnectionGroup, limit: asyncio.Timeout | None) -> KafkaConnection:
+    async def _reading_connection(self, node: Node, group: ConnectionGroup, limit: asyncio.Timeout | None) -> KafkaConnection:
         """A connection on which the broker reads now; raises NodeNotReadyError."""
         while True:
             connection: KafkaConnection | None = await self._get_conn(node, group=group)
@@ -306,14 +306,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         if throttle_ms > 0:
             connection.mute(throttle_ms / 1000)
         if isinstance(request, FetchRequest):
-            self.fetching.moved(_fetched_bytes(reply), throttle_ms / 1000, self._now_s())
-        match self._throttling.heard(throttle_ms, self._now_s()):
+            self.fetching.note_bytes(_fetched_bytes(reply), throttle_ms / 1000, self._now_s())
+        match self._throttling.note_answer(throttle_ms, self._now_s()):
             case True:
                 logger.info("broker %s throttles this process, now for %d ms: a quota is used up", node, throttle_ms)
             case False:
                 logger.info("no broker throttles any more; all in all it was %d ms", self._throttling.total_ms)
 
-    def lost(self, node: Node, *, is_handed_on: bool) -> None:
+    def give_up_node(self, node: Node, *, is_handed_on: bool) -> None:
         """Note that a node let an attempt pass without an answer: close all connections to the node, and ask for the
         brokers anew.
 
@@ -335,12 +335,12 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         return self._problems.get(node, f"no connection to broker {node}")
 
     def _note_silence(self, node: Node, what: str) -> None:
-        if self.silent.lost(node, self._now_s()):
+        if self.silent.note_silence(node, self._now_s()):
             logger.warning("%s", what)
 
     def _note_answer(self, node: Node, group: ConnectionGroup) -> None:
         self._answered_s[node, group] = self._now_s()
-        if self.silent.heard(node):
+        if self.silent.note_answer(node):
             logger.info("broker %s answers again", node)
 
     def _now_s(self) -> float:

@@ -187,7 +187,7 @@ async def _committed_offsets(
 
 async def _pause_or_refuse(link: KafkaLink, group: str, code: int, deadline: Deadline) -> None:
     if code == Code.GROUP_NOT_AUTHORIZED:
-        raise link.settings.refused(Right("group", group, "DESCRIBE"))
+        raise link.settings.rights_error(Right("group", group, "DESCRIBE"))
     if code not in TRY_AGAIN and code != Code.UNSTABLE_OFFSET_COMMIT:
         raise BrokerError(f"consumer group {group!r} can't be read: {describe_code(code)}")
     await deadline.pause(describe_code(code))

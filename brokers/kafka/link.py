@@ -144,7 +144,7 @@ class LinkSettings:
         provider = self.security.sasl_oauth_token_provider
         return LogIns(None if provider is None else Tokens(provider, time.time))
 
-    def refused(self, *rights: Right) -> NotAuthorized:
+    def rights_error(self, *rights: Right) -> NotAuthorized:
         """The error for an answer about missing rights."""
         return NotAuthorized(as_granted(rights, self.app), self.security.principal)
 
@@ -154,7 +154,7 @@ class LinkSettings:
         return Deadline(limit_ms, what, growing_pauses(), self.request_timeout_ms)
 
     @property
-    def answered_within_ms(self) -> int:
+    def broker_wait_ms(self) -> int:
         """How long a broker may wait for other brokers: the broker answers before a silence counts as a loss."""
         return max(1, self.request_timeout_ms * 3 // 4)
 
@@ -213,7 +213,7 @@ async def start_within(
     while True:
         made = make()
         try:
-            async with asyncio.timeout(deadline.left):
+            async with asyncio.timeout(deadline.remaining_s):
                 await start(made)
         except BaseException as error:
             await drop(made)
@@ -313,7 +313,7 @@ class KafkaLink:
         finally:
             deadline.extend((limit.when() or until_s) - until_s)
 
-    async def unmuted(self, nodes: Collection[Node], deadline: Deadline) -> None:
+    async def wait_until_unmuted(self, nodes: Collection[Node], deadline: Deadline) -> None:
         """Wait until none of the nodes throttles writes to partitions that the node leads."""
         self.check()
         client = self._client
@@ -373,10 +373,10 @@ class KafkaLink:
             elif topic.code not in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC):
                 raise BrokerTimeout(f"topic {topic.name!r}: {describe_code(topic.code)}")
         if unseen:
-            raise self.settings.refused(*unseen)
+            raise self.settings.rights_error(*unseen)
         return found
 
-    async def missing(
+    async def missing_partitions(
         self, partitions: Collection[TopicPartition], deadline: Deadline, purpose: Operation = "DESCRIBE"
     ) -> list[TopicPartition]:
         """Learn the unknown leaders of partitions. Returns the missing partitions, after repeated questions."""
@@ -422,7 +422,7 @@ class KafkaLink:
             elif reply.error_code in TRY_AGAIN:
                 await deadline.pause(describe_code(reply.error_code))
             elif reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
-                raise self.settings.refused(Right("transactional-id", transactional_id, "WRITE"))
+                raise self.settings.rights_error(Right("transactional-id", transactional_id, "WRITE"))
             else:
                 raise BrokerError(
                     f"no coordinator for the transactional id {transactional_id!r}: {describe_code(reply.error_code)}"
@@ -463,9 +463,9 @@ class KafkaLink:
             if reply.error_code == Code.NONE:
                 return Initialised(reply.producer_id, reply.producer_epoch, node)
             if reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
-                raise self.settings.refused(Right("transactional-id", transactional_id or "", "WRITE"))
+                raise self.settings.rights_error(Right("transactional-id", transactional_id or "", "WRITE"))
             if reply.error_code == Code.CLUSTER_NOT_AUTHORIZED:  # a client that may write anywhere is let in
-                raise self.settings.refused(*(Right("topic", topic, "WRITE") for topic in topics))
+                raise self.settings.rights_error(*(Right("topic", topic, "WRITE") for topic in topics))
             if reply.error_code not in TRY_AGAIN:
                 raise BrokerError(f"no producer for {transactional_id!r}: {describe_code(reply.error_code)}")
             if reply.error_code != Code.CONCURRENT_TRANSACTIONS:

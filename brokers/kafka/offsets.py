@@ -91,7 +91,7 @@ async def ask_leaders(
     found: dict[TopicPartition, Sequence[int]] = {}
     while len(found) < len(rows):
         open_ = [partition for partition in rows if partition not in found]
-        missing = await link.missing(open_, deadline, purpose)
+        missing = await link.missing_partitions(open_, deadline, purpose)
         if missing:
             raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
         by_leader: dict[Node, dict[str, list[Row]]] = {}
@@ -134,7 +134,7 @@ async def offsets_of(
     answers = await ask_leaders(link, rows, ListOffsetsRequest, 0, "READ", deadline)
     for partition, (code, *_) in answers.items():
         if code == Code.TOPIC_NOT_AUTHORIZED:
-            raise link.settings.refused(Right("topic", partition.topic, "READ"))
+            raise link.settings.rights_error(Right("topic", partition.topic, "READ"))
         if code != Code.NONE:
             raise BrokerError(f"{partition.topic}[{partition.partition}]: {describe_code(code)}")
     return {partition: row[2] for partition, row in answers.items()}
@@ -154,13 +154,13 @@ class ConfirmedWatermarks:
         found: dict[TopicPartition, Watermarks] = {}
         leaders = self._link.leaders
         while open_ := [partition for partition in partitions if partition not in found]:
-            if missing := await self._link.missing(open_, deadline, "READ"):
+            if missing := await self._link.missing_partitions(open_, deadline, "READ"):
                 raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
             epochs = {partition: leaders.epoch(partition) for partition in open_}
             starts, highs, confirmed = await asyncio.gather(
                 offsets_of(self._link, dict.fromkeys(open_, EARLIEST), deadline),
                 offsets_of(self._link, dict.fromkeys(open_, LATEST), deadline),
-                self._confirmed(epochs, deadline),
+                self._confirmed_partitions(epochs, deadline),
             )
             for partition in open_:
                 # At the same leader epoch before and after: an older epoch never replaces a newer epoch.
@@ -174,9 +174,9 @@ class ConfirmedWatermarks:
                 )
         return found
 
-    async def _confirmed(self, epochs: Mapping[TopicPartition, int], deadline: Deadline) -> set[TopicPartition]:
+    async def _confirmed_partitions(self, epochs: Mapping[TopicPartition, int], deadline: Deadline) -> set[TopicPartition]:
         """The partitions with a confirmed leader (enough replicas know no newer epoch), or with a believed leader."""
-        needed, in_sync = await self._needed(epochs)
+        needed, in_sync = await self._replicas_needed(epochs)
         rows_by_node: dict[Node, dict[str, list[Row]]] = {}
         for partition in needed:
             if (known := self._link.leaders.of(partition)) is not None:
@@ -205,7 +205,7 @@ class ConfirmedWatermarks:
         self._warn({partition.topic for partition in believed})
         return epochs.keys() - deposed - (doubted - believed)
 
-    async def _needed(self, partitions: Collection[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+    async def _replicas_needed(self, partitions: Collection[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, int]]:
         """How many replicas beside the leader have to agree, for partitions with several; and min.insync.replicas."""
         replicas = {
             partition: len(known.replicas)

@@ -54,7 +54,7 @@ class ProduceQueue:
         while self._calls:
             calls = self._take_calls()
             batches = {place: batch for call in calls for place, batch in call.batches.items()}
-            latest = max((call.deadline for call in calls), key=lambda deadline: deadline.left)
+            latest = max((call.deadline for call in calls), key=lambda deadline: deadline.remaining_s)
             try:
                 answers = await self._send(batches, latest)
             except Exception as error:  # noqa: BLE001  # the callers get the error

@@ -147,9 +147,9 @@ class KafkaReader:
         for task in inside.tasks_of(consumer):
             task.cancel()
         inside.client_of(consumer).let_go()
-        await asyncio.shield(self._ended(consumer))
+        await asyncio.shield(self._end_consumer(consumer))
 
-    async def _ended(self, consumer: Any) -> None:
+    async def _end_consumer(self, consumer: Any) -> None:
         limit_ms = self._settings.close_timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
@@ -305,7 +305,7 @@ class KafkaReader:
                     return BrokerTimeout(f"a broker that does not lead {source.topic}[{source.partition}] answered")
                 return OffsetOutOfRange(source, position, marks)
             case aiokafka.errors.TopicAuthorizationFailedError():
-                return self._settings.refused(Right("topic", source.topic, "READ"))
+                return self._settings.rights_error(Right("topic", source.topic, "READ"))
             case aiokafka.errors.KafkaError() if error.retriable:
                 return BrokerTimeout(str(error))
             case _:

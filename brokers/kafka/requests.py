@@ -95,9 +95,9 @@ class KafkaRequests:
         """See ``BatchRequests``."""
         return self.link.deadline(what, timeout_ms)
 
-    async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+    async def missing_partitions(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
         """See ``BatchRequests``."""
-        return await self.link.missing(partitions, deadline, "WRITE")
+        return await self.link.missing_partitions(partitions, deadline, "WRITE")
 
     async def close(self) -> None:
         """Close all connections; bounded in time."""
@@ -152,7 +152,7 @@ class KafkaRequests:
         request = ProduceRequest(
             transactional_id=self.transactional_id,
             required_acks=-1,
-            timeout=self.link.settings.answered_within_ms,
+            timeout=self.link.settings.broker_wait_ms,
             topics=list(topics.items()),
         )
         try:
@@ -162,7 +162,7 @@ class KafkaRequests:
         except ReplyLost as error:
             return dict.fromkeys(batches, AppendAnswer(Verdict.LOST, str(error)))
         sent, throttled_s = sum(batch.unpacked for batch in batches.values()), reply.throttle_time_ms / 1000
-        self.allowance.moved(sent, throttled_s, asyncio.get_running_loop().time())
+        self.allowance.note_bytes(sent, throttled_s, asyncio.get_running_loop().time())
         answers = dict.fromkeys(batches, AppendAnswer(Verdict.LOST, f"broker {node} did not answer for it"))
         for topic, partitions in reply.topics:
             for partition, code, offset, *_ in partitions:
@@ -184,7 +184,7 @@ class KafkaRequests:
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> AppendAnswer:
         """See ``TransactionRequests``. Waits while a leader throttles: the open transaction would wait."""
         leaders = {self.link.leaders.leader(partition) for partition in partitions}
-        await self.link.unmuted([node for node in leaders if node is not None], deadline)
+        await self.link.wait_until_unmuted([node for node in leaders if node is not None], deadline)
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, []).append(partition)
@@ -248,8 +248,8 @@ class KafkaRequests:
         worst = codes[0] if codes else Code.NONE
         refusal = None
         if worst == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
-            refusal = self.link.settings.refused(Right("transactional-id", self._id, "WRITE"))
+            refusal = self.link.settings.rights_error(Right("transactional-id", self._id, "WRITE"))
         return AppendAnswer(verdict_of(worst), describe_code(worst), refusal=refusal), reply
 
     def _refusal(self, topics: Collection[str]) -> NotAuthorized:
-        return self.link.settings.refused(*(Right("topic", topic, "WRITE") for topic in topics))
+        return self.link.settings.rights_error(*(Right("topic", topic, "WRITE") for topic in topics))

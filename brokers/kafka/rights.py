@@ -114,14 +114,14 @@ async def _refused_writes(link: KafkaLink, topics: Collection[str], deadline: De
     batch = DefaultRecordBatchBuilder(2, 0, False, NO_PRODUCER, -1, -1, 1)
     batch.append(0, 0, None, None, [])
     rows = [(name, [(NO_PARTITION, bytes(batch.build()))]) for name in topics]
-    request = ProduceRequest(None, -1, link.settings.answered_within_ms, rows)
+    request = ProduceRequest(None, -1, link.settings.broker_wait_ms, rows)
     return _refused_topics(await link.ask_any(request, deadline), 1)
 
 
 async def _refused_deletions(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     rows = [(name, [(NO_PARTITION, 0)]) for name in topics]
     return _refused_topics(
-        await link.ask_any(DeleteRecordsRequest(rows, link.settings.answered_within_ms), deadline), 2
+        await link.ask_any(DeleteRecordsRequest(rows, link.settings.broker_wait_ms), deadline), 2
     )
 
 
@@ -139,7 +139,7 @@ async def _refused_settings(link: KafkaLink, topics: Collection[str], deadline: 
 async def _refused_creations(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     request = CreateTopicsRequest(
         create_topic_requests=[(name, 1, DEFAULT_REPLICATION, [], []) for name in topics],
-        timeout=link.settings.answered_within_ms,
+        timeout=link.settings.broker_wait_ms,
         validate_only=True,
     )
     while True:

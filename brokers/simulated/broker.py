@@ -105,17 +105,17 @@ class SimulatedBroker:
         """Start and high watermark; raises UnknownTopic."""
         return self.state.watermarks(source)
 
-    def committed(self, topic: str) -> list[CommittedRecord]:
+    def committed_records(self, topic: str) -> list[CommittedRecord]:
         """All records of a topic that are decided as committed, also while a marker is still to be written."""
         partitions = len(self.state.topics[topic].logs) if topic in self.state.topics else 0
         return [
             CommittedRecord(partition, *entry.record)
             for partition in range(partitions)
-            for entry in self.everything(TopicPartition(topic, partition))
+            for entry in self.all_entries(TopicPartition(topic, partition))
             if entry.record is not None and (entry.transaction is None or entry.transaction.committed)
         ]
 
-    def everything(self, source: TopicPartition) -> list[LogEntry]:
+    def all_entries(self, source: TopicPartition) -> list[LogEntry]:
         """Every offset from start to high: open and aborted records, markers and holes too."""
         return list(self.state.log(source).entries)
 

@@ -80,7 +80,7 @@ class SimulatedConnection:
         """See the protocol."""
         return {name: topic.partitions for name, topic in (await self.describe(topics)).items()}
 
-    async def lacking(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
+    async def missing_rights(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
         """No right is lacking."""
         return Lacking()
 
@@ -229,7 +229,7 @@ class SimulatedReader:
         """Look whether the partitions exist; raises UnknownTopic."""
         positions = self._positions
         told = await self._link.topics([source.topic for source in positions], self._link.deadline("asking for topics"))
-        if missing := told.missing(list(positions)):
+        if missing := told.missing_partitions(list(positions)):
             raise unknown(missing[0])
         self._is_checked = positions is self._positions  # else assigned anew meanwhile: ``fetch`` comes back
 
@@ -262,7 +262,7 @@ class SimulatedReader:
         """One fetch, behind a look for the leaders where a leader is unknown, or the last look was long ago."""
         link, now, deadline = self._link, asyncio.get_running_loop().time(), self._link.deadline("reading")
         patience_s = max(wait, PATIENCE_S_MIN)
-        led = link.led(wanted)
+        led = link.known_leaderships(wanted)
         if len(led) < len(wanted) or now >= self._next_look_s:
             names = tuple(dict.fromkeys(source.topic for source in wanted))
             link.learn(
@@ -274,7 +274,7 @@ class SimulatedReader:
                     patience_s=patience_s,
                 )
             )
-            self._next_look_s, led = now + LOOK_S, link.led(wanted)
+            self._next_look_s, led = now + LOOK_S, link.known_leaderships(wanted)
         leading = Leading(self._cluster, link.client_name)
         step = partial(leading.read, wanted, led, records_max, news if wait > 0 else None)
         return await link.ask(RequestKind.FETCH, step, deadline, patience_s=patience_s)

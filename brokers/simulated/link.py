@@ -40,10 +40,10 @@ class KnownNodes:
         now_s = asyncio.get_running_loop().time()
         throttled_s = 0.0 if quota is None else quota.throttled_s(size, now_s)
         self._muted_until_s = max(self._muted_until_s, now_s + throttled_s)
-        self.throttling.heard(int(throttled_s * 1000), now_s)
-        self.throttling.writing.moved(size, throttled_s, now_s)
+        self.throttling.note_answer(int(throttled_s * 1000), now_s)
+        self.throttling.writing.note_bytes(size, throttled_s, now_s)
 
-    async def unmuted(self, deadline: Deadline) -> None:
+    async def wait_until_unmuted(self, deadline: Deadline) -> None:
         """Wait until nothing throttles."""
         if (muted_s := self._muted_until_s - asyncio.get_running_loop().time()) > 0:
             deadline.extend(muted_s)
@@ -135,12 +135,12 @@ class Link:
         except BrokerTimeout as error:
             self.leaders.forget_node(node)
             if isinstance(error, Unanswered):
-                self.known.silent.lost(node, self._now_s())
+                self.known.silent.note_silence(node, self._now_s())
             raise
         except BrokerError:
-            self.known.silent.heard(node)
+            self.known.silent.note_answer(node)
             raise
-        self.known.silent.heard(node)
+        self.known.silent.note_answer(node)
         return answer
 
     async def ask_again(self, kind: RequestKind, step: Callable[[], T], deadline: Deadline) -> T:
@@ -192,7 +192,7 @@ class Link:
             if before is not None and before.identity == leadership.identity:
                 self.cluster.count(WENT_BACK, self.leaders.epoch(source) < before.epoch)
 
-    def led(self, sources: Collection[TopicPartition]) -> Led:
+    def known_leaderships(self, sources: Collection[TopicPartition]) -> Led:
         """The leaderships of these partitions, as far as their leaders are known."""
         known = {source: self.leaders.of(source) for source in sources}
         return {source: one for source, one in known.items() if one is not None and one.leader is not None}
@@ -206,7 +206,7 @@ class Link:
         self.learn(told)
         return told
 
-    async def missing(
+    async def missing_partitions(
         self, sources: Collection[TopicPartition], deadline: Deadline, *, to_write: bool = False
     ) -> list[TopicPartition]:
         """Learn the unknown leaders of partitions. Returns the partitions that do not exist."""
@@ -216,7 +216,7 @@ class Link:
             self.leaders.forget([source for source, node in known if node is not None and silent.is_doubtful(node)])
         while wanted := [source for source in sources if self.leaders.leader(source) is None]:
             told = await self.topics([source.topic for source in wanted], deadline, to_write=to_write)
-            if absent := told.missing(wanted):
+            if absent := told.missing_partitions(wanted):
                 return absent
             if any(self.leaders.leader(source) is None for source in wanted):
                 await deadline.pause("partitions without a leader")
@@ -232,11 +232,11 @@ class Link:
         """Ask the leaders of partitions until each has an answer; raises UnknownTopic, BrokerTimeout."""
         found: dict[TopicPartition, T] = {}
         while open_ := [source for source in sources if source not in found]:
-            if missing := await self.missing(open_, deadline):
+            if missing := await self.missing_partitions(open_, deadline):
                 raise unknown(missing[0])
             problem: object = "their leaders are not confirmed"
             try:
-                found.update(await self.ask(kind, step_of(self.led(open_)), deadline))
+                found.update(await self.ask(kind, step_of(self.known_leaderships(open_)), deadline))
             except ConnectionSevered:
                 raise
             except (BrokerTimeout, NotLeader) as error:

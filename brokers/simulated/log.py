@@ -141,7 +141,7 @@ class PartitionLog:
         if epoch < transaction.epoch_after:
             self._producers[transaction.transactional_id] = (transaction.epoch_after, 0)
 
-    def ongoing(self, producer: str, epoch: int) -> Transaction | None:
+    def open_transaction(self, producer: str, epoch: int) -> Transaction | None:
         """The transaction of a producer with records here and no marker yet."""
         for transaction in self._open:
             if (transaction.transactional_id, transaction.epoch) == (producer, epoch):
@@ -176,7 +176,7 @@ class PartitionLog:
         records: list[SimulatedRecord] = []
         stable = self.stable
         while position < stable and len(records) < records_max:
-            record = self._committed(position)
+            record = self._committed_record(position)
             if record is not None:
                 records.append(record)
             position += 1
@@ -198,11 +198,11 @@ class PartitionLog:
         stays: set[bytes] = set()
         below = range(self.start, min(before, self.stable))
         for offset in below:
-            record = self._committed(offset)
+            record = self._committed_record(offset)
             if record is not None and record.key is not None:
                 newest[record.key] = offset
         for offset in below:
-            record = self._committed(offset)
+            record = self._committed_record(offset)
             if record is None:
                 self.make_hole(offset)
             elif record.key is not None and offset < newest[record.key]:
@@ -224,7 +224,7 @@ class PartitionLog:
         del self.entries[high - self.start :]
         self._open = {transaction: first for transaction, first in self._open.items() if first < high}
 
-    def _committed(self, offset: int) -> SimulatedRecord | None:
+    def _committed_record(self, offset: int) -> SimulatedRecord | None:
         record, transaction = self.entries[offset - self.start]
         return record if transaction is None or transaction.committed else None
 
@@ -401,7 +401,7 @@ class ClusterState:
         log = self.log(source)
         # As in Kafka the coordinator is asked about the first batch only; the log takes more batches until the marker
         # comes.
-        transaction = log.ongoing(transactional_id, epoch)
+        transaction = log.open_transaction(transactional_id, epoch)
         if transaction is None:
             transaction = self._current(transactional_id, epoch).transaction
             if transaction is None or transaction.committed is not None or source not in transaction.unmarked:

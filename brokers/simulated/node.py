@@ -25,7 +25,7 @@ class Metadata(NamedTuple):
     topics: Mapping[str, TopicDescription]
     leaderships: Led
 
-    def missing(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
+    def missing_partitions(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
         """The partitions among these that do not exist."""
         numbers = {name: topic.partitions for name, topic in self.topics.items()}
         return [source for source in sources if not 0 <= source.partition < numbers.get(source.topic, 0)]

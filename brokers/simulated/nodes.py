@@ -122,11 +122,11 @@ class Nodes:
         return zlib.crc32(transactional_id.encode()) % TRANSACTION_PARTITIONS
 
     def _first(self, what: str) -> int:
-        nodes = self._joined
+        nodes = self._members
         return nodes[zlib.crc32(f"{self._salt}/{what}".encode()) % len(nodes)]
 
     @property
-    def _joined(self) -> Sequence[int]:
+    def _members(self) -> Sequence[int]:
         return [node for node in self.numbers if not self.is_deposed(node)]
 
     def _partitions(self) -> list[TopicPartition]:
@@ -155,8 +155,8 @@ class Nodes:
         )
         for source in led:
             known = leaderships[source]
-            self._leads[known.identity, source.partition] = choose(self._joined), known.epoch + 1
-        self._coordinates.update((partition, choose(self._joined)) for partition in sorted(coordinated))
+            self._leads[known.identity, source.partition] = choose(self._members), known.epoch + 1
+        self._coordinates.update((partition, choose(self._members)) for partition in sorted(coordinated))
 
     def mend(self) -> None:
         """Connect the deposed node to the other nodes again: it learns everything at once, and leads nothing."""

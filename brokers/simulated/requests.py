@@ -91,9 +91,9 @@ class SimulatedRequests:
         """See ``BatchRequests``."""
         return self.link.deadline(what, timeout_ms)
 
-    async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+    async def missing_partitions(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
         """See ``BatchRequests``."""
-        return await self.link.missing(partitions, deadline, to_write=True)
+        return await self.link.missing_partitions(partitions, deadline, to_write=True)
 
     async def close(self) -> None:
         """Close the connections. A caller that still waits gets a BrokerTimeout."""
@@ -116,7 +116,7 @@ class SimulatedRequests:
         by_leader: dict[int | None, dict[TopicPartition, ProduceBatch[Numbered]]] = {}
         for place, batch in batches.items():
             by_leader.setdefault(leaders.leader(place), {})[place] = batch
-        await self.link.known.unmuted(deadline)
+        await self.link.known.wait_until_unmuted(deadline)
         parts = await asyncio.gather(*(self._produce_at(node, part, deadline) for node, part in by_leader.items()))
         self.link.known.wrote(sum(batch.unpacked for batch in batches.values()), self._network.quota)
         answers = {place: answer for part in parts for place, answer in part.items()}
@@ -152,7 +152,7 @@ class SimulatedRequests:
 
     async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> AppendAnswer:
         """See ``TransactionRequests``. Waits while the cluster throttles: the open transaction would wait."""
-        await self.link.known.unmuted(deadline)
+        await self.link.known.wait_until_unmuted(deadline)
         added = tuple(partitions)
         answer, _ = await self._ask(
             RequestKind.ADD_PARTITIONS,

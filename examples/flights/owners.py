@@ -107,8 +107,8 @@ def names_at_rest(control: Control) -> frozenset[str]:
     """
     moves = control.moves
     there = {member.incarnation: member.joined.instance for member in control.members.values() if not member.expelled}
-    is_begun = bool(moves.asked) or any(copy.role == LEARNER for copy in moves.copies.values())
-    if is_begun or control.group_epoch != moves.group_epoch or there.keys() != control.held.keys():
+    is_begun = bool(moves.release_requests) or any(copy.role == LEARNER for copy in moves.copies.values())
+    if is_begun or control.group_epoch != moves.group_epoch or there.keys() != control.points_owned.keys():
         return frozenset()
     if control.owners.keys() != control.started.keys():
         return frozenset()

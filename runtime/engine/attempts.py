@@ -165,7 +165,7 @@ class Attempts:
                 return await self._fail_record(run, record, failed, attempt)
             self.failures.retries += 1
             kind = type(failed).__name__
-            if (more := self.failures.said(handler.topic, kind, "again", self._clock())) is not None:
+            if (more := self.failures.line_end(handler.topic, kind, "again", self._clock())) is not None:
                 logger.warning(
                     "%s failed at %s offset %d, attempt %d of %d: %s%s",
                     handler.name,
@@ -196,7 +196,7 @@ class Attempts:
                     await calls
                 if self._is_closing:  # it was cancelled, and came to an end all the same
                     raise asyncio.CancelledError
-                variables, failed = calls.context, calls.failed()
+                variables, failed = calls.context, calls.take_exception()
                 if failed is not None:
                     raise failed
                 result = calls.result()
@@ -272,7 +272,7 @@ class Attempts:
             await self.destinations.look_up(topic)
         destination = self._known[topic]
         kind, partitions = type(error).__name__, run.dispatch.partitions
-        if (more := self.failures.said(handler.topic, kind, topic, self._clock())) is not None:
+        if (more := self.failures.line_end(handler.topic, kind, topic, self._clock())) is not None:
             trace = error if logger.isEnabledFor(logging.DEBUG) else None
             logger.warning("%s; it goes to %s: %s%s", where, topic, failure_text(error), more, exc_info=trace)
         try:
@@ -299,7 +299,7 @@ def _done(done: Produced | None, record: ConsumerRecord, changes: Layer | None) 
         if done is None:
             done = Produced(record, (), False, 0, bytes_of(record))
         done.changes = changes
-        for cell, value in zip(changes.cells, changes.values, strict=True):
+        for cell, value in zip(changes.entries, changes.values, strict=True):
             done.size += entry_bytes(cell.key, value)
     return done
 

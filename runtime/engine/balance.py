@@ -123,7 +123,7 @@ class Balance:
             return
         limits = PolicyLimits(
             workers_max=self._workers_max(run, workers),
-            demand_share=SATURATED_DEMAND if self.is_saturated else 0.0,
+            demand_factor=SATURATED_DEMAND if self.is_saturated else 0.0,
         )
         _watch(run, workers, loads, {load.number for load in workers_to_watch(loads, limits)})
         await asyncio.sleep(0)

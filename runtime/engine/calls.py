@@ -34,7 +34,7 @@ class Outcome:
 
 class LoopCalls:
     """Calls of one handler on the loop, one after the other: ``begin`` a call, ``await`` the object if the call is not
-    finished, then take ``failed`` and ``result``.
+    finished, then take ``take_exception`` and ``result``.
 
     ``within``: each call gets a copy of this context. ``context``: the last call's context.
     """
@@ -51,7 +51,7 @@ class LoopCalls:
     def begin(self, value: bytes | None, further: Sequence[Any]) -> bool:
         """Call the handler with the decoded value and ``further`` arguments. Returns whether the call is finished.
 
-        Raises nothing that the handler raises: see ``failed``.
+        Raises nothing that the handler raises: see ``take_exception``.
         """
         outcome = self._outcome
         outcome.value, outcome.further = value, further
@@ -67,7 +67,7 @@ class LoopCalls:
         waits_for, self._waits_for = self._waits_for, None
         return _rest(self.context, self._steps, self._outcome, waits_for)
 
-    def failed(self) -> BaseException | None:
+    def take_exception(self) -> BaseException | None:
         """The exception of the last call; None: no exception. A second request returns None."""
         outcome = self._outcome
         failed = outcome.failed

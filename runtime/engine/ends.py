@@ -60,16 +60,16 @@ class Ends:
         self._pinned -= {destination, *_downstream(destination, self._writes)}
         return True
 
-    def is_level(self, edges: Mapping[TopicPartition, int]) -> bool:
+    def is_caught_up(self, edges: Mapping[TopicPartition, int]) -> bool:
         """Whether everything up to the ends is committed, and the ends are final. ``edges``: the least edge of each
         source partition; a missing partition is not caught up.
         """
-        reached = self._reached(edges)
+        reached = self._topics_at_end(edges)
         return all(self._is_final(circle) and circle.topics <= reached for circle in self._circles)
 
     def to_pin(self, edges: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """The source partitions whose high watermarks ``pin`` needs now, in order of names."""
-        reached = self._reached(edges)
+        reached = self._topics_at_end(edges)
         caught_up: set[str] = set()
         wanted: set[str] = set()
         for circle in self._circles:  # upstream first
@@ -87,7 +87,7 @@ class Ends:
             self._pinned.add(source.topic)
             self._ends[source] = max(self._ends[source], end)
 
-    def _reached(self, edges: Mapping[TopicPartition, int]) -> set[str]:
+    def _topics_at_end(self, edges: Mapping[TopicPartition, int]) -> set[str]:
         """The topics whose partitions are all committed up to their ends as known now."""
         behind = {source.topic for source, end in self._ends.items() if edges.get(source, -1) < end}
         return self._topics - behind

@@ -115,7 +115,7 @@ class MainReader:
         try:
             while not self.is_stopped:
                 await self._step(reader)
-                patience.answered()
+                patience.note_answer()
         finally:
             await _close(reader, self.settings)
 
@@ -353,7 +353,7 @@ class CatchUp:
                 batches = await reader.fetch(
                     [source], records_max=self.settings.limits.fetch_records_max, wait_ms=BLOCKED_CHECK_MS
                 )
-                patience.answered()
+                patience.note_answer()
                 for batch in batches or [Batch(source, (), reader.position(source))]:
                     await self._hand_out(run, batch, is_over)
                     if dispatch.pass_position is None or self.is_stopped:

@@ -28,7 +28,7 @@ later are released by commits of their own, with at least this time between two 
 class Reshaping:
     """The changes of all partitions of this process. ``runs``: the partitions; the list grows and shrinks later.
 
-    ``on_released`` is called when a part of a release is committed.
+    ``on_release_settled`` is called when a part of a release is committed.
     """
 
     def __init__(self, runs: Sequence[PartitionRun], slots: Slots, settings: Settings) -> None:
@@ -36,7 +36,7 @@ class Reshaping:
         self.slots = slots
         self.settings = settings
         self.wishes = Wishes(settings.limits.merge_hold_ms)
-        self.on_released: Callable[[], None] = _nobody
+        self.on_release_settled: Callable[[], None] = _nobody
         self._waiting: dict[Wish, asyncio.Future[None]] = {}
         """The future of each open wish."""
         self._began_s: dict[Wish, float] = {}
@@ -62,7 +62,7 @@ class Reshaping:
         self._waiting.pop(wish).cancel()
         self._activate(wish.dispatch, wish.dispatch.runnable())
 
-    def take_up(
+    def add_grant(
         self,
         dispatch: PartitionDispatch,
         epoch: int,
@@ -71,12 +71,12 @@ class Reshaping:
         wanted: Sequence[int],
     ) -> None:
         """Add workers for ranges of a grant at once; see ``Wishes.take_up``. The ranges' state has to be complete."""
-        self.wishes.take_up(dispatch, epoch, part, within, wanted)
+        self.wishes.add_grant(dispatch, epoch, part, within, wanted)
         share_buffer(self.runs, self.settings.limits.buffer_bytes_max)
 
     # --- releases ----------------------------------------------------------------------------------------------------
 
-    def is_fresh(self, now: float) -> bool:
+    def has_new_release(self, now: float) -> bool:
         """Whether a release began less than ``HOLD_BACK_MS`` ago and a record of the release still runs."""
         since = now - HOLD_BACK_MS / 1000
         return any(
@@ -86,10 +86,10 @@ class Reshaping:
             for worker in leaving.workers
         )
 
-    def has_idle(self, dispatch: PartitionDispatch | None = None) -> bool:
+    def has_releasable(self, dispatch: PartitionDispatch | None = None) -> bool:
         """Whether a release, of a partition or of any (None), has a worker that runs nothing and can be released."""
         wishes = self.wishes
-        return any(wishes.has_idle(wish) for wish in wishes.leaving if dispatch in (None, wish.dispatch))
+        return any(wishes.has_releasable(wish) for wish in wishes.leaving if dispatch in (None, wish.dispatch))
 
     def is_given_up(self, worker: Worker) -> bool:
         """Whether a worker is being given up."""
@@ -97,9 +97,9 @@ class Reshaping:
 
     # --- steps of the commit cycle -----------------------------------------------------------------------------------
 
-    def opened(self) -> tuple[list[Change], list[tuple[Worker, int]]]:
+    def take_opening(self) -> tuple[list[Change], list[tuple[Worker, int]]]:
         """Take the opening of the next generation, and the workers that the opening's splits made."""
-        return self.wishes.opened()
+        return self.wishes.take_opening()
 
     def change(self, generation: Generation, now: float) -> None:
         """Release finished workers, merge neighbours with one edge, split: all written with ``generation``."""
@@ -117,7 +117,7 @@ class Reshaping:
 
     def settle(self) -> None:
         """Settle the wishes fulfilled in the generation that was just committed."""
-        has_released = bool(self.wishes.going)
+        has_released = bool(self.wishes.uncommitted_releases)
         for wish in self.wishes.settle():
             settled = self._waiting.pop(wish)
             self._began_s.pop(wish, None)
@@ -126,7 +126,7 @@ class Reshaping:
             # Workers that a merge or a split made have records queued and no task. Perhaps no new record starts them.
             self._activate(wish.dispatch, wish.dispatch.runnable())
         if has_released:
-            self.on_released()
+            self.on_release_settled()
 
     def end(self) -> None:
         """Cancel all wishes but releases."""

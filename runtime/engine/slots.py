@@ -182,7 +182,7 @@ class Slots(Lanes):
         worker.timed_out = True
         handler, offset = run.handler, worker.running.offset
         then = "it is cancelled" if handler.is_async else "its thread can't be stopped, its range waits"
-        if (more := self.failures.said(handler.topic, "overdue", then, now)) is not None:
+        if (more := self.failures.line_end(handler.topic, "overdue", then, now)) is not None:
             text = "handler %s takes longer than %d ms at %s offset %d; %s%s"
             logger.error(text, handler.name, limit_ms, run.label, offset, then, more)
         return True
@@ -193,15 +193,15 @@ class Slots(Lanes):
 
     def running(self) -> int:
         """How many records were begun and are not through, without those that wait for their turn to be tried again."""
-        begun = sum(1 for going in list(self.tasks.values()) if going.running() is not None)
-        return begun + self._in_lanes - self.turns.resuming
+        begun = sum(1 for going in list(self.tasks.values()) if going.running_record() is not None)
+        return begun + self._in_lanes - self.turns.records_resuming
 
     def oldest_running(self, now: float) -> RunningRecord | None:
         """The record that has been running longest. May be called from any thread; ``now`` is the loop's time."""
         running = [
             (found[1], going.run.label, found[0].offset)
             for going in list(self.tasks.values())  # at one stroke: the watch asks from a thread of its own
-            if (found := going.running()) is not None and found[1] < math.inf
+            if (found := going.running_record()) is not None and found[1] < math.inf
         ]
         running += [
             (started_s, call.run.label, call.record.offset)
@@ -225,7 +225,7 @@ class Slots(Lanes):
         if tasks:
             _, pending = await asyncio.wait(tasks, timeout=limit_s)
             for going in (self.tasks[task] for task in pending if task in self.tasks):
-                found = going.running()
+                found = going.running_record()
                 where = f"{going.run.label} offset {None if found is None else found[0].offset}"
                 logger.error("handler %s at %s ignores that it is cancelled", going.run.handler.name, where)
             for task in pending:
@@ -237,7 +237,7 @@ class Slots(Lanes):
 
     def _made_now(self) -> list[RecordCall]:
         """What threads are at of what is in lanes. May be called from any thread."""
-        return [call for call in self._threads.making() if isinstance(call, RecordCall)]
+        return [call for call in self._threads.calls_under_way() if isinstance(call, RecordCall)]
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         going = self.tasks.pop(task, None)
@@ -299,7 +299,7 @@ class Slots(Lanes):
             if self.is_stopping:
                 going.end(going.at)
                 return
-            if going.run.is_limited and not self.turns.begin_stretch(going.run):
+            if going.run.is_limited and not self.turns.take_batch_permit(going.run):
                 going.end(going.at)  # the rest is queued, and its workers stand in line
                 return
             going.is_permitted = going.run.is_limited
@@ -321,7 +321,7 @@ class Slots(Lanes):
     def _end_permit(self, going: StraightBatch) -> None:
         if going.is_permitted:  # else it is the worker's, whose record suspended
             going.is_permitted = False
-            self.turns.end_stretch(going.run)
+            self.turns.return_batch_permit(going.run)
 
     def _end_stretch(self, going: StraightBatch) -> None:
         going.run.dispatch.bound_stretch(self.stretch_bytes_max, self.settings.limits.generation_records_max // 4)
@@ -361,10 +361,10 @@ class Slots(Lanes):
                 break
             done: Produced | None = None
             going.at, going.worker, going.record, going.is_called = i, worker, record, True
-            attempt = run.attempt(record, route.cell) if is_stateful else None
+            attempt = run.attempt(record, route.entry) if is_stateful else None
             if not calls.begin(record.value, NOTHING if attempt is None else attempt[1]):
                 await calls
-            failed = calls.failed()
+            failed = calls.take_exception()
             if failed is not None:
                 self._begin_running(going)
                 done = await self._process(run, worker, record, first_error(attempt, failed))
@@ -424,7 +424,7 @@ class Slots(Lanes):
                 attempt = run.attempt(record) if is_stateful else None
                 if not calls.begin(record.value, NOTHING if attempt is None else attempt[1]):
                     await calls
-                failed = calls.failed()
+                failed = calls.take_exception()
                 if failed is not None:
                     done = await self._process(run, worker, record, first_error(attempt, failed))
                     now = clock()

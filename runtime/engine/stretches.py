@@ -55,7 +55,7 @@ class StraightRunner(Attempts):
         """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
         and without a ``Produced``. False: it is another case, or can't be sent.
         """
-        stretch = run.dispatch.stretch(worker)
+        stretch = run.dispatch.open_stretch(worker)
         if stretch is None:
             return False
         if attempt is None:

@@ -29,7 +29,7 @@ class TaskWork:
         self.parted = parted
         self.worker: Worker | None = None
 
-    def running(self) -> tuple[ConsumerRecord, float] | None:
+    def running_record(self) -> tuple[ConsumerRecord, float] | None:
         """The running record, and the time of its start."""
         worker = self.worker
         record = None if worker is None else worker.running
@@ -71,10 +71,10 @@ class StraightBatch(TaskWork):
         self.is_called = self.has_parted = False
         self.is_permitted = False
 
-    def running(self) -> tuple[ConsumerRecord, float] | None:
+    def running_record(self) -> tuple[ConsumerRecord, float] | None:
         """The running record, and its start; as long as no handler suspends, the start of the time slice."""
         record = self.record
-        return super().running() if self.has_parted or record is None else (record, self.since_s)
+        return super().running_record() if self.has_parted or record is None else (record, self.since_s)
 
     def end(self, at: int) -> None:
         """End the batch, handed over up to index ``at``; the rest is for its reader."""
@@ -84,7 +84,7 @@ class StraightBatch(TaskWork):
     def let_go(self) -> None:
         """Forget the batch: a task that stays with one worker for long must not keep all records in memory."""
         self.batch = Batch(self.batch.source, (), self.batch.offset_next)
-        self.route.records, self.route.cells = [], []
+        self.route.records, self.route.entries = [], []
 
 
 @types.coroutine

@@ -188,7 +188,7 @@ class HandlerThreads:
             self._is_looking = True
             self._loop.call_later(LOOK_S, self._look)
 
-    def making(self) -> list[ThreadCall]:
+    def calls_under_way(self) -> list[ThreadCall]:
         """The calls that threads make now. May be called from any thread."""
         return list(self._making.values())  # a single step for the interpreter
 

@@ -107,7 +107,7 @@ class Transactions:
         """The number of refusals in a row."""
         self._producer: BrokerProducer | None = producer
         self._on_step = on_step
-        self.on_released: Callable[[int, Released], None] = _nobody
+        self.on_release_committed: Callable[[int, Released], None] = _nobody
         """Called with the number of a committed transaction, for each release in the transaction."""
 
     async def send(self, generation: Generation) -> None:
@@ -190,14 +190,14 @@ class Transactions:
         released = [change for change in generation.structure if isinstance(change, Released)]
         self.keeper.part_with(_points(released))
         self._written = self._allowance.total
-        async with standing.sending:
+        async with standing.transaction_lock:
             self._on_step("transact")
             try:
                 writing = self._producer.transact(records, in_parts=generation.is_divisible)
                 positions = await within_limit(writing, limit, "a transaction")
             except BrokerError as error:
                 failure = error
-                standing.unknown()
+                standing.fold_unknown()
             else:
                 self._on_step("committed")
                 standing.fold(transaction, events)
@@ -216,7 +216,7 @@ class Transactions:
                 return failure
             logger.info("transaction %d had been committed after all", transaction)
         for change in released:  # at once: other processes wait for the ranges
-            self.on_released(transaction, change)
+            self.on_release_committed(transaction, change)
         # Another member may change the state of a released range soon, and the range may come back. So its state is
         # written here, before the release is done (``is_last``).
         await self.keeper.committed(changes, positions, is_last=bool(released))
@@ -242,7 +242,7 @@ class Transactions:
     def _first_writes(self, generation: Generation, transaction: int) -> list[TopicsWritten]:
         """Events for the first writes to source topics: a run with ``until="level"`` waits for these topics, too."""
         ledger = self.standing.ledger
-        if not ledger.control.runs_to_level:
+        if not ledger.control.has_member_until_caught_up:
             return []
         sources = {topic for topic, _ in ledger.control.started}
         new: dict[tuple[str, int], set[str]] = {}
@@ -276,7 +276,7 @@ class Transactions:
         does not count the commit.
         """
         ledger, own = self.standing.ledger, self.standing.incarnation
-        for place, epoch in [*ledger.violations(own), *ledger.waiting(own)]:
+        for place, epoch in [*ledger.violations(own), *ledger.early_epochs(own)]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
         check_violations(ledger)  # other processes' events, read beside the transaction
         if self._refusals:
@@ -289,7 +289,7 @@ class Transactions:
         self.slots.committed(size)
         self._weight = min(1.0, (self._allowance.total - self._written + 1) / (size + 1))
         self.commits += 1
-        self.snapshots.committed(has_snapshot=has_snapshot)
+        self.snapshots.count_commit(has_snapshot=has_snapshot)
         self._on_step("applied")
 
     def _log_records(self, events: Sequence[OffsetEvent]) -> list[Outgoing]:
@@ -352,7 +352,7 @@ class Transactions:
                 failures.attempts += 1
                 failures.dead_letters += 1
                 now_s = asyncio.get_running_loop().time()
-                if (more := failures.said(letter_of, "refused", "", now_s)) is not None:
+                if (more := failures.line_end(letter_of, "refused", "", now_s)) is not None:
                     logger.warning("%s%s", said, more)
                 self.slots.replaced(grown_bytes)
                 return [again]

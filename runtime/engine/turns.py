@@ -44,7 +44,7 @@ class Turns:
     """Workers whose record waits for a permit for its next attempt."""
 
     @property
-    def resuming(self) -> int:
+    def records_resuming(self) -> int:
         """How many records wait for a permit for their next attempt."""
         return len(self._resuming)
 
@@ -81,12 +81,12 @@ class Turns:
             is_unused, worker.permit = worker.permit == PERMIT_NEW, PERMIT_NONE
             self._give_back(self._limit_of(run), is_unused=is_unused)
 
-    def begin_stretch(self, run: PartitionRun) -> bool:
+    def take_batch_permit(self, run: PartitionRun) -> bool:
         """Take a permit for records that run straight; False: no permit is free, or the handler has a rate."""
         permits = self._limit_of(run).permits
         return permits.pace is None and permits.take()
 
-    def end_stretch(self, run: PartitionRun) -> None:
+    def return_batch_permit(self, run: PartitionRun) -> None:
         """Give back the permit of records that ran straight; the next waiting worker goes on."""
         self._give_back(self._limit_of(run), is_unused=False)
 

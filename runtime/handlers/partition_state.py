@@ -57,7 +57,7 @@ class PartitionState:
         """The transaction that gave the range up was not committed: the process keeps the range's state."""
         self.parting = self.parting.replace([(within.first, within.end, None)])
 
-    def is_answered(self, point: int) -> bool:
+    def answers_for(self, point: int) -> bool:
         """Whether queries get committed values of a point: no other process can have changed the values."""
         return bool(self.ready.at(point)) and not self.parting.at(point)
 
@@ -72,15 +72,15 @@ class PartitionState:
         """The entries with a prefix in order of keys, as of the start of the walk: the table, over it the writes of
         done records, over these the attempt's ``own`` writes.
         """
-        over = dict(self.overlay.entries(prefix))
-        over.update((cell.key, cell.own) for cell in own.cells if cell.key.startswith(prefix))
+        over = dict(self.overlay.map_changes(prefix))
+        over.update((cell.key, cell.own) for cell in own.entries if cell.key.startswith(prefix))
         return walk_table(self.table, prefix, prefix_end(prefix), sorted(over.items()))
 
     # --- the view of queries -----------------------------------------------------------------------------------------
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:
         """The newest committed value; raises StateNotReady."""
-        if not self.is_answered(point):
+        if not self.answers_for(point):
             raise StateNotReady(f"{self.label}: the state of point {point:08x} is not restored yet, or not held here")
         found = self.overlay.get_committed(key)
         return self.table.get(key) if isinstance(found, Absent) else found
@@ -130,7 +130,7 @@ class Scope:
     def _where(self) -> str:
         return f"{self.state.label}@{self._record.offset}"
 
-    def cell(self, key: bytes) -> OverlayEntry:
+    def entry_of(self, key: bytes) -> OverlayEntry:
         """The overlay entry of a state key; where memory has none, a new entry that only the attempt knows. Threads
         call this method, too.
         """
@@ -143,17 +143,17 @@ class Scope:
         """The payload in the record's view; None without a value or after its time to live. Raises ContextClosed."""
         if self._is_closed:
             self._check()
-        stored = self._stored(cell)
+        stored = self._value_bytes(cell)
         if stored is None:
             return None
         return stored[1:] if stored and stored[0] == _STAYS else self._visible(cell, stored)
 
-    def _stored(self, cell: OverlayEntry) -> bytes | None:
+    def _value_bytes(self, cell: OverlayEntry) -> bytes | None:
         """The stored value in the attempt's view; None without a value."""
         found = cell.own if cell.attempt == self.writes.number else cell.value
-        return self.tried(self.state.table.get, cell.key) if isinstance(found, Absent) else found
+        return self.run_step(self.state.table.get, cell.key) if isinstance(found, Absent) else found
 
-    def tried(self, step: Callable[[A], T], argument: A) -> T:
+    def run_step(self, step: Callable[[A], T], argument: A) -> T:
         """The result of ``step(argument)``. A FatalError is noted in ``failed``: a handler may catch the exception."""
         try:
             return step(argument)
@@ -163,7 +163,7 @@ class Scope:
 
     def _visible(self, cell: OverlayEntry, data: bytes) -> bytes | None:
         """The payload of a stored value; None after its time to live, and then the value is deleted."""
-        stored = self.tried(self._decode, data)
+        stored = self.run_step(self._decode, data)
         if stored.deadline_ms is not None and self._record.timestamp >= stored.deadline_ms:
             # A record from the deadline on deletes the value, the same in every replay. But a walk may meet the old
             # value of a key that the attempt has written anew: a delete would lose the new value.
@@ -193,14 +193,14 @@ class Scope:
 
     def write_at(self, key: bytes, payload: bytes, ttl_ms: int | None) -> None:
         """Set a value as ``write`` does, for accesses that look the overlay entry up by key each time."""
-        cell = self.cell(key)
+        cell = self.entry_of(key)
         self.write(cell, payload, ttl_ms)
         self._written[key] = cell
 
     def delete(self, cell: OverlayEntry) -> None:
         """Delete a value; a missing value is no change."""
         self._check()
-        if self._stored(cell) is not None or not isinstance(self.writes.get(cell), Absent):
+        if self._value_bytes(cell) is not None or not isinstance(self.writes.get(cell), Absent):
             self._put(cell, None)
 
     def _put(self, cell: OverlayEntry, value: bytes | None) -> None:
@@ -211,10 +211,10 @@ class Scope:
         """(state key, payload) of the visible entries with a prefix, in order of keys, as of the start of the walk."""
         self._check()
         entries = self.state.walk(prefix, self.writes)
-        while (entry := self.tried(_next_entry, entries)) is not None:
+        while (entry := self.run_step(_next_entry, entries)) is not None:
             self._check()
             key, data = entry
-            payload = self._visible(self.cell(key), data)
+            payload = self._visible(self.entry_of(key), data)
             if payload is not None:
                 yield key, payload
 

@@ -74,14 +74,14 @@ class Binding:
         self._cells: dict[bytes, OverlayEntry] = {}
         """By record's key, the overlay entry of its value; of some keys, and only in a store of values."""
 
-    def cell(self, overlay: Overlay, key: bytes) -> OverlayEntry:
+    def entry_of(self, overlay: Overlay, key: bytes) -> OverlayEntry:
         """The overlay entry of the value of a record's key, in a store of values."""
         cells = self._cells
         cell = cells.get(key)
         if cell is None or not cell.is_here:
             if len(cells) >= KEYS_REMEMBERED:
                 cells.clear()
-            cell = cells[key] = overlay.cell(state_key(point_of_key(key), self.number, key))
+            cell = cells[key] = overlay.entry_of(state_key(point_of_key(key), self.number, key))
         return cell
 
     def bound(self, scope: Scope, key: bytes | None) -> "State[Any] | MapState[Any, Any]":
@@ -137,7 +137,7 @@ class State(Generic[T]):
 
     def begin(self, key: bytes | None) -> None:
         """The store for a record of this key, in what its scope is now; for the runtime."""
-        self._cell: OverlayEntry | None = None if key is None else self._binding.cell(self._scope.state.overlay, key)
+        self._cell: OverlayEntry | None = None if key is None else self._binding.entry_of(self._scope.state.overlay, key)
 
     def begin_at(self, cell: OverlayEntry) -> None:
         """The store for a record whose overlay entry was looked up before; for the runtime."""
@@ -151,7 +151,7 @@ class State(Generic[T]):
         try:
             value: T = self._decode(payload)
         except Exception:  # noqa: BLE001  # a codec may raise anything; ``Binding.decode`` makes a StateError of it
-            return typing.cast("T", self._scope.tried(self._binding.decode, payload))
+            return typing.cast("T", self._scope.run_step(self._binding.decode, payload))
         return value
 
     def put(self, value: T) -> None:
@@ -181,8 +181,8 @@ class MapState(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value of a key; None when there is none."""
-        payload = self._scope.read(self._scope.cell(self._state_key(key)))
-        return None if payload is None else self._scope.tried(self._binding.decode, payload)
+        payload = self._scope.read(self._scope.entry_of(self._state_key(key)))
+        return None if payload is None else self._scope.run_step(self._binding.decode, payload)
 
     def put(self, key: K, value: V) -> None:
         """Set the value of a key. Raises StateValueTooLarge, TypeError for None."""
@@ -190,14 +190,14 @@ class MapState(Generic[K, V]):
 
     def delete(self, key: K) -> None:
         """Remove the value of a key."""
-        self._scope.delete(self._scope.cell(self._state_key(key)))
+        self._scope.delete(self._scope.entry_of(self._state_key(key)))
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Keys and values in the order of the keys, as of the start of the iteration."""
         prefix = _with_key(self._prefix, self._binding)
         kind = self._binding.declaration.key_type
         for key, payload in self._scope.walk(prefix):
-            yield typing.cast("K", _map_key(key, kind)), self._scope.tried(self._binding.decode, payload)
+            yield typing.cast("K", _map_key(key, kind)), self._scope.run_step(self._binding.decode, payload)
 
     def keys(self) -> Iterator[K]:
         """The keys, in order."""
@@ -211,7 +211,7 @@ class MapState(Generic[K, V]):
         return self.keys()
 
     def __contains__(self, key: K) -> bool:
-        return self._scope.read(self._scope.cell(self._state_key(key))) is not None
+        return self._scope.read(self._scope.entry_of(self._state_key(key))) is not None
 
     def _state_key(self, key: K) -> bytes:
         """The state key of a map's key; raises NoKey, ValueError for an empty key."""
@@ -237,7 +237,7 @@ def looked_up(
             cells = []
             for record in records:
                 key = record.key
-                cell = None if key is None else binding.cell(overlay, key)
+                cell = None if key is None else binding.entry_of(overlay, key)
                 cells.append(cell)
                 if cell is not None and isinstance(cell.value, Absent):
                     lacking[cell] = None

@@ -27,7 +27,7 @@ class GrantTable:
         """The source partitions with any grant."""
         return self._by_place.keys()
 
-    def lacking(self, folds: Mapping[Place, PartitionLedger]) -> set[int]:
+    def grants_missing(self, folds: Mapping[Place, PartitionLedger]) -> set[int]:
         """The positions of the grants that may be missing in ``folds``. A fold may lack grants of its newest epoch, and
         lacks all grants of later epochs.
         """

@@ -38,7 +38,7 @@ class Identity:
         self.broker = broker
         self.logs = logs
         self.settings = settings
-        self.ends = TrueEnds(broker, logs, settings)
+        self.true_ends = TrueEnds(broker, logs, settings)
         self.transactional_id = ""
         """The transactional id of the producer, from the event of the joining; "" before."""
         self.incarnation: int | None = None
@@ -46,7 +46,7 @@ class Identity:
         after the expulsion.
         """
 
-    def joined(self, member: Member) -> None:
+    def note_join(self, member: Member) -> None:
         """Note the incarnation and the transactional id of the member as which this process has joined."""
         self.incarnation, self.transactional_id = member.incarnation, member.transactional_ids[0]
 
@@ -92,12 +92,12 @@ class OwnLedger:
         self.logs = identity.logs
         self.ledger = Ledger()
         self.transaction = 0
-        self._own = Own()
+        self._own_transactions = Own()
         self._has_begun = False
-        self._reading_control = asyncio.Lock()
-        self.reading_offsets = asyncio.Lock()
+        self._control_lock = asyncio.Lock()
+        self.offsets_lock = asyncio.Lock()
         """A lock for each log, taken by each read of the log: only one read at a time moves the position."""
-        self.sending = asyncio.Lock()
+        self.transaction_lock = asyncio.Lock()
         """Locked while the own transaction is under way, and while the offset log is begun anew. Without the lock:
 
         1. A member that has not read for long begins with a newer snapshot.
@@ -127,7 +127,7 @@ class OwnLedger:
     def next_transaction(self) -> int:
         """Take the next transaction number; no earlier transaction of this process had the number."""
         self.transaction += 1
-        self._own.incarnation, self._own.in_flight = self.incarnation, self.transaction
+        self._own_transactions.incarnation, self._own_transactions.in_flight = self.incarnation, self.transaction
         return self.transaction
 
     def fold(self, transaction: int, events: Sequence[OffsetEvent]) -> None:
@@ -137,17 +137,17 @@ class OwnLedger:
         the transaction belong in the ledger, too.
         """
         self.ledger = evolve_all(self.ledger, events)
-        self._own.folded = transaction
-        self._own.in_flight = None
-        self._own.held.clear()  # the reader has collected the same events
+        self._own_transactions.folded = transaction
+        self._own_transactions.in_flight = None
+        self._own_transactions.collected.clear()  # the reader has collected the same events
 
-    def unknown(self) -> None:
+    def fold_unknown(self) -> None:
         """Note that the outcome of the own transaction is not known. From here on the log tells the outcome: events
         read before are folded now, further events at the time of the reading.
         """
-        self._own.in_flight = None
-        held = list(self._own.held)
-        self._own.held.clear()
+        self._own_transactions.in_flight = None
+        held = list(self._own_transactions.collected)
+        self._own_transactions.collected.clear()
         self.ledger = evolve_all(self.ledger, held)
 
     def has_committed(self, transaction: int) -> bool:
@@ -167,7 +167,7 @@ class OwnLedger:
         Callers that come during a read share the next read: a busy process would be late with a read for each caller.
         """
         begun_before = self._control_reads
-        async with self._reading_control:
+        async with self._control_lock:
             if self._last_control_read <= begun_before:
                 self._control_reads += 1
                 number = self._control_reads
@@ -177,7 +177,7 @@ class OwnLedger:
 
     async def read_control_to(self, end: int) -> None:
         """Read the control log up to ``end``, unless the position is already reached. Raises LogError, BrokerError."""
-        async with self._reading_control:
+        async with self._control_lock:
             if self.logs.positions.get(self.logs.control, 0) < end:
                 self.ledger = await self.logs.read_control(self.ledger, end)
 
@@ -188,7 +188,7 @@ class OwnLedger:
         The end as told by a broker is not enough: a deposed leader that still answers tells an old end. An expelled
         member would go on and commit the same records as its successor.
         """
-        await self.read_control_to(await self.identity.ends.control())
+        await self.read_control_to(await self.identity.true_ends.control())
         self.check()
 
     async def read(self) -> None:
@@ -199,7 +199,7 @@ class OwnLedger:
         """
         await self.read_control()
         begun_before = self._offset_reads
-        async with self.reading_offsets:  # read_control has read to the end: a second read would bring newer grants
+        async with self.offsets_lock:  # read_control has read to the end: a second read would bring newer grants
             if self._last_offset_read > begun_before:
                 return
             self._offset_reads += 1
@@ -223,19 +223,19 @@ class OwnLedger:
             await self.logs.ends_of([self.logs.offsets(number) for number in log_partitions])
         else:
             await self.read()
-        await self.read_offsets_to(await self.identity.ends.offsets(log_partitions, self.identity.incarnation or 0))
+        await self.read_offsets_to(await self.identity.true_ends.offsets(log_partitions, self.identity.incarnation or 0))
 
     async def read_offsets_to(self, ends: Mapping[TopicPartition, int]) -> None:
         """Read partitions of the offset log up to the positions in ``ends``. Raises LogError, BrokerError."""
         if not self._has_begun:
             await self.read()
-        async with self.reading_offsets:
+        async with self.offsets_lock:
             try:
-                self.ledger = await self.logs.read_offsets(self.ledger, self._own, ends)
+                self.ledger = await self.logs.read_offsets(self.ledger, self._own_transactions, ends)
             except HistoryTrimmed:  # begin with the newest snapshots, as ``_read_offsets`` does
                 await self.read_control()
                 await self._begin_offsets()
-                self.ledger = await self.logs.read_offsets(self.ledger, self._own, ends)
+                self.ledger = await self.logs.read_offsets(self.ledger, self._own_transactions, ends)
             await self._check_read()
 
     async def read_of(self, places: Sequence[Place]) -> None:
@@ -250,16 +250,16 @@ class OwnLedger:
 
     async def _check_read(self) -> None:
         """Raises LogError when the logs, as far as read, contradict the rules."""
-        if self.ledger.waiting():
+        if self.ledger.early_epochs():
             # A commit of a grant that is not known yet: both may have been written after the read of the control log.
-            await self.read_control_to(await self.identity.ends.control())
+            await self.read_control_to(await self.identity.true_ends.control())
         check_ledger(self.ledger)
 
     async def fold_control(self, begins: int, batch: Batch) -> bool:
         """Fold a batch of the control log, read over another connection from position ``begins`` on. Known events are
         passed over. False: events in front of ``begins`` were not read yet.
         """
-        async with self._reading_control:
+        async with self._control_lock:
             if self.logs.positions[self.logs.control] < begins:
                 return False
             self.logs.fold_control(self.ledger, batch)
@@ -274,21 +274,21 @@ class OwnLedger:
             self._has_begun = True
             return
         try:
-            self.ledger = await logs.read_offsets(self.ledger, self._own, ends)
+            self.ledger = await logs.read_offsets(self.ledger, self._own_transactions, ends)
         except HistoryTrimmed as trimmed:
             logger.info("%s; read from its newest snapshot on", trimmed)
             await self.read_control()
             await self._begin_offsets()
 
     async def _begin_offsets(self) -> None:
-        async with self.sending:
-            self.ledger = await self.logs.begin_offsets(self.ledger, self._own)
+        async with self.transaction_lock:
+            self.ledger = await self.logs.begin_offsets(self.ledger, self._own_transactions)
 
 
 def check_ledger(ledger: Ledger) -> None:
     """Raises LogError when the logs contradict the rules: another program wrote to the logs, or keylanes is wrong."""
     check_violations(ledger)
-    for (topic, partition), epoch in ledger.waiting():
+    for (topic, partition), epoch in ledger.early_epochs():
         raise LogError(f"{topic}[{partition}]: commits of epoch {epoch}, which the control log does not know")
 
 

@@ -65,7 +65,7 @@ class Own:
     """The own transactions of the reading process. A commit folds the events at once, and the reader passes them over.
 
     ``folded``: the last transaction that a commit of this process has folded. ``in_flight``: the transaction under way;
-    its events are collected in ``held`` until the outcome is known.
+    its events are collected in ``collected`` until the outcome is known.
 
     The last transaction in the ledger is no such bound. The events of a transaction with an unknown outcome come from
     the logs: the ledger may have the events of one partition while the events of the next partition are still to be
@@ -75,7 +75,7 @@ class Own:
     incarnation: int = 0
     folded: int = 0
     in_flight: int | None = None
-    held: list[OffsetEvent] = field(default_factory=list)
+    collected: list[OffsetEvent] = field(default_factory=list)
 
     def takes(self, event: OffsetEvent) -> bool:
         """Whether the event belongs to these transactions, and the reader does not fold it now; collects an event of
@@ -84,7 +84,7 @@ class Own:
         if event.incarnation != self.incarnation or not event.transaction:
             return False
         if self.in_flight is not None and event.transaction >= self.in_flight:
-            self.held.append(event)
+            self.collected.append(event)
             return True
         return event.transaction <= self.folded
 
@@ -143,7 +143,7 @@ class LogReader:
     async def open(self, what: str) -> Reader:
         """The reader for a topic or another purpose, connected by the first call."""
         if what not in self._readers:
-            self._readers[what] = await self._bounded(self.broker.reader({}), f"opening a reader of {what}")
+            self._readers[what] = await self._within_limit(self.broker.reader({}), f"opening a reader of {what}")
         return self._readers[what]
 
     async def close(self) -> None:
@@ -191,7 +191,7 @@ class LogReader:
     def fold_control(self, ledger: Ledger, batch: Batch) -> Ledger:
         """Change the ledger by a batch of the control log. The batch begins at this reader's position, or before."""
         position = self.positions[self.control]
-        for placed in self._decoded(batch, batch.offset_next):
+        for placed in self._decode_batch(batch, batch.offset_next):
             if placed.position >= position:
                 self._fold_control(ledger, placed)
         self.positions[self.control] = max(position, batch.offset_next)
@@ -281,7 +281,7 @@ class LogReader:
 
     async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
         """Read again the grants that count and may be missing in ``folds``: all grants may be too many to store."""
-        lacking = self._granted.lacking(folds)
+        lacking = self._granted.grants_missing(folds)
         if not lacking:
             return []
         span = (min(lacking), max(lacking) + 1)
@@ -399,10 +399,10 @@ class LogReader:
                 _, high = wanted[batch.source]
                 if batch.offset_next >= high:
                     del wanted[batch.source]
-                yield EventsRead(batch.source, self._decoded(batch, high), min(batch.offset_next, high))
+                yield EventsRead(batch.source, self._decode_batch(batch, high), min(batch.offset_next, high))
             await asyncio.sleep(0)  # let other tasks run: a broker may have the next batch at once, every time
 
-    def _decoded(self, batch: Batch, high: int) -> list[Placed]:
+    def _decode_batch(self, batch: Batch, high: int) -> list[Placed]:
         return [
             Placed(record.offset, record.timestamp, self._decode(batch.source, record.offset, record.value))
             for record in batch.records
@@ -417,13 +417,13 @@ class LogReader:
 
     async def watermarks(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """The watermarks of partitions of a log of ours, in the order of ``sources``; none above the ``ends``."""
-        marks = await self._bounded(self.broker.watermarks(sources), f"watermarks of {sources[0].topic}")
+        marks = await self._within_limit(self.broker.watermarks(sources), f"watermarks of {sources[0].topic}")
         return {
             source: Watermarks(marks[source].start, min(marks[source].high, self.ends.get(source, marks[source].high)))
             for source in sources
         }
 
-    async def _bounded(self, work: Awaitable[T], what: str) -> T:
+    async def _within_limit(self, work: Awaitable[T], what: str) -> T:
         return await within_limit(work, self.settings.call_limit_ms, what)
 
     def _check_app(self, app: str, hash_name: str, source: TopicPartition) -> None:

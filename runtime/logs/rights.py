@@ -76,7 +76,7 @@ def _log_replication(app: str, topics: Sequence[TopicDescription]) -> None:
 
 async def refuse_lacking(broker: Broker, settings: Settings, rights: Sequence[Right], app: str = "") -> None:
     """Raises NotAuthorized with all missing rights; rights on topics of ``app`` are named by prefix, as in an ACL."""
-    lacking = await within_limit(broker.lacking(rights), settings.call_limit_ms, "asking for rights")
+    lacking = await within_limit(broker.missing_rights(rights), settings.call_limit_ms, "asking for rights")
     if lacking.rights:
         raise NotAuthorized(as_granted(lacking.rights, app), lacking.principal)
 

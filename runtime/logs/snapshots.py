@@ -63,7 +63,7 @@ class Snapshots:
         self._is_told = False
         return events
 
-    def committed(self, *, has_snapshot: bool) -> None:
+    def count_commit(self, *, has_snapshot: bool) -> None:
         """Count a committed transaction."""
         if has_snapshot:
             self._own_commits, self._commits_read_before = 0, self.standing.logs.commits_read
@@ -81,6 +81,6 @@ class Snapshots:
             events += take_snapshot(
                 standing.ledger, logs.app, log_partition, places, position, standing.incarnation, transaction
             )
-            async with standing.reading_offsets:
+            async with standing.offsets_lock:
                 await self._history.trim(log_partition, position)
         return events

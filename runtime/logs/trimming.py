@@ -59,7 +59,7 @@ class HistoryTrimming:
             return
         except BrokerError as error:
             self._again_s = now + TRIM_AGAIN_MS / 1000
-            self._failed(error)
+            self._count_failure(error)
             return
         if has_trimmed and self._failed_in_a_row:
             logger.info("%s: the log is trimmed again, after %d tries", self.logs.app, self._failed_in_a_row)
@@ -75,7 +75,7 @@ class HistoryTrimming:
         await within_limit(self.logs.broker.trim({source: before}), limit, f"trimming {source.topic}")
         return True
 
-    def _failed(self, error: BrokerError) -> None:
+    def _count_failure(self, error: BrokerError) -> None:
         """Count a failed trim, and log the first of several in a row."""
         self.failures += 1
         self._failed_in_a_row += 1

@@ -85,7 +85,7 @@ class CoordinatorLoop:
         self.broker, self.settings = identity.broker, identity.settings
         self.rules = rules_of(self.settings)
         self._is_alone = is_alone
-        self.decisions = Decisions(self.broker, identity.logs.control, identity.ends, self.settings)
+        self.decisions = Decisions(self.broker, identity.logs.control, identity.true_ends, self.settings)
         self.sources = Sources(self.broker, self.settings)
         self.levelling = Levelling(standing, heard)
         self.declared = Declared()
@@ -93,7 +93,7 @@ class CoordinatorLoop:
         self.dismissed: tuple[int, ...] = ()
         """Who leaves and need not wait for others, as it was told last."""
         self._term = self._seated = self._beats = 0
-        self._seat, self._shares = CoordinatorMemory(identity.app, identity.birth, 0), Shares(0)
+        self._memory, self._shares = CoordinatorMemory(identity.app, identity.birth, 0), Shares(0)
         self.unowned: list[Unowned] = []
         """What no member owned when this process decided last."""
         self._told_waiting: set[int] = set()
@@ -141,7 +141,7 @@ class CoordinatorLoop:
                     told = str(error)
                     await asyncio.sleep(0.1)
                 else:
-                    refused.answered()
+                    refused.note_answer()
                     told = ""
                 await rest(self.settings.heartbeat_interval_ms / 1000, self._wake)
         finally:
@@ -186,7 +186,7 @@ class CoordinatorLoop:
             position = self.identity.logs.positions[self.identity.logs.control]
             probe = self.obeyed.beat(self.identity.incarnation or 0, self.identity.birth, position, 0)
             for partition in range(PARTITIONS):
-                self.signals.tell(partition, probe)
+                self.signals.send(partition, probe)
         return is_probing
 
     def beat(self) -> None:
@@ -195,15 +195,15 @@ class CoordinatorLoop:
         view = self._view()
         self.dismissed = members_dismissed(view)
         beat = self._next_beat()
-        rates = self._shares.tell(beat.number, self._shares.next(view))
+        rates = self._shares.tell(beat.number, self._shares.next_shares(view))
         waits = tuple(Wait(*one) for one in islice(parked_moves(view).items(), WAITS_MAX))
-        self.signals.tell(COORDINATORS, msgspec.structs.replace(beat, rates=rates, waits=waits))
+        self.signals.send(COORDINATORS, msgspec.structs.replace(beat, rates=rates, waits=waits))
         for partition in range(COORDINATORS + 1, PARTITIONS):
-            self.signals.tell(partition, beat)
+            self.signals.send(partition, beat)
 
     def _next_beat(self) -> CoordinatorBeat:
         self._beats += 1
-        interval_ms, is_level = self.rules.interval_ms, self.levelling.is_level
+        interval_ms, is_level = self.rules.interval_ms, self.levelling.has_caught_up
         return CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, is_level, self.dismissed, (), ())
 
     def hears_rates(self) -> None:
@@ -216,7 +216,7 @@ class CoordinatorLoop:
         self.resigns = True
         try:
             async with asyncio.timeout(limit_s):
-                await self.signals.told(COORDINATORS, self._next_beat())
+                await self.signals.send_and_wait(COORDINATORS, self._next_beat())
         except TimeoutError:
             return
 
@@ -242,7 +242,7 @@ class CoordinatorLoop:
             await self.decisions.append([AppCreated(identity.app, HASH_NAME, identity.logs.log_partitions)])
         self._term = control.term + 1
         app_birth = control.app_birth or identity.birth
-        self.decisions.stand(self._term)
+        self.decisions.begin_term(self._term)
         await self.decisions.append([CoordinatorElected(self._term, identity.instance, identity.birth, app_birth)])
         await self.standing.read_control_to(self.decisions.end)
         self.wake()
@@ -252,8 +252,8 @@ class CoordinatorLoop:
         identity = self.identity
         logger.info("%s: this process coordinates (term %d)", identity.app, self._term)
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        self._seat = CoordinatorMemory(identity.app, identity.birth, now_ms, self.candidate.is_alone)
-        self._seat.log_partitions = identity.logs.log_partitions
+        self._memory = CoordinatorMemory(identity.app, identity.birth, now_ms, self.candidate.is_alone)
+        self._memory.log_partitions = identity.logs.log_partitions
         self._shares, self.dismissed = Shares(self._term), ()
         self._seated = self._term
         for task in self._tasks.values():
@@ -284,7 +284,7 @@ class CoordinatorLoop:
     def _view(self) -> View:
         position = self.identity.logs.positions[self.identity.logs.control]
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        return View(self.standing.ledger, self.heard, self._seat, self.rules, position, now_ms)
+        return View(self.standing.ledger, self.heard, self._memory, self.rules, position, now_ms)
 
     async def _coordinate(self) -> None:
         """Decide until there is nothing more to say, or it is coordinator no more; begin what is needed."""
@@ -294,8 +294,8 @@ class CoordinatorLoop:
             if not self.is_coordinator:
                 return
             control = self.standing.ledger.control
-            if control.pinned is not None or not control.runs_to_level:
-                self._seat.ends = None  # who runs to its level later has ends of its own
+            if control.pinned is not None or not control.has_member_until_caught_up:
+                self._memory.ends = None  # who runs to its level later has ends of its own
             batch = decide(self._view(), self.decisions.turn)
             self._note(batch)
             if not batch.decisions and not batch.answered:
@@ -305,7 +305,7 @@ class CoordinatorLoop:
         self._look_at_unowned()
         is_heard = not self._is_alone and not self.following.is_lost()
         view = self._view()
-        if is_heard and (self._shares.is_due(self._shares.next(view)) or members_dismissed(view) != self.dismissed):
+        if is_heard and (self._shares.is_due(self._shares.next_shares(view)) or members_dismissed(view) != self.dismissed):
             self.beat()
         for difference in self.declared.differences(view):
             logger.warning("%s: %s", self.identity.app, difference)
@@ -313,7 +313,7 @@ class CoordinatorLoop:
     def _look_at_unowned(self) -> None:
         """Say once of each member that is gone that keys wait for its name."""
         view = self._view()
-        self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.standings.unheld else ([], {})
+        self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.cell_cache.unheld else ([], {})
         for incarnation, one in found.items():
             if incarnation not in self._told_waiting:
                 logger.warning("%s: %s", self.identity.app, one.line())
@@ -335,9 +335,9 @@ class CoordinatorLoop:
     def _note(self, batch: DecisionBatch) -> None:
         """What the seat keeps of what is decided."""
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        self._seat.note(batch, now_ms)
+        self._memory.note(batch, now_ms)
         for request in batch.answered:
-            self.heard.answered(request)
+            self.heard.drop_request(request)
         for decision in batch.decisions:
             match decision:
                 case MemberExpelled(incarnation=incarnation, cause=cause) if incarnation != self.identity.incarnation:
@@ -365,7 +365,7 @@ class CoordinatorLoop:
             pause_ms = READ_ON_MS if self._expects() else READ_ALONG_MS
             self._begin(f"read each {pause_ms} ms", partial(self._read_on, pause_ms))
         now_s = asyncio.get_running_loop().time()
-        if self._seat.found and now_s - self._looked_s >= LOOK_AGAIN_MS / 1000:
+        if self._memory.sources and now_s - self._looked_s >= LOOK_AGAIN_MS / 1000:
             self._looked_s = now_s
             self._begin("look again", self._look_again)
 
@@ -391,7 +391,7 @@ class CoordinatorLoop:
 
     async def _fence(self, member: Member) -> None:
         """Fence all ids of a member whose expulsion was read back. The markers of its transaction may take longer."""
-        seat, settings = self._seat, self.settings
+        seat, settings = self._memory, self.settings
         limit_ms = settings.call_limit_ms + settings.transaction_timeout_ms
         for one in member.transactional_ids:
             making = self.broker.producer(one, transaction_timeout_ms=settings.transaction_timeout_ms)
@@ -401,17 +401,17 @@ class CoordinatorLoop:
 
     async def _read(self, wanted: list[tuple[Place, int]]) -> None:
         """The owners of these are known to be fenced: all that they committed lies below appends that begin now."""
-        seat = self._seat
+        seat = self._memory
         await self.standing.confirm_offsets({self.identity.logs.log_partition_of(place[1]) for place, _ in wanted})
         seat.read |= set(wanted)
 
     async def _solve(self, question: PlanQuestion) -> None:
         """Work a large plan out beside the event loop."""
-        seat = self._seat
+        seat = self._memory
         seat.answer = await asyncio.to_thread(answer_of, question)
 
     async def _look(self, topics: list[str]) -> None:
-        seat = self._seat
+        seat = self._memory
         try:
             found = await self.sources.look(self.standing.ledger.control, topics)
         except StateGrown:
@@ -419,8 +419,8 @@ class CoordinatorLoop:
                 raise
             await asyncio.sleep(self.rules.interval_ms / 1000)  # whoever kept it may be gone: it is expelled, or heard
             return
-        seat.found |= found
-        seat.lost |= set(topics) - found.keys()
+        seat.sources |= found
+        seat.missing_topics |= set(topics) - found.keys()
         tell_begun(found)
         self._looked_s = asyncio.get_running_loop().time()
 
@@ -433,22 +433,22 @@ class CoordinatorLoop:
         )
 
     async def _look_again(self) -> None:
-        seat = self._seat
-        grown = await self.sources.look_again(self.standing.ledger.control, seat.found)
-        seat.found |= grown
+        seat = self._memory
+        grown = await self.sources.look_again(self.standing.ledger.control, seat.sources)
+        seat.sources |= grown
         tell_begun(grown)
 
     async def _find_ends(self) -> None:
-        seat, handled = self._seat, self._view().handled
+        seat, handled = self._memory, self._view().handled_topics
         started = sorted(self.standing.ledger.control.started)
         places = [TopicPartition(*place) for place in started if place[0] in handled]
         marks = await within_limit(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")
         seat.ends = tuple(PinnedEnd(*place, marks[place].high) for place in places)
 
     async def _look_level(self) -> None:
-        was_level = self.levelling.is_level
+        was_level = self.levelling.has_caught_up
         await self.levelling.look()
-        if self.levelling.is_level and not was_level:
+        if self.levelling.has_caught_up and not was_level:
             self.beat()
         await asyncio.sleep(LEVEL_LOOK_MS / 1000)
 
@@ -456,16 +456,16 @@ class CoordinatorLoop:
         """Whether something is about to be released."""
         control = self.standing.ledger.control
         is_leaving = any(i in self.heard.leaving and not m.expelled for i, m in control.members.items())
-        return bool(control.moves.asked) or is_leaving
+        return bool(control.moves.release_requests) or is_leaving
 
     def hears_releases(self) -> None:
         """Something was heard, perhaps that something was released: that part of the offset log is read on at once."""
-        if self.heard.released and self.is_coordinator:
+        if self.heard.release_partitions and self.is_coordinator:
             self._begin("read what was released", self._read_released)
 
     async def _read_released(self) -> None:
-        while self.heard.released:
-            partitions, self.heard.released = self.heard.released, set()
+        while self.heard.release_partitions:
+            partitions, self.heard.release_partitions = self.heard.release_partitions, set()
             logs = self.identity.logs
             for log_partition in sorted({logs.log_partition_of(partition) for partition in partitions}):
                 await self.standing.read_partition(log_partition)

@@ -47,7 +47,7 @@ class Decisions:
         self._unsettled: list[Decision] = []
         """The decisions without an acknowledgement, in order."""
 
-    def stand(self, term: int) -> None:
+    def begin_term(self, term: int) -> None:
         """Write the decisions of ``term`` from here on; decisions of an earlier term are dropped."""
         self.turn = Turn(term)
         self._unsettled = []

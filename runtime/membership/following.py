@@ -121,7 +121,7 @@ class Following:
                     reader = None
                     await asyncio.sleep(AWAY_WAIT_MS / 1000)
                 else:
-                    refused.answered()
+                    refused.note_answer()
                     is_told = False
                     if batches:
                         self._tell_listeners()

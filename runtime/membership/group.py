@@ -43,7 +43,7 @@ class Group:
         )
         self.following = Following(standing, settings, self.heard.news)
         self.obeyed = Obeyed()
-        self.taking_part = MemberSignals(
+        self.member_signals = MemberSignals(
             standing=standing,
             heard=self.heard,
             obeyed=self.obeyed,
@@ -64,8 +64,8 @@ class Group:
         self.on_rate: Callable[[str, float], None] = _ignore_rate
         """Called with a topic, and the attempts per second that this process may begin from now on."""
         self.sources = Sources(identity.broker, settings)
-        self.following.listeners += [self.taking_part.wake, self.coordinating.wake]
-        self.taking_part.on_released = self.coordinating.wake
+        self.following.listeners += [self.member_signals.wake, self.coordinating.wake]
+        self.member_signals.on_release_told = self.coordinating.wake
         self._woken_s = 0.0
         """When signals woke the coordinator last."""
         self._heard_before = (0, 0)
@@ -89,7 +89,7 @@ class Group:
         if own is not None and beat is not None and self.obeyed.hear(beat, own) and self._limits:
             for topic, share_per_s in self.obeyed.shares.items():
                 self.on_rate(topic, share_per_s)
-            self.taking_part.beat()
+            self.member_signals.beat()
 
     async def check(
         self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]
@@ -132,22 +132,22 @@ class Group:
             self.signals.run(),
             coordinating.run(),
             coordinating.beat_on(),
-            self.taking_part.run(),
+            self.member_signals.run(),
         ]
 
     async def join(self, offer: Offer) -> Member:
         """Join the group. Raises FencedError, LogError, SettingsError when the group refuses this process."""
         if (beat := self.heard.coordinator) is not None:
             self._heard_before = (beat.term, beat.number)
-        member = await self.taking_part.join(offer)
-        self.identity.joined(member)
+        member = await self.member_signals.join(offer)
+        self.identity.note_join(member)
         self._limits = limits_of([member])
-        if self.taking_part.is_alone:
+        if self.member_signals.is_alone:
             for topic, limit_per_s in self._limits.items():
                 self.on_rate(topic, limit_per_s)
         return member
 
-    def is_level(self) -> bool:
+    def has_caught_up(self) -> bool:
         """Whether a group with ``until="level"`` has caught up. Only a beat of the present coordinator counts, and only
         from the time after the joining: an earlier beat does not know the work of the own process.
         """
@@ -161,18 +161,18 @@ class Group:
         beat, control = self.heard.coordinator, self.standing.ledger.control
         return beat is not None and beat.term == control.term and self.standing.incarnation in beat.dismissed
 
-    def unowned(self) -> Sequence[Unowned]:
+    def unowned_ranges(self) -> Sequence[Unowned]:
         """The ranges without an owner; empty unless this process coordinates."""
         return self.coordinating.unowned if self.coordinating.is_coordinator else ()
 
     def is_at_rest(self) -> bool:
         """Whether no move, copy or plan is requested of any member, and every range has an owner."""
         moves = self.standing.ledger.control.moves
-        return not (moves.asked or moves.copies or moves.answer or self.unowned())
+        return not (moves.release_requests or moves.copies or moves.answer or self.unowned_ranges())
 
     def takes_snapshots(self) -> bool:
         """Whether this process takes the snapshots: as coordinator, but not while leaving, when a fence may come."""
-        return self.coordinating.is_coordinator and not self.taking_part.leaves
+        return self.coordinating.is_coordinator and not self.member_signals.leaves
 
     async def leave(self, limit_s: float) -> None:
         """Wait, for ``limit_s`` at most, until the group goes on without this process, which holds nothing any more. A
@@ -180,14 +180,14 @@ class Group:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
-        await self.taking_part.left(limit_s)
+        await self.member_signals.wait_until_left(limit_s)
         coordinating = self.coordinating
         while coordinating.is_coordinator and not self._is_fenced() and loop.time() < until:  # noqa: ASYNC110  # bounded
             await asyncio.sleep(0.01)
         if coordinating.is_coordinator:
             await coordinating.resign(min(RESIGN_S, max(0.0, until - loop.time())))
 
-    async def ends(self) -> None:
+    async def tell_end(self) -> None:
         """Tell the group once that this process is gone, if it had joined and did not leave in order: others get its
         ranges without waiting for the end of the session. The process commits nothing more.
 
@@ -200,7 +200,7 @@ class Group:
         leads = coordinating.is_coordinator
         try:
             async with asyncio.timeout(RESIGN_S):
-                await self.taking_part.has_ended(COORDINATORS if leads else self.taking_part.partition)
+                await self.member_signals.tell_end(COORDINATORS if leads else self.member_signals.partition)
                 if leads:
                     await coordinating.resign(RESIGN_S)
         except TimeoutError:
@@ -211,7 +211,7 @@ class Group:
 
     async def close(self) -> None:
         """Drop the connections; bounded in time."""
-        await asyncio.gather(self.signals.close(), self.coordinating.close(), self.identity.ends.close())
+        await asyncio.gather(self.signals.close(), self.coordinating.close(), self.identity.true_ends.close())
 
 
 def _ignore_rate(topic: str, per_s: float) -> None:

@@ -34,7 +34,7 @@ class Levelling:
         return self.standing.ledger.control.pinned is not None
 
     @property
-    def is_level(self) -> bool:
+    def has_caught_up(self) -> bool:
         """Whether the group has reached the present pinned ends."""
         return self.is_wanted and self._reached is self.standing.ledger.control.pinned
 
@@ -58,7 +58,7 @@ class Levelling:
             limit = identity.settings.call_limit_ms
             marks = await within_limit(identity.broker.watermarks(wanted), limit, "ends of the sources")
             self._ends.pin({source: mark.high for source, mark in marks.items()})
-        if self._ends.is_level(edges) and self._has_everybody_read(ledger.control):
+        if self._ends.is_caught_up(edges) and self._has_everybody_read(ledger.control):
             self._reached = pinned
 
     def _has_everybody_read(self, control: Control) -> bool:

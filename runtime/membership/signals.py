@@ -83,11 +83,11 @@ class Signals:
 
     # --- telling -----------------------------------------------------------------------------------------------------
 
-    def tell(self, partition: int, signal: Signal) -> None:
+    def send(self, partition: int, signal: Signal) -> None:
         """Send a signal to a partition, without waiting."""
         self._enqueue(partition, signal)
 
-    async def told(self, partition: int, signal: Signal) -> None:
+    async def send_and_wait(self, partition: int, signal: Signal) -> None:
         """Send a signal to a partition; returns when the append is acknowledged, or has failed."""
         await self._enqueue(partition, signal)
 

@@ -48,7 +48,7 @@ class MemberSignals:
         self.obeyed = obeyed
         self.stores = stores
         self.is_alone = is_alone
-        self.on_released: Callable[[], None] = lambda: None
+        self.on_release_told: Callable[[], None] = lambda: None
         """Called after this process has released a range; its ledger shows the release already."""
         self._changed = asyncio.Event()
         self._term = 0
@@ -96,7 +96,7 @@ class MemberSignals:
                     self._log_wait(asyncio.get_running_loop().time() - began_s)
             if control.term != self._term:  # a coordinator elected since has not heard the request
                 self._term = control.term
-                self.signals.tell(self.partition, self._join_signal)
+                self.signals.send(self.partition, self._join_signal)
             await rest(self.identity.settings.heartbeat_interval_ms / 1000, self._changed)
 
     async def run(self) -> None:
@@ -115,29 +115,29 @@ class MemberSignals:
             self.leave()
         if identity.incarnation is None:
             if self._join_signal is not None:
-                self.signals.tell(self.partition, self._join_signal)
+                self.signals.send(self.partition, self._join_signal)
         elif not self.is_alone and not self._is_done:
             position = identity.logs.positions[identity.logs.control]
             beat = self.obeyed.beat(identity.incarnation, identity.birth, position, self._late_ms)
-            self.signals.tell(self.partition, beat)
+            self.signals.send(self.partition, beat)
 
     def leave(self) -> None:
         """Tell the coordinator of an orderly stop: a leaving process gets no more grants."""
         self.leaves = True
-        self.signals.tell(self.partition, self._leave_request())
+        self.signals.send(self.partition, self._leave_request())
 
-    async def has_ended(self, partition: int) -> None:
+    async def tell_end(self, partition: int) -> None:
         """Say in a partition that this process commits nothing more; returns when the signal is acknowledged, or the
         append has failed.
         """
         self.leaves = self._is_done = True
-        await self.signals.told(partition, self._leave_request())
+        await self.signals.send_and_wait(partition, self._leave_request())
 
     def _leave_request(self) -> LeaveAsked:
         incarnation, birth = self.standing.incarnation, self.identity.birth
         return LeaveAsked(incarnation, birth, self.returns_in_ms, is_done=self._is_done)
 
-    async def left(self, limit_s: float) -> bool:
+    async def wait_until_left(self, limit_s: float) -> bool:
         """Wait, after the last commit, until the control log says that this process has left. False: ``limit_s`` was
         over before.
         """
@@ -154,28 +154,28 @@ class MemberSignals:
 
     def ask_move(self, asked: MoveAsked) -> None:
         """Ask the coordinator to move points to a member."""
-        self.signals.tell(self.partition, asked)
+        self.signals.send(self.partition, asked)
 
-    def has_released(self, told: ReleaseTold) -> None:
+    def tell_release(self, told: ReleaseTold) -> None:
         """Say that a range was released, so that the coordinator looks for the release in the log at once."""
         if not self.is_alone:
-            self.signals.tell(self.partition, told)
-        self.on_released()
+            self.signals.send(self.partition, told)
+        self.on_release_told()
 
-    def has_spent(self, load: Load) -> None:
+    def tell_load(self, load: Load) -> None:
         """Say what the ranges of this process cost."""
-        self.signals.tell(self.partition, load)
+        self.signals.send(self.partition, load)
 
-    def has_copied(self, copies: tuple[Copy, ...]) -> None:
+    def tell_copies(self, copies: tuple[Copy, ...]) -> None:
         """Say how far the requested copies of state have come."""
         if not self.is_alone:
-            self.signals.tell(self.partition, Copies(self.standing.incarnation, copies))
+            self.signals.send(self.partition, Copies(self.standing.incarnation, copies))
 
     def _log_wait(self, waited_s: float) -> None:
         """Log once, in a long wait to join, for which silent members the process waits, and how to avoid the wait."""
         settings = self.identity.settings
         control = self.standing.ledger.control
-        others = [m for m in control.unfenced() if m.birth != self.identity.birth]
+        others = [m for m in control.unfenced_members() if m.birth != self.identity.birth]
         gone = [m for m in others if m.expelled or not self.heard.lives(m.joined.instance, m.birth)]
         if self._is_wait_logged or waited_s * 1000 < settings.heartbeat_interval_ms or not gone:
             return

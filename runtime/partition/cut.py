@@ -165,7 +165,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> SplitMade:
     for stretch in dispatch.stretches:
         stretch.is_split = stretch.is_split or worker in stretch.tallies
     for part in (worker, other):
-        part.queue_bytes, part.kept, part.records = sum(map(bytes_of, part.queue)), len(part.done), 0
+        part.queue_bytes, part.done_count, part.records = sum(map(bytes_of, part.queue)), len(part.done), 0
     dispatch.replace_workers([worker], [worker, other])
     return SplitMade(dispatch=dispatch, epoch=worker.epoch, worker=parent_number, at=at, left=left_number)
 
@@ -255,7 +255,7 @@ def release(
     for worker in workers:
         worker.retired = True
         worker.queue.clear()
-        worker.queue_bytes = worker.kept = 0
+        worker.queue_bytes = worker.done_count = 0
         worker.done.clear()
     dispatch.replace_workers(workers, [])
     released: dict[int, list[Edge]] = {}

@@ -37,13 +37,13 @@ from .worker import Stretch, Worker
 class Route:
     """A batch of the main reader on its way to the workers. ``at``: the index behind the last examined record.
 
-    ``record``, ``worker``, ``cell`` and ``offset``: the last examined record that a worker here needs, and its facts.
-    ``cells``: the overlay entry of each record's state, where looked up; else None.
+    ``record``, ``worker``, ``entry`` and ``offset``: the last examined record that a worker here needs, and its facts.
+    ``entries``: the overlay entry of each record's state, where looked up; else None.
     """
 
-    __slots__ = ("at", "cell", "cells", "offset", "record", "records", "worker")
+    __slots__ = ("at", "entries", "entry", "offset", "record", "records", "worker")
 
-    cell: OverlayEntry | None
+    entry: OverlayEntry | None
     offset: int
     record: ConsumerRecord
     worker: Worker
@@ -51,7 +51,7 @@ class Route:
     def __init__(self, batch: Batch, at: int, cells: Sequence[OverlayEntry | None] = ()) -> None:
         self.records = [*batch.records]
         self.at = at
-        self.cells: list[OverlayEntry | None] = [*cells] or [None] * len(self.records)
+        self.entries: list[OverlayEntry | None] = [*cells] or [None] * len(self.records)
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ class PartitionDispatch:
 
         The front does not move. Until the front moves, only queues and running records may change.
         """
-        records, cells, at, owners = route.records, route.cells, route.at, self._owners
+        records, cells, at, owners = route.records, route.entries, route.at, self._owners
         while at < len(records):
             record, cell = records[at], cells[at]
             offset = record.offset
@@ -173,7 +173,7 @@ class PartitionDispatch:
             if worker is None or worker.dropped_from is not None or offset < worker.edge:
                 continue
             route.at, route.worker, route.record = at, worker, record
-            route.cell, route.offset = cell, offset
+            route.entry, route.offset = cell, offset
             return True
         return False
 
@@ -239,18 +239,18 @@ class PartitionDispatch:
         worker.active = True
         worker.running = record
 
-    def stretch(self, worker: Worker) -> Stretch | None:
+    def open_stretch(self, worker: Worker) -> Stretch | None:
         """The open stretch, for results of a worker's record without a ``Produced``. The next line ends the stretch.
         None: the worker has records in ``done``, and results behind these have to be a ``Produced``, too.
         """
-        if worker.kept:
+        if worker.done_count:
             return None
         if self._stretch is None:
             self._stretch = Stretch(self.front, self.front)
             self.stretches.append(self._stretch)
         return self._stretch
 
-    def line(self) -> int:
+    def draw_line(self) -> int:
         """Draw a line at the front, an offset up to which a generation can be taken; ends the open stretch."""
         if self._stretch is not None:
             self._stretch.offset_to = self.front
@@ -261,7 +261,7 @@ class PartitionDispatch:
         """End the open stretch when it has become large: a generation takes a stretch as a whole."""
         open_now = self._stretch
         if open_now is not None and (open_now.size >= bytes_max or len(open_now.outputs) >= records_max):
-            self.line()
+            self.draw_line()
 
     def take_stretches(self, line: int, bytes_max: int, records_max: int) -> tuple[list[Stretch], int]:
         """Take stretches below a line until the limits are reached: the last one may go beyond a limit. Returns the

@@ -180,7 +180,7 @@ class Generation:
                     dones.setdefault(bisect_right(firsts, point) - 1, []).append(done)
                     kept_size += done.size
                 layers: dict[int, Layer] = {}
-                for cell, value in zip(stretch.changes.cells, stretch.changes.values, strict=True):
+                for cell, value in zip(stretch.changes.entries, stretch.changes.values, strict=True):
                     i = bisect_right(firsts, cell.point) - 1
                     layers.setdefault(i, Layer()).append(cell, value)
                 for i, layer in layers.items():
@@ -284,7 +284,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
                 size += done[0].size
                 records += 1
                 taken.append(done.popleft())
-            worker.kept -= len(taken)
+            worker.done_count -= len(taken)
             if to <= worker.taken_to:
                 continue
             shares.append(

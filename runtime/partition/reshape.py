@@ -124,7 +124,7 @@ class Reshaped:
         """Refuse a wish, with the reason ``why``."""
         self.refused.append((wish, f"{wish.dispatch.label}: {why}"))
 
-    def let_go(self, held: MergeHold, why: str) -> None:
+    def refuse_merge(self, held: MergeHold, why: str) -> None:
         """End a hold without a merge, and refuse the hold's wish."""
         let_go(held.workers)
         if held.wish is not None:
@@ -137,7 +137,7 @@ class Wishes:
     def __init__(self, merge_hold_ms: int) -> None:
         self.merge_hold_ms = merge_hold_ms
         self.leaving: dict[ReleaseWish, LeavingRange] = {}
-        self.going: list[tuple[PartitionDispatch, KeyRange]] = []
+        self.uncommitted_releases: list[tuple[PartitionDispatch, KeyRange]] = []
         """Ranges released in a generation that is not committed yet."""
         self.splitting: list[SplitWish] = []
         self.merging: list[MergeWish] = []
@@ -186,7 +186,7 @@ class Wishes:
         self.splitting = [other for other in self.splitting if other is not wish]
         self.merging = [other for other in self.merging if other is not wish]
 
-    def take_up(
+    def add_grant(
         self,
         dispatch: PartitionDispatch,
         epoch: int,
@@ -208,7 +208,7 @@ class Wishes:
 
     # --- wishes are answered -----------------------------------------------------------------------------------------
 
-    def opened(self) -> tuple[list[Change], list[tuple[Worker, int]]]:
+    def take_opening(self) -> tuple[list[Change], list[tuple[Worker, int]]]:
         """Take the opening of the next generation, and the workers that the opening's splits made."""
         opened, self._opening, self._heirs = (self._opening, self._heirs), [], []
         return opened
@@ -251,7 +251,7 @@ class Wishes:
 
     def settle(self) -> list[Wish]:
         """The generation was committed: return the wishes fulfilled in it."""
-        self.going.clear()
+        self.uncommitted_releases.clear()
         settled, self._fulfilled = self._fulfilled, []
         return settled
 
@@ -268,7 +268,7 @@ class Wishes:
         for held in [h for h in self.holds if h.dispatch is dispatch]:
             if any(_common(within, worker) for worker in held.workers):
                 # The refusal comes with the result of the next look.
-                Reshaped(refused=self._refused).let_go(held, f"is not merged while {within} is being given up")
+                Reshaped(refused=self._refused).refuse_merge(held, f"is not merged while {within} is being given up")
                 self.holds.remove(held)
                 self._staying.add(dispatch)
         hot = hot_bounds(dispatch.workers, wish.wanted)  # of all workers: some neighbours leave by another wish
@@ -286,7 +286,7 @@ class Wishes:
         workers = (worker for worker in wish.dispatch.workers if _common(wish.within, worker))
         return [worker for worker in workers if worker.epoch <= wish.epoch and worker not in leaving]
 
-    def has_idle(self, wish: ReleaseWish) -> bool:
+    def has_releasable(self, wish: ReleaseWish) -> bool:
         """Whether a worker of a release runs nothing, and can be released."""
         idle = (worker.running is None for worker in self.leaving[wish].workers)
         return all(idle) if _goes_whole(wish) else any(idle)
@@ -300,7 +300,7 @@ class Wishes:
         if through:
             leaving.workers = [worker for worker in leaving.workers if worker not in through]
             reshaped.changes += release(dispatch, through, leaving.hot, wish.move)
-            self.going += [(dispatch, KeyRange(worker.first, worker.end)) for worker in through]
+            self.uncommitted_releases += [(dispatch, KeyRange(worker.first, worker.end)) for worker in through]
         if not leaving.workers:
             del self.leaving[wish]
             self._fulfilled.append(wish)
@@ -321,7 +321,7 @@ class Wishes:
             if held.wish is not None:
                 self._fulfilled.append(held.wish)
         elif now >= held.until_s:
-            reshaped.let_go(held, f"did not become level within {self.merge_hold_ms} ms")
+            reshaped.refuse_merge(held, f"did not become level within {self.merge_hold_ms} ms")
             self._hold_after_s[held.dispatch] = now + HOLD_PAUSE * self.merge_hold_ms / 1000
         else:
             return False

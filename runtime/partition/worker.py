@@ -33,7 +33,7 @@ class Worker:
     - ``hold_at``: no record at or beyond this offset is begun; None: no hold.
     - ``running``: the record that the handler works on. ``started_s``: when the handler was called, infinite
       before and after.
-    - ``done``: the results of finished records that no generation has taken, in order of offsets. ``kept``: the length
+    - ``done``: the results of finished records that no generation has taken, in order of offsets. ``done_count``: the length
       of ``done``.
     - ``done_to``: the offset behind the last finished record.
     - ``load``: the cost of the worker. ``records``: how many records ran in the window that ``load`` measures.
@@ -55,7 +55,7 @@ class Worker:
     queue_bytes: int = 0
     hold_at: int | None = None
     running: ConsumerRecord | None = None
-    kept: int = 0
+    done_count: int = 0
     done_to: int = 0
     records: int = 0
     queue: deque[ConsumerRecord] = field(default_factory=deque)
@@ -68,7 +68,7 @@ class Worker:
     def keep(self, done: Produced) -> None:
         """Keep the results of the last record for a commit."""
         self.done.append(done)
-        self.kept += 1
+        self.done_count += 1
 
     def first_not_done(self) -> int | None:
         """The offset of the first unfinished record among the records handed to the worker; None: all are finished."""

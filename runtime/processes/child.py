@@ -49,11 +49,11 @@ START_FOLDER: Final = _start_folder()
 
 
 class Sibling:
-    """The own process as child ``number``, counted from 1, of ``of`` children. ``line``: the socket to the parent."""
+    """The own process as child ``number``, counted from 1, of ``count`` children. ``line``: the socket to the parent."""
 
     def __init__(self, number: int, of: int, line: socket.socket) -> None:
         self.number = number
-        self.of = of
+        self.count = of
         self._line = line
         self._is_signed = False
 
@@ -64,25 +64,25 @@ class Sibling:
             settings if name is None else msgspec.structs.replace(settings, group_instance_id=f"{name}-{self.number}")
         )
 
-    def sign(self) -> None:
+    def number_log_lines(self) -> None:
         """Put the number of this process before all its log lines; further calls do nothing."""
         if not self._is_signed:
             self._is_signed = True
             multiprocessing.current_process().name = f"keylanes-{self.number}"
             logger.addFilter(self._add_number)
 
-    def obey(self, stop: Callable[[], object], at_once: Callable[[], object], abort: Callable[[], object]) -> None:
+    def listen(self, stop: Callable[[], object], at_once: Callable[[], object], abort: Callable[[], object]) -> None:
         """From now on, call for each word of the parent the function of the word, in a thread of its own. When the
         parent is gone, call ``stop``.
         """
         calls = {STOP: stop, AT_ONCE: at_once, ABORT: abort}
         Thread(target=self._listen, args=(calls,), name="keylanes-parent", daemon=True).start()
 
-    def tell(self, birth: str) -> None:
+    def tell_birth(self, birth: str) -> None:
         """Tell the parent the birth of the present run."""
         self._send_line(birth)
 
-    def ends(self, error: BaseException) -> None:
+    def tell_end(self, error: BaseException) -> None:
         """Tell the parent the error that ends this process, and whether the parent may start the process again."""
         if isinstance(error, Expelled) and error.comes_back:
             self._send_line(COMES_BACK)
@@ -93,7 +93,7 @@ class Sibling:
             self._line.sendall(f"{line}\n".encode())
 
     def _add_number(self, record: logging.LogRecord) -> bool:
-        record.msg = f"[{self.number}/{self.of}] {record.msg}"
+        record.msg = f"[{self.number}/{self.count}] {record.msg}"
         return True
 
     def _listen(self, calls: Mapping[bytes, Callable[[], object]]) -> None:

@@ -104,7 +104,7 @@ class _Child:
         """Tell the child to stop: STOP, AT_ONCE or ABORT."""
         self._writer.write(what)
 
-    async def ended(self) -> int:
+    async def wait_for_end(self) -> int:
         """Wait for the child's end; returns the exit code."""
         code = await self.process.wait()
         await self._hearing
@@ -168,7 +168,7 @@ class Parent:
             if self._stops.is_set():  # the order came during the start
                 child.say(STOP)
             logger.info("%s: process %d of %d is %d", self.app, number, self.count, child.process.pid)
-            code = await child.ended()
+            code = await child.wait_for_end()
             lived_s = loop.time() - began_s
             del self._children[number]
             then = self._after(number, child, code)

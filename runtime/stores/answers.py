@@ -34,7 +34,7 @@ class Followed(Protocol):
     def stale_ms(self, place: Place, point: int) -> int | None:
         """The greatest possible age of a point's copy, in ms; None: no whole copy exists here."""
 
-    def followed(self, place: Place) -> Iterable[KeyRange]:
+    def copied_ranges(self, place: Place) -> Iterable[KeyRange]:
         """The ranges with a copy here. All points of such a range have the same age."""
 
 
@@ -105,7 +105,7 @@ class Answering(NamedTuple):
         """The committed entries of a key range in order of state keys. Raises StateNotReady, Elsewhere."""
         return self.span_committed(*bounds_of(within), within)
 
-    def answered(self) -> list[KeyRange]:
+    def answered_ranges(self) -> list[KeyRange]:
         """The ranges that this process can answer for, with touching ranges joined."""
         return join_neighbours((part for part, how in self._parts(WHOLE) if how is not None), KeyRange.join)
 
@@ -124,13 +124,13 @@ class Answering(NamedTuple):
         for steps in (self.group.owners(self.place), self.state.ready, self.state.parting):
             bounds.update(first for first, _, _ in steps.all_pieces(within.first, within.end))
         if self.stale_ms_max is not None:
-            bounds.update(bound for band in self.copies.followed(self.place) for bound in (band.first, band.end))
+            bounds.update(bound for band in self.copies.copied_ranges(self.place) for bound in (band.first, band.end))
         for first, end in pairwise(bound for bound in sorted(bounds) if within.first <= bound <= within.end):
             yield KeyRange(first, end), self._how(first)
 
     def _how(self, point: int) -> How | None:
         """The source of the answer for a point; None: this process can't answer."""
-        if self.state.is_answered(point) and self.group.is_own(self.group.owner(self.place, point)):
+        if self.state.answers_for(point) and self.group.is_own(self.group.owner(self.place, point)):
             return "owner"
         if self.stale_ms_max is not None:
             stale_ms = self.copies.stale_ms(self.place, point)

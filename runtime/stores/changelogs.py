@@ -180,7 +180,7 @@ class CopyThreads:
         """Begin a call of ``function`` in a thread."""
         return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
-    async def settled(self, writing: "asyncio.Future[T]") -> T:
+    async def wait_for_thread(self, writing: "asyncio.Future[T]") -> T:
         """Wait for the result of a thread. A cancelled caller waits, too: the copy may be closed next."""
         try:
             return await asyncio.shield(writing)
@@ -190,7 +190,7 @@ class CopyThreads:
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
         """Call ``function`` in a thread, and wait for the result."""
-        return await self.settled(self.begin(function, *arguments))
+        return await self.wait_for_thread(self.begin(function, *arguments))
 
     def shutdown(self) -> None:
         """Let the threads end; a second call does nothing."""

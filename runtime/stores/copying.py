@@ -98,7 +98,7 @@ class CopyWrites:
         under_way.add(writing)
         self._state_threads.large_writes += 1
         writing.add_done_callback(partial(self._has_written, under_way))
-        return await self._threads.settled(writing)
+        return await self._threads.wait_for_thread(writing)
 
     def _has_written(self, under_way: "set[asyncio.Future[Any]]", writing: "asyncio.Future[Any]") -> None:
         self._state_threads.large_writes -= 1

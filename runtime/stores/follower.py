@@ -172,7 +172,7 @@ class OwnCopy:
         position = self._committed_to
         if position is None:
             return
-        changes = self.state.overlay.committed()
+        changes = self.state.overlay.committed_changes()
         await self._follow(changes, position, time_ms)
         self.state.overlay.settle(self._unwritten, changes)
         self._committed_to, self._unwritten, self._unwritten_bytes = None, [], 0

@@ -189,7 +189,7 @@ class Keeper:
             self._marked_s = asyncio.get_running_loop().time()
 
     def _all_writers(self, places: Iterable[Place], ledger: Ledger, incarnation: int) -> dict[Place, Writers]:
-        living = frozenset(member.incarnation for member in ledger.control.unfenced())
+        living = frozenset(member.incarnation for member in ledger.control.unfenced_members())
         return {place: self._writers(ledger, place, living, incarnation) for place in places}  # as they are now
 
     async def _wanted(

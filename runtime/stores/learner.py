@@ -187,7 +187,7 @@ class Learner:
             return None
         return max(int((asyncio.get_running_loop().time() - level.at_s) * 1000), self.wall_ms() - level.at_ms)
 
-    def followed(self, place: Place) -> list[KeyRange]:
+    def copied_ranges(self, place: Place) -> list[KeyRange]:
         """The ranges of which there are copies that are whole. One of them is of one age."""
         return [KeyRange(first, end) for first, end, _ in self._levels.get(place, _NEVER).pieces()]
 

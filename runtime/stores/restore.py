@@ -215,7 +215,7 @@ class Restore:
             async with contextlib.aclosing(one.batches()) as batches:
                 async for batch in batches:
                     if writing is not None:
-                        progress.bytes += await self._threads.settled(writing)
+                        progress.bytes += await self._threads.wait_for_thread(writing)
                         writing = None
                     if plan.is_outlived(position, self.now_ms()):
                         return position
@@ -225,12 +225,12 @@ class Restore:
                     position = min(batch.offset_next, plan.high)
                     self._tell(progress)
             if writing is not None:
-                progress.bytes += await self._threads.settled(writing)
+                progress.bytes += await self._threads.wait_for_thread(writing)
             return position
         finally:
             if writing is not None:
                 with contextlib.suppress(Exception):  # raised above, or behind what is being raised
-                    await self._threads.settled(writing)
+                    await self._threads.wait_for_thread(writing)
 
     def _tell(self, progress: "_RestoreLog") -> None:
         progress.say()

@@ -111,7 +111,7 @@ class StoreView(Generic[V]):
     def held(self, *, stale_ms_max: int | None = None) -> list[tuple[int, KeyRange]]:
         """The partitions and key ranges that this process can answer for now: a scan of each pair answers."""
         partitions = self._partitions(self._find(), None, stale_ms_max)
-        return [(number, within) for number, state in partitions.items() for within in state.answered()]
+        return [(number, within) for number, state in partitions.items() for within in state.answered_ranges()]
 
     def partition_of(self, key: bytes | str) -> int:
         """The partition that the topic's partitioner (``App(partitioners=…)``) gives a key. Raises StateNotReady, also

@@ -59,7 +59,7 @@ class Failures:
         self.dead_letters = 0
         self._sample = FailureSample(interval_ms / 1000)
 
-    def said(self, topic: str, error: str, consequence: str, now_s: float) -> str | None:
+    def line_end(self, topic: str, error: str, consequence: str, now_s: float) -> str | None:
         """The end of the line about a failure: "", or the number of failures without a line. None: no line."""
         unsaid = self._sample.look(FailureKind(topic, error, consequence), now_s)
         return None if unsaid is None else and_more(unsaid)

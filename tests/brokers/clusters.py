@@ -33,7 +33,7 @@ def both(*values: int) -> list[Outgoing]:
 
 def committed(cluster: SimulatedBroker, topic: str = "a") -> list[int]:
     """The committed values of a topic."""
-    return [int(record.value or b"") for record in cluster.committed(topic)]
+    return [int(record.value or b"") for record in cluster.committed_records(topic)]
 
 
 async def producer_of(

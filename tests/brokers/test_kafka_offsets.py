@@ -93,7 +93,7 @@ def watermarks(nodes: Mapping[int, Node], in_sync_min: int | None, *, heard: int
             others = {node: known.is_there for node, known in nodes.items() if node != heard}
             for node in others:
                 nodes[node].is_there = False
-            await link.missing([PLACE], link.deadline("hearing"))
+            await link.missing_partitions([PLACE], link.deadline("hearing"))
             for node, was_there in others.items():
                 nodes[node].is_there = was_there
             client.asked.clear()

@@ -24,7 +24,7 @@ ALONE = BYTES_FIRST + 1
 def free() -> Allowance:
     """Of which much went unthrottled, later than all that happens here."""
     allowance = Allowance(LIMIT_MS)
-    allowance.moved(1 << 40, 0.0, 1e9)
+    allowance.note_bytes(1 << 40, 0.0, 1e9)
     return allowance
 
 
@@ -37,7 +37,7 @@ async def test_what_comes_while_a_request_is_under_way_goes_together() -> None:
     async def send(
         batches: Mapping[TopicPartition, ProduceBatch[bytes]], deadline: Deadline
     ) -> dict[TopicPartition, AppendAnswer]:
-        assert deadline.left > 0
+        assert deadline.remaining_s > 0
         sent.append([place.partition for place in batches])
         await turn.acquire()
         if len(sent) == 3:
@@ -81,7 +81,7 @@ async def test_a_batch_that_is_alone_is_sent_whatever_it_takes(size: int, unpack
     async def send(
         batches: Mapping[TopicPartition, ProduceBatch[bytes]], deadline: Deadline
     ) -> dict[TopicPartition, AppendAnswer]:
-        assert deadline.left > 0
+        assert deadline.remaining_s > 0
         sent.append(len(batches))
         return dict.fromkeys(batches, AppendAnswer(Verdict.DONE))
 

@@ -56,10 +56,10 @@ def test_nodes_are_drawn_as_the_twin_says(happened: list[tuple[str, str, float]]
     for what, node, after in happened:
         now += after
         twin.happened.append((what, node, now))
-        (nodes.lost if what == "lost" else lambda node, _: nodes.heard(node))(node, now)
+        (nodes.note_silence if what == "lost" else lambda node, _: nodes.note_answer(node))(node, now)
     now += later
     assert nodes.draw(NODES, now, lambda awake: awake[which % len(awake)]) in twin.among(NODES, now)
-    order = nodes.ordered(NODES, now)
+    order = nodes.sort_nodes(NODES, now)
     assert sorted(order) == list(NODES)
     assert [node for node in order if not twin.is_silent(node, now)] == order[
         : len(order) - sum(twin.is_silent(node, now) for node in NODES)
@@ -73,20 +73,20 @@ def test_a_node_that_is_silent_again_and_again_is_left_alone_for_longer() -> Non
     """Up to a limit: it is asked now and then, or it would never be found to have come back."""
     nodes, now, pauses = SilentNodes[str](), 0.0, []
     for _ in range(6):
-        nodes.lost("a", now)
+        nodes.note_silence("a", now)
         lost = now
         while nodes.draw(("a", "b"), now, lambda awake: awake[0]) == "b":
             now += 0.5
         pauses.append(now - lost)
     assert pauses == [1, 2, 4, 8, 8, 8]
-    assert nodes.heard("a")
+    assert nodes.note_answer("a")
     assert nodes.draw(("a", "b"), now, lambda awake: awake[0]) == "a"
 
 
 def test_requests_that_are_lost_together_are_one_silence() -> None:
     """Ten requests to one broker say no more than one of them."""
     nodes = SilentNodes[str]()
-    assert [nodes.lost("a", 0.0) for _ in range(10)] == [True, *[False] * 9]
+    assert [nodes.note_silence("a", 0.0) for _ in range(10)] == [True, *[False] * 9]
     assert nodes.draw(("a", "b"), 1.0, lambda awake: awake[0]) == "a"
 
 
@@ -94,8 +94,8 @@ def test_what_was_heard_before_the_loss_is_out_of_date() -> None:
     """A connection that has answered since is good; an older one to a node that was lost is not."""
     nodes = SilentNodes[str]()
     assert not nodes.lost_since("a", 0.0)
-    nodes.lost("a", 5.0)
+    nodes.note_silence("a", 5.0)
     assert nodes.lost_since("a", 4.0)
     assert not nodes.lost_since("a", 5.0)
-    nodes.heard("a")
+    nodes.note_answer("a")
     assert not nodes.lost_since("a", 4.0)

@@ -54,10 +54,10 @@ async def test_commit_returns_before_its_markers_are_written() -> None:
     connection = cluster.connect("one")
     await (await producer_of(connection)).transact(both(1))
     assert await seen_now(connection) == ([], 0)
-    assert [record.value for record in cluster.committed("a")] == [b"1"]
+    assert [record.value for record in cluster.committed_records("a")] == [b"1"]
     await asyncio.sleep(2)
     assert await seen_now(connection) == ([b"1"], 2)
-    assert [entry.record is None for entry in cluster.everything(SOURCE)] == [False, True]
+    assert [entry.record is None for entry in cluster.all_entries(SOURCE)] == [False, True]
 
 
 @virtual
@@ -67,7 +67,7 @@ async def test_an_open_transaction_hides_what_comes_after_it() -> None:
     victim, other = cluster.connect("victim"), cluster.connect("other")
     producer = await producer_of(victim, timeout_ms=60_000)
     running = asyncio.create_task(producer.transact(both(1)))
-    while not cluster.everything(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
+    while not cluster.all_entries(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
         await asyncio.sleep(0.0001)
     victim.sever()
     with pytest.raises((TransactionAborted, TransactionUnknown)):
@@ -92,7 +92,7 @@ async def test_a_transaction_that_timed_out_was_aborted_not_fenced() -> None:
     cluster.network.release()
     with pytest.raises(TransactionAborted, match="took longer"):
         await running
-    assert cluster.committed("a") == []
+    assert cluster.committed_records("a") == []
     assert cluster.network.met["transaction_timed_out"] == 1
 
 
@@ -156,7 +156,7 @@ async def test_faults_and_crashes_never_tear_a_transaction(seed: int) -> None:
     await asyncio.sleep(1)
     assert sorted(committed(cluster)) == sorted(committed(cluster, "b"))
     assert len(committed(cluster)) >= acknowledged
-    values = [record.value for record in cluster.committed("a")]
+    values = [record.value for record in cluster.committed_records("a")]
     assert await seen_now(cluster.connect("reader")) == (values, cluster.watermarks(SOURCE).high)
 
 
@@ -170,7 +170,7 @@ def test_unknown_outcomes_are_of_both_kinds() -> None:
             await (await producer_of(connection)).transact(both(1))
         await fence(connection, "id")
         values, position = await seen_now(connection)
-        assert len(cluster.committed("a")) == len(values)
+        assert len(cluster.committed_records("a")) == len(values)
         assert position == cluster.watermarks(SOURCE).high
         return len(values)
 
@@ -204,7 +204,7 @@ COMPACTED = TopicPartition("c", 0)
 
 def left(cluster: SimulatedBroker) -> list[tuple[int, bytes | None, bytes | None]]:
     """Offset, key and value of what is committed in c."""
-    return [(record.offset, record.key, record.value) for record in cluster.committed("c")]
+    return [(record.offset, record.key, record.value) for record in cluster.committed_records("c")]
 
 
 @virtual
@@ -234,7 +234,7 @@ async def test_compaction_heeds_transactions() -> None:
     await fence(connection, "id")
     cluster.compact(COMPACTED)
     assert left(cluster) == [(0, b"a", b"1"), (1, b"b", b"1")]
-    assert [entry.record is None for entry in cluster.everything(COMPACTED)] == [False, False, True, True, True]
+    assert [entry.record is None for entry in cluster.all_entries(COMPACTED)] == [False, False, True, True, True]
     cluster.faults.transact_aborted, cluster.latency = 0.0, SLOW_MARKERS
     await (await producer_of(connection)).transact(keyed((b"a", b"3")))
     await append(connection, keyed((b"b", b"3")))

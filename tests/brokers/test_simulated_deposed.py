@@ -115,7 +115,7 @@ async def test_a_deposed_leader_acknowledges_nothing_and_keeps_nothing(stage: St
     stage.cluster.faults.cut_from_node.clear()
     stage.cluster.cluster.mend()
     assert await one.appender().append(of(2)) == {SOURCE: 1}
-    assert [record.value for record in stage.cluster.committed("a")] == [b"2"]
+    assert [record.value for record in stage.cluster.committed_records("a")] == [b"2"]
 
 
 @staged
@@ -196,7 +196,7 @@ async def test_a_producer_asks_the_node_that_gave_its_epoch(stage: Stage) -> Non
     with pytest.raises((TransactionAborted, TransactionUnknown)):
         await producer.transact(of(2))
     await (await stage.producer(one)).transact(of(3))
-    assert [record.value for record in stage.cluster.committed("a")] == [b"1", b"3"]
+    assert [record.value for record in stage.cluster.committed_records("a")] == [b"1", b"3"]
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_a_commit_that_never_left_is_aborted() -> None:
         cluster = cluster_of(seed)
         producer = await producer_of(cluster.connect("one"))
         writing = asyncio.create_task(producer.transact(both(1)))
-        while not cluster.everything(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
+        while not cluster.all_entries(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
             await asyncio.sleep(0.0001)
         cluster.faults.not_sent = 1.0
         with pytest.raises((TransactionAborted, TransactionUnknown)) as caught:
@@ -266,7 +266,7 @@ async def test_a_client_that_is_cut_off_reaches_nobody() -> None:
     producer = await producer_of(one, timeout_ms=2_000)
     reader = await one.reader({SOURCE: 0})
     running = asyncio.create_task(producer.transact(both(1)))
-    while not cluster.everything(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
+    while not cluster.all_entries(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
         await asyncio.sleep(0.0001)
     cluster.faults.cut.add("one")
     with pytest.raises((TransactionUnknown, TransactionAborted)):
@@ -346,7 +346,7 @@ async def test_a_refused_batch_leaves_the_others_of_its_round() -> None:
     assert caught.value.culprits == (3,)
     producer = await producer_of(connection)
     assert (cluster.watermarks(small).high, cluster.watermarks(SOURCE).high) == (4, 2)
-    assert (committed(cluster), cluster.committed("small")) == ([], [])
+    assert (committed(cluster), cluster.committed_records("small")) == ([], [])
     assert await producer.transact(fine) == {small: 7}
 
 
@@ -376,7 +376,7 @@ async def test_a_limit_lowered_meanwhile_refuses_a_batch_once() -> None:
         await (await producer_of(connection)).transact(records)
     assert caught.value.culprits == (0, 1, 2, 3)
     await (await producer_of(connection)).transact(records)
-    assert len(cluster.committed("a")) == 8
+    assert len(cluster.committed_records("a")) == 8
 
 
 def test_a_producer_that_was_fenced_writes_nothing() -> None:
@@ -501,7 +501,7 @@ def storm(seed: int) -> tuple[list[str], Sequence[object], Counter[str]]:
         for topic in ("a", "b"):
             assert sorted(committed(cluster, topic)) == [*range(15), *range(100, 115)]
         assert cluster.is_settled
-        return cluster.committed("a"), cluster.met
+        return cluster.committed_records("a"), cluster.met
 
     found, met = run_virtual(main(), seed=seed)
     return story, found, met

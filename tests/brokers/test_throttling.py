@@ -44,7 +44,7 @@ def test_a_quota_is_used_and_no_answer_throttles_for_long(quota: float, members:
             size = (allowed // record + 1) * record
             throttle_s = broker.throttled_s(size, now_s)
             assert throttle_s <= LIMIT_MS / 1000 * 4 / 3
-            allowance.moved(size, throttle_s, now_s)
+            allowance.note_bytes(size, throttle_s, now_s)
             muted_s[member] = now_s + throttle_s
             moved += size
         now_s += STEP_S
@@ -61,7 +61,7 @@ def test_who_moved_little_beside_others_is_not_kept_waiting(quota: float, others
             allowed = min(allowance.request_max(now_s), allowance.bytes_max(now_s)) if member else 10
             if now_s >= muted_s[member] and allowed > 0:
                 throttle_s = broker.throttled_s(allowed, now_s)
-                allowance.moved(allowed, throttle_s, now_s)
+                allowance.note_bytes(allowed, throttle_s, now_s)
                 muted_s[member] = now_s + throttle_s
         now_s += STEP_S
     assert allowances[0].rate is not None
@@ -74,7 +74,7 @@ def test_without_a_quota_what_may_go_grows() -> None:
     allowance, now_s = Allowance(LIMIT_MS), 0.0
     while (allowed := allowance.request_max(now_s)) < 10_000_000:
         assert allowance.bytes_max(now_s) > 2 * allowed
-        allowance.moved(allowed, 0.0, now_s)
+        allowance.note_bytes(allowed, 0.0, now_s)
         now_s += STEP_S
         assert now_s < 5.0
 
@@ -83,7 +83,7 @@ def test_throttling_is_told_when_it_begins_and_when_it_is_over() -> None:
     """Once each, however many answers say so."""
     throttling = Throttling()
     times_ms = [(0, 0.0), (5, 1.0), (7, 2.0), (0, 3.0), (0, 2.0 + QUIET_S), (0, 3.0 + QUIET_S), (1, 99.0)]
-    said = [throttling.heard(ms, now_s) for ms, now_s in times_ms]
+    said = [throttling.note_answer(ms, now_s) for ms, now_s in times_ms]
     assert said == [None, True, None, None, False, None, True]
     assert throttling.total_ms == 13
 
@@ -121,5 +121,5 @@ async def test_a_transaction_ends_early_where_a_quota_is_met() -> None:
     assert RATE * WINDOW_S <= written <= RATE * WINDOW_S + BYTES_FIRST
     assert loop.time() < began_s + 1.0
     await (await producer_of(connection, timeout_ms=60_000)).transact(records)
-    assert len(cluster.committed("a")) == 600
+    assert len(cluster.committed_records("a")) == 600
     assert loop.time() >= began_s + (written + 600_000) / RATE - WINDOW_S - LIMIT_MS / 1000

@@ -72,7 +72,7 @@ def test_a_store_that_the_function_says_nothing_of_is_one_violation(counted: Pat
     report = audit(
         spark, AuditSpec(app="counts", broker=f"embedded:{counted / 'topics'}", state=scope["expected_state"])
     )
-    assert report.violated() == ["state"]
+    assert report.violated_checks() == ["state"]
     problem = "the function gives no row of this store, which --without-store seen leaves out"
     assert report.check("state").violations == 1
     assert report.check("state").examples == ({"store": "seen", "keys": WORDS, "problem": problem},)

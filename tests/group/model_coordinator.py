@@ -82,15 +82,15 @@ class Office:
     def view(self, k: int, seat: CoordinatorProcess, said: Said, tired: int = 0) -> View:
         """What it sees."""
         ledger = self.folds.begun(seat.control, seat.offsets)
-        asked_ms = dict.fromkeys(ledger.control.moves.asked, NOW_MS)
+        asked_ms = dict.fromkeys(ledger.control.moves.release_requests, NOW_MS)
         if tired:
             asked_ms[tired] = 0
         found = {TOPIC: SourceFound("id", len(ledger.control.started))}
         fenced, read = {*seat.fenced}, {*seat.read}
         known = CoordinatorMemory(
-            APP, birth_of_coordinator(k), 0, fenced=fenced, read=read, found=found, log_partitions=1
+            APP, birth_of_coordinator(k), 0, fenced=fenced, read=read, sources=found, log_partitions=1
         )
-        known.asked_ms = asked_ms
+        known.release_request_ms = asked_ms
         return View(ledger, heard_of(said), known, RULES, seat.control.length, NOW_MS)
 
     def batch(self, k: int, seat: CoordinatorProcess, belief: Belief) -> DecisionBatch:
@@ -151,7 +151,7 @@ def asking(folds: Folds, world: World) -> tuple[Voice, ...]:
         for i, process in enumerate(world.members)
         if process.is_alive and not process.incarnation and not process.has_ended
         for birth in (birth_of(i, process.life),)
-        if control.member_of(birth) is None and birth not in control.refused
+        if control.member_of(birth) is None and birth not in control.refusals
     )
 
 
@@ -187,7 +187,7 @@ def beliefs(folds: Folds, world: World, k: int) -> Iterator[Belief]:
             yield Belief(said._replace(asks=asks), costs="echo")
     for asked in _requests(len(world.edges), world.parts) if may.move else ():
         yield Belief(said._replace(moves=(asked,)), costs="move")
-    for move in folds.control(seat.control).moves.asked if may.tired else ():
+    for move in folds.control(seat.control).moves.release_requests if may.tired else ():
         yield Belief(said, tired=move, costs="tired")
     if leaving and may.tired:
         yield Belief(said._replace(leaves_long=True), costs="tired")

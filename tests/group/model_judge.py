@@ -75,7 +75,7 @@ def _wrong_with(folds: Folds, world: World, before: Line, unread: Iterable[Line]
             if is_new and offset < world.edges[point]:
                 yield OUTSIDE
     if isinstance(event, MemberJoined) and event.instance:
-        others = [member for member in was.unfenced() if member.incarnation != event.incarnation]
+        others = [member for member in was.unfenced_members() if member.incarnation != event.incarnation]
         if any(member.joined.instance == event.instance for member in others):
             yield NAMESAKES
     if any(was.is_expelled(i) and not now.is_expelled(i) for i in range(1, was.incarnation_max + 1)):

@@ -139,7 +139,7 @@ def local(work: Work, world: World, i: int) -> World | None:
         return None
     held, taken = list(process.held), set(process.taken)
     for point, place, epoch in _owned(work, process, process.incarnation):
-        if (place, epoch) in found.take_up and (point, epoch) not in taken:
+        if (place, epoch) in found.new_epochs and (point, epoch) not in taken:
             part = work.folds.ledger(process.control, work.folds.root).partition(place).parts[epoch]
             held[point] = Held(epoch, taken_up_at(part.froms.at(range_of(point, work.folds.parts).first)))
             taken.add((point, epoch))
@@ -274,7 +274,7 @@ def _unheard(work: Work, world: World, i: int) -> World:
 def _generations(work: Work, world: World, i: int, *, is_quiet: bool) -> Iterator[Step]:
     process = world.members[i]
     found = state(work, world, i)
-    asked = _asked(work, found.wind_up, len(process.held)) if isinstance(found, Works) else {}
+    asked = _asked(work, found.release_requests, len(process.held)) if isinstance(found, Works) else {}
     working = [p for p, held in enumerate(process.held) if held is not None and held.edge < work.records]
     leaving = [
         p

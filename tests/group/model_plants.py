@@ -185,7 +185,7 @@ PLANTS = (
         TWICE,
         ONE_GOES,
     ),
-    Plant("FENCED without a fence", row(members, "tell_fenced", ("in view.seat.fenced", "> 0")), TWICE, ONE_GOES),
+    Plant("FENCED without a fence", row(members, "tell_fenced", ("in view.memory.fenced", "> 0")), TWICE, ONE_GOES),
     Plant(
         "a fence that began before EXPELLED was read back",
         changed(coordinator, "needs", ("if member.expelled and ", "if ")),
@@ -197,7 +197,7 @@ PLANTS = (
         row(
             members,
             "tell_fenced",
-            ("m.incarnation in view.seat.fenced", "(m.incarnation in view.seat.fenced or not turn.number)"),
+            ("m.incarnation in view.memory.fenced", "(m.incarnation in view.memory.fenced or not turn.number)"),
         ),
         TWICE,
         Design(coordinators=2, budget=Budget(expel=1, elect=1)),
@@ -208,7 +208,7 @@ PLANTS = (
             coordinator,
             "needs",
             ("is CellState.UNREAD", "in (CellState.UNREAD, CellState.LEAVING)"),
-            ("view.standings.unread", "control.started"),
+            ("view.cell_cache.unread", "control.started"),
         ),
         TWICE,
         ONE_GOES,
@@ -305,7 +305,7 @@ PLANTS = (
         changed(
             cells,
             "cells",
-            ("if is_released", "if is_released or any(one.epoch == epoch for one in control.moves.asked.values())"),
+            ("if is_released", "if is_released or any(one.epoch == epoch for one in control.moves.release_requests.values())"),
         ),
         TWICE,
         ONE_MOVES,
@@ -397,7 +397,7 @@ PLANTS = (
     ),
     Plant(
         "a release that was withdrawn stays asked for",
-        changed(control, "_moves", ("moves.asked.pop(event.move, None)\n            moves", "moves")),
+        changed(control, "_moves", ("moves.release_requests.pop(event.move, None)\n            moves", "moves")),
         (KNOWN,),
         replace(PARTS_MOVE, is_dealt=True, budget=Budget(move=1, tired=1)),
     ),

@@ -138,7 +138,7 @@ def _given_up(entries: Iterable[Entry]) -> Iterator[tuple[int, frozenset[int]]]:
 
 def _asked_points(seen: Seen, move: int) -> int:
     """Of how many points a release is asked for; 0: of none, any more."""
-    asked = seen.model.folds.control(seen.after.control).moves.asked.get(move)
+    asked = seen.model.folds.control(seen.after.control).moves.release_requests.get(move)
     parts, count = seen.after.parts, 0
     if asked is None:
         return 0
@@ -173,7 +173,7 @@ def _rest_withdrawn(seen: Seen) -> bool:
     """A release is withdrawn of which a part was released in what all can read."""
     control = seen.model.folds.control(seen.before.control)
     for line in seen.counted:
-        asked = control.moves.asked.get(line.event.move) if isinstance(line.event, ReleaseWithdrawn) else None
+        asked = control.moves.release_requests.get(line.event.move) if isinstance(line.event, ReleaseWithdrawn) else None
         if asked is None:
             continue
         for one in seen.before.offsets.back_to(seen.model.folds.root):

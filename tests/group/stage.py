@@ -178,7 +178,7 @@ class Group:
             self.said += list(self.told(decision))
         self.seat.note(batch, self.now_ms)
         for request in batch.answered:
-            self.heard.answered(request)
+            self.heard.drop_request(request)
         return batch
 
     def judge(self, decision: Decision) -> None:
@@ -187,7 +187,7 @@ class Group:
     def _do_needs(self) -> bool:
         wanted = needs(self.view())
         found = {topic: self._found(topic) for topic in wanted.look if topic in self.topics}
-        self.seat.found |= found
+        self.seat.sources |= found
         fences = [] if "fences" in self.holds else wanted.fence
         reads = [] if "reads" in self.holds else wanted.read
         for member in fences:
@@ -276,7 +276,7 @@ class Group:
 
     def _do_topic(self, name: str, partitions: str, *more: str) -> None:
         self.topics[name] = int(partitions), "stateful" in more
-        self.seat.found.pop(name, None)
+        self.seat.sources.pop(name, None)
 
     def _do_ask(self, name: str, *words: str) -> None:
         if name == "again":
@@ -355,7 +355,7 @@ class Group:
         self._releases(self.member(name), topic, int(partition), 0, HALF if half else SPACE_END)
 
     def _do_gives(self, name: str) -> None:
-        for asked in list(self.ledger.control.moves.asked.values()):
+        for asked in list(self.ledger.control.moves.release_requests.values()):
             if asked.incarnation == self.member(name):
                 self._releases(asked.incarnation, asked.topic, asked.partition, asked.first, asked.end)
 
@@ -403,7 +403,7 @@ class Group:
             self.said.append(f"  {self.name_of(member.incarnation)}: {member.standing}, {held}, {member.share:.0%}")
         self.said += [f"  {line}" for line in group.waits]
         if {store.topic for store in self.ledger.control.stores.values()}:
-            self.said += [f"  move {move.move}: {move.held.label} waits for {move.waits_for}" for move in group.moves]
+            self.said += [f"  move {move.move}: {move.moving_range.label} waits for {move.waits_for}" for move in group.moves]
             self.said += [f"  {self.name_of(copy.incarnation)} has a copy of {copy.label}" for copy in group.copies]
 
     def _do_history(self) -> None:
@@ -424,7 +424,7 @@ class Group:
         seconds = LOAD_MS // SECOND_MS
         for place, (us_per_s, records_per_s, state_bytes) in self.busy.items():
             for cell in self.view().cells(place):
-                if cell.owner == incarnation and cell.standing is CellState.HELD:
+                if cell.owner == incarnation and cell.state is CellState.HELD:
                     inside = [at for at in even_bounds(self.factor) if cell.first < at < cell.end]
                     bounds = [cell.first, *inside, cell.end]
                     points = tuple((a, us_per_s * seconds * (b - a) // SPACE_END) for a, b in pairwise(bounds))

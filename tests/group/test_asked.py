@@ -132,7 +132,7 @@ def test_how_far_a_move_is_is_told() -> None:
     found.moves.plan, found.moves.planned = 6, {10: PlannedMove(10, "orders", 0, 0, QUARTER, 2, 1, 0, 0.0, 0)}
     planned = ("orders[0] 00000000-40000000 is to move, by plan 6", False, True)
     assert move.stage(found) == anywhere.stage(found) == planned
-    found.moves.asked = {10: ReleaseAsked(1, 1, 10, 2, 7, "orders", 0, 0, QUARTER, 30_000)}
+    found.moves.release_requests = {10: ReleaseAsked(1, 1, 10, 2, 7, "orders", 0, 0, QUARTER, 30_000)}
     asked = ("orders[0] 00000000-40000000 is to be released by incarnation 2", False, True)
     assert move.stage(found) == anywhere.stage(found) == asked
 

@@ -53,8 +53,8 @@ def test_the_last_one_counts_in_whatever_order_they_are_heard() -> None:
 def test_who_was_not_heard_is_looked_for_where_it_speaks() -> None:
     """In its own partition, and in the coordinator's, where it may have asked for a sign; who was fenced is not."""
     beats = Beats(group())
-    assert beats.lacking() == {COORDINATORS, partition_of("a", "a"), partition_of("b", "b")}
+    assert beats.partitions_unheard() == {COORDINATORS, partition_of("a", "a"), partition_of("b", "b")}
     beats.hear(5, Beat(2, "b", 0, 0, 0, 0, ()))
-    assert beats.lacking() == {COORDINATORS, partition_of("a", "a")}
+    assert beats.partitions_unheard() == {COORDINATORS, partition_of("a", "a")}
     beats.hear(5, Beat(1, "a", 0, 0, 0, 0, ()))
-    assert beats.lacking() == set()
+    assert beats.partitions_unheard() == set()

@@ -56,7 +56,7 @@ def test_only_the_living_are_compared() -> None:
     """Not who fell silent before another one joined, and is not expelled yet; nor who leaves."""
     told = group("ask a orders", "ask b orders,bills", "pass 2s", "silent b")
     assert said(Declared(), told, "ask c orders", "pass 2s", "pass 2s") == []
-    assert len(told.view().living) == 3
+    assert len(told.view().living_members) == 3
     assert len(said(Declared(), told, "beats b", "pass 1s", "pass 1s")) == 1
     told = group("ask a orders", "ask b bills", "pass 2s")
     assert said(Declared(), told, "leave b", "pass 2s", "pass 2s") == []

@@ -153,13 +153,13 @@ def test_requests_are_known_until_they_are_answered(found: list[Record]) -> None
         for birth in BIRTHS:
             if answers(record, birth):
                 asked.pop(birth, None)
-    assert list(heard.asked) == list(asked)
+    assert list(heard.join_requests) == list(asked)
     assert set(heard.moves) == {s.request for s in signals if isinstance(s, MoveAsked)}
     assert set(heard.expels) == {s.request for s in signals if isinstance(s, ExpelAsked)}
     assert set(heard.leaving) == {s.incarnation for s in signals if isinstance(s, LeaveAsked)}
-    for request in (*heard.asked, *heard.moves, *heard.expels):
-        heard.answered(request)
-    assert not any((heard.asked, heard.asked_ms, heard.moves, heard.expels))
+    for request in (*heard.join_requests, *heard.moves, *heard.expels):
+        heard.drop_request(request)
+    assert not any((heard.join_requests, heard.join_request_ms, heard.moves, heard.expels))
 
 
 @given(st.lists(st.tuples(BIRTH, st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=3)), max_size=8))
@@ -234,8 +234,8 @@ def test_what_was_said_before_shows_who_lived_and_no_more(found: list[Record], a
         assert heard.silent_ms("", birth) == whole.silent_ms("", birth)
         assert heard.lives("", birth) is whole.lives("", birth)
         assert not any(heard.beats_since("", birth, other) for other in asking)
-    assert heard.asked.keys() == {*asking}
-    assert not any((heard.moves, heard.expels, heard.leaving, heard.released))
+    assert heard.join_requests.keys() == {*asking}
+    assert not any((heard.moves, heard.expels, heard.leaving, heard.release_partitions))
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=12), st.integers(0, 25))
@@ -309,7 +309,7 @@ PLANTED = {
         test_the_last_beat_of_the_highest_term_is_the_coordinators,
     ),
     "a request counts from its last word on": (
-        changed(Heard, "hear", ("self.asked_ms.setdefault(signal.birth,", "self.asked_ms.__setitem__(signal.birth,")),
+        changed(Heard, "hear", ("self.join_request_ms.setdefault(signal.birth,", "self.join_request_ms.__setitem__(signal.birth,")),
         test_whoever_is_heard_behind_a_request_lives_beside_it,
     ),
 }

@@ -74,7 +74,7 @@ def test_it_winds_up_what_is_asked_of_it_and_goes_on_when_that_is_withdrawn() ->
     """At the epoch that it holds; a request for another one is nobody's."""
     log: list[ControlEvent] = [joins(1, "a"), grants(1, 3), asks(7, 3), asks(8, 2)]
     control = fold(*log)
-    asked = control.moves.asked[7]
+    asked = control.moves.release_requests[7]
     assert range_of(asked) == KeyRange(0, HALF)
     assert state_of(control, "a", 1, [(PLACE, 3)]) == Works(1, (), (asked,), (), ())
     assert state_of(control, "a", 1, [(PLACE, 3)], [7]) == Works(1, (), (), (), ())

@@ -147,7 +147,7 @@ class World:
     def tells(self, office: Office) -> CoordinatorBeat:
         """It beats: what it says, which was not appended yet."""
         office.number += 1
-        rates = office.shares.tell(office.number, office.shares.next(self.view(office)))
+        rates = office.shares.tell(office.number, office.shares.next_shares(self.view(office)))
         return CoordinatorBeat(office.term, office.number, False, 1_000, False, (), rates, ())
 
     def obeys(self, member: Party, count: int) -> None:
@@ -162,10 +162,10 @@ class World:
     # --- what is true ----------------------------------------------------------------------------------------------
 
     def unfenced(self) -> list[Party]:
-        return [self.members[member.incarnation] for member in self.truth.control.unfenced()]
+        return [self.members[member.incarnation] for member in self.truth.control.unfenced_members()]
 
     def living(self) -> list[Party]:
-        return [self.members[m.incarnation] for m in self.truth.control.unfenced() if not m.expelled]
+        return [self.members[m.incarnation] for m in self.truth.control.unfenced_members() if not m.expelled]
 
     def in_use(self) -> float:
         return sum(member.obeyed.shares.get(TOPIC, 0.0) for member in self.unfenced())
@@ -216,7 +216,7 @@ class World:
         self.reads(office, len(self.log))
         for member in self.members.values():
             self.hears(office, member, len(member.said))
-        is_due = office.shares.is_due(office.shares.next(self.view(office)))
+        is_due = office.shares.is_due(office.shares.next_shares(self.view(office)))
         if not is_due and not office.shares.is_awaiting:
             return False
         self.beats.append(self.tells(office))
@@ -272,7 +272,7 @@ PLANTED: dict[str, Put] = {
         ("in self.told)", "in self.told[-1:])"),
     ),
     "a share is free when its member is expelled": changed(
-        Shares, "next", ("for m in view.control.unfenced() if any", "for m in view.living if any")
+        Shares, "next_shares", ("for m in view.control.unfenced_members() if any", "for m in view.living_members if any")
     ),
     "a new coordinator takes shares that it does not know for none": changed(
         Shares, "_of_topic", ("for i in self._unheard)", "for i in ())")

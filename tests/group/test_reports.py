@@ -34,28 +34,28 @@ def changed(name: str, value: int) -> BandLoad:
 def test_all_is_told_twice_to_who_hears_anew_and_then_what_changes() -> None:
     """The first time may have been too early for it; a band that is new is told like one that has changed."""
     reports, bands = Reports(), [band(0, 1_000_000), band(1, 500_000)]
-    assert reports.due(bands, is_new=True) == bands
-    assert reports.due(bands, is_new=False) == bands
-    assert reports.due(bands, is_new=False) == []
+    assert reports.bands_due(bands, is_new=True) == bands
+    assert reports.bands_due(bands, is_new=False) == bands
+    assert reports.bands_due(bands, is_new=False) == []
     bands[1] = band(1, 600_000)
-    assert reports.due([*bands, band(2)], is_new=False) == [bands[1], band(2)]
-    assert reports.due([*bands, band(2)], is_new=False) == []
+    assert reports.bands_due([*bands, band(2)], is_new=False) == [bands[1], band(2)]
+    assert reports.bands_due([*bands, band(2)], is_new=False) == []
 
 
 def test_all_is_told_again_now_and_then() -> None:
     """What was lost is known again after so many intervals."""
     reports, told = Reports(), list[bool]()
     for _ in range(2 * ALL_EVERY + 2):
-        told.append(bool(reports.due([band(0, 1_000_000)], is_new=not told)))
+        told.append(bool(reports.bands_due([band(0, 1_000_000)], is_new=not told)))
     assert [n for n, one in enumerate(told) if one] == [0, 1, ALL_EVERY + 1, 2 * ALL_EVERY + 1]
 
 
 def test_small_steps_add_up() -> None:
     """What counts is what was told, not the last interval."""
     reports = Reports()
-    reports.due([band(0, 1_000_000)], is_new=True)
-    reports.due([band(0, 1_000_000)], is_new=False)
-    told = [reports.due([band(0, 1_000_000 + 30_000 * n)], is_new=False) for n in range(1, 6)]
+    reports.bands_due([band(0, 1_000_000)], is_new=True)
+    reports.bands_due([band(0, 1_000_000)], is_new=False)
+    told = [reports.bands_due([band(0, 1_000_000 + 30_000 * n)], is_new=False) for n in range(1, 6)]
     assert [bool(one) for one in told] == [False, False, False, True, False]
 
 

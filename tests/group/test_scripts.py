@@ -51,7 +51,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
         "turn_first",
         row(learning, "ask_copies", ("    for move, _ in lacking:", "    for move, _ in ():")),
     ),
-    "who leaves is given more": ("leave", row(moves, "grant_ranges", ("view.staying", "view.living"))),
+    "who leaves is given more": ("leave", row(moves, "grant_ranges", ("view.staying_members", "view.living_members"))),
     "two of one name": (
         "names",
         changed(

@@ -111,8 +111,8 @@ class World:
             place: cells(ledger.control, ledger.partitions, place, self.read) for place in ledger.control.started
         }
         assert {place: kept.cells(place) for place in all_cells} == all_cells
-        assert kept.free == {p for p, own in all_cells.items() if any(c.standing is CellState.FREE for c in own)}
-        assert kept.unread == {p for p, own in all_cells.items() if any(c.standing is CellState.UNREAD for c in own)}
+        assert kept.free == {p for p, own in all_cells.items() if any(c.state is CellState.FREE for c in own)}
+        assert kept.unread == {p for p, own in all_cells.items() if any(c.state is CellState.UNREAD for c in own)}
         touching = {p for p, own in all_cells.items() if any(touch(a, b) for a, b in pairwise(own))}
         assert kept.touching_ms.keys() == touching
 

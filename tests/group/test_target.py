@@ -61,7 +61,7 @@ def busy(draw: st.DrawFn) -> list[Share]:
             share = Share(topic, number, a * CELL, b * CELL, owner, bool(state_bytes), None)
             if kind != "unknown":
                 share = share._replace(busy_us_per_s=sum(costs), records_per_s=records * (b - a) // CELLS)
-                share = share._replace(state_bytes=state_bytes, cells=() if kind == "whole" else cells)
+                share = share._replace(state_bytes=state_bytes, slices=() if kind == "whole" else cells)
             found.append(share)
     return found
 
@@ -87,11 +87,11 @@ def part_of(share: Share, first: int, end: int) -> Share:
     """A part of a share, with its part of the load."""
     if (first, end) == (share.first, share.end):
         return share
-    cells = tuple((at, cost) for at, cost in share.cells if first <= at < end)
+    cells = tuple((at, cost) for at, cost in share.slices if first <= at < end)
     of_all = Fraction(end - first, share.points)
     known = share._replace(records_per_s=int(share.records_per_s * of_all))
     known = known._replace(state_bytes=int(share.state_bytes * of_all), busy_us_per_s=sum(cost for _, cost in cells))
-    return known._replace(first=first, end=end, cells=cells)
+    return known._replace(first=first, end=end, slices=cells)
 
 
 def loads(takers: Iterable[Taker], shares: Sequence[Share]) -> dict[int, Fraction]:
@@ -251,8 +251,8 @@ def test_at_the_end_all_are_level_or_hold_what_cannot_be_parted(members: int, sh
     then = after(shares, solve(takers, shares))
     full = loads(takers, then)
     weights = dict(zip([share[:3] for share in then], books.weights_of(then), strict=True))
-    unit = max(max((cost for _, cost in s.cells), default=0) + UNIT_US or 0 for s in then)
-    unit = max([unit, *(weights[s[:3]] for s in then if len(s.cells) < 2)])
+    unit = max(max((cost for _, cost in s.slices), default=0) + UNIT_US or 0 for s in then)
+    unit = max([unit, *(weights[s[:3]] for s in then if len(s.slices) < 2)])
     mean = sum(full.values()) / members
     assert max(full.values()) <= max(mean * Fraction(115, 100), mean + unit) + 2 * GAIN_US
 
@@ -264,7 +264,7 @@ def test_a_partition_gets_no_more_bands_and_readers_than_are_worth_it(takers: li
     """
     settled = after(shares, solve(takers, shares, levels=False))
     then = after(shares, solve(takers, shares))
-    assert not {shift.share for shift in solve(takers, shares) if not shift.share.cells and shift[1:3] != shift[0][2:4]}
+    assert not {shift.share for shift in solve(takers, shares) if not shift.share.slices and shift[1:3] != shift[0][2:4]}
     for place in {share.topic_partition for share in then}:
         own = [share for share in then if share.topic_partition == place]
         before = {share.owner for share in settled if share.topic_partition == place}
@@ -298,7 +298,7 @@ def test_a_skew_is_levelled_with_little_more_than_must_move(
     hot = data.draw(st.integers(1, members))
     shares = [
         s._replace(
-            busy_us_per_s=(s.busy_us_per_s or 0) * times, cells=tuple((at, cost * times) for at, cost in s.cells)
+            busy_us_per_s=(s.busy_us_per_s or 0) * times, slices=tuple((at, cost * times) for at, cost in s.slices)
         )
         if s.owner == hot
         else s
@@ -342,7 +342,7 @@ def test_idle_points_stay_where_little_is_left_to_level(count: int, more: int) -
     idle beside it is no cure, whether that is whole partitions or the rest of one.
     """
     hot = even(0, 1, 4_400_000)
-    rest = even(1, 1, 0)._replace(first=CELL, cells=even(1, 1, 0).cells[1:])
+    rest = even(1, 1, 0)._replace(first=CELL, slices=even(1, 1, 0).slices[1:])
     shares = [hot, rest, *(even(n, 1, 0) for n in range(2, count + 2))]
     shares += [even(count + 2 + n, 2 + n, 3_900_000) for n in range(more)]
     takers = [Taker(n, 1.0, ALL) for n in range(1, more + 2)]
@@ -352,7 +352,7 @@ def test_idle_points_stay_where_little_is_left_to_level(count: int, more: int) -
 @given(st.integers(1, 5))
 def test_who_has_nothing_gets_idle_points_at_least(count: int) -> None:
     """Of a member whose load lies in a partition that may not be parted."""
-    shares = [even(0, 1, 4_000_000)._replace(cells=()), *(even(n, 1, 0) for n in range(1, count + 1))]
+    shares = [even(0, 1, 4_000_000)._replace(slices=()), *(even(n, 1, 0) for n in range(1, count + 1))]
     takers = [Taker(n, 1.0, ALL) for n in (1, 2)]
     shifts = solve(takers, shares)
     assert [(shift.target, shift.share.busy_us_per_s) for shift in shifts] == [(2, 0)]
@@ -362,9 +362,9 @@ def test_who_has_nothing_gets_idle_points_at_least(count: int) -> None:
 def test_points_without_load_stay_where_they_are(hot: int) -> None:
     """Eight hot cells of sixteen, from one on: half of them go, and the idle ones at that end of the band do not."""
     share = even(0, 1, 8_000_000)
-    cells = tuple((at, 1_000_000 if hot <= n < hot + 8 else 0) for n, (at, _) in enumerate(share.cells))
+    cells = tuple((at, 1_000_000 if hot <= n < hot + 8 else 0) for n, (at, _) in enumerate(share.slices))
     takers = [Taker(1, 1.0, ALL), Taker(2, 1.0, ALL)]
-    shift, *more = solve(takers, [share._replace(cells=cells)], floor_us=GAIN_US)
+    shift, *more = solve(takers, [share._replace(slices=cells)], floor_us=GAIN_US)
     assert not more
     assert (shift.end - shift.first) // CELL == 4
     assert sum(cost for at, cost in cells if shift.first <= at < shift.end) == 4_000_000

@@ -109,7 +109,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "copies of what nobody works on are ended": (
         "the last ready copy",
-        row(learning, "end_copies", ("if cell.standing is not CellState.HELD:", "if False:")),
+        row(learning, "end_copies", ("if cell.state is not CellState.HELD:", "if False:")),
     ),
     "copies do not say who is to have what has no owner": (
         "somebody has a ready copy",
@@ -161,7 +161,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "FENCED for a fence that never was": (
         "it was not fenced",
-        row(members, "tell_fenced", ("in view.seat.fenced", "not in {0}")),
+        row(members, "tell_fenced", ("in view.memory.fenced", "not in {0}")),
     ),
 }
 AT_REST = ("copies of", "on the host of their owner", "nobody works on")

@@ -121,7 +121,7 @@ class World(Group):
         for n in range(CELLS):
             while cell.end <= n * CELL:
                 cell = next(found)
-            yield n, cell.owner, cell.standing
+            yield n, cell.owner, cell.state
 
     def kept(self, place: Place, *, but: int = 0, is_ready: bool = False) -> Iterator[tuple[CopyAsked, set[int]]]:
         """The copies of a place."""
@@ -430,5 +430,5 @@ class World(Group):
                     away = {i for i in staying if control.members[i].joined.host != control.members[owner].joined.host}
                     least = min(wanted, len(away))
                     assert len(having & away) >= least, f"copies of {place} {n} on the host of their owner: {having}"
-        assert not control.moves.asked
+        assert not control.moves.release_requests
         assert all(copy.role == STANDBY for copy in control.moves.copies.values())

@@ -121,7 +121,7 @@ def test_a_key_is_a_bottleneck_only_beside_others_that_are_through_sooner(
 
 @pytest.mark.parametrize(
     "change",
-    [{"busy": FULL // 2 - 1}, {"backlog_records": 5}, {"is_held": True}],
+    [{"busy": FULL // 2 - 1}, {"backlog_records": 5}, {"is_changing": True}],
 )
 def test_who_is_not_split(change: dict[str, Any]) -> None:
     """One that is idle half the time, for which little waits, or that is held already."""
@@ -158,7 +158,7 @@ def test_who_has_the_most_to_do_is_split_first() -> None:
 def test_who_has_not_far_more_to_do_than_others_is_left_alone_when_that_is_asked_for() -> None:
     """Where all are busy because there is no time, more of them would not help; the one that will be last is split."""
     workers = [hot(i, 10 * i, 10 * i + 10, (10 * i, 5), (10 * i + 9, 5)) for i in range(4)]
-    cut, limits = (0, 10, 20, 30, 40), replace(LIMITS, demand_share=1.5)
+    cut, limits = (0, 10, 20, 30, 40), replace(LIMITS, demand_factor=1.5)
     assert decide(workers, cut, limits) == []
     assert workers_to_watch(workers, limits) == []
     workers[2] = changed(workers[2], backlog_records=40)
@@ -182,7 +182,7 @@ def test_cold_neighbours_merge_back_to_the_declared_cut() -> None:
         {"average": FULL // 10},
         {"backlog_records": 1},
         {"is_behind": True},
-        {"is_held": True},
+        {"is_changing": True},
         {"epoch": 2},
     ],
 )
@@ -261,7 +261,7 @@ def test_decisions_can_be_carried_out(drawn: tuple[list[WorkerLoad], tuple[int, 
     for split in splits:
         worker = by_number[split.worker]
         assert worker.first < split.at < worker.end
-        assert not worker.is_held
+        assert not worker.is_changing
         costs = [(p, cost) for p, cost in worker.points or () if worker.first <= p < worker.end]
         left, right = (sum(cost for p, cost in costs if (p < split.at) is below) for below in (True, False))
         beside = max(cost for p, cost in [*costs, (split.at, 0)] if p in (split.at - 1, split.at))

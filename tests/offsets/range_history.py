@@ -82,7 +82,7 @@ def assert_ledger_agrees(design: Design, path: tuple[tuple[str, World], ...], *,
         ledger = evolve_all(Ledger(), events)
         assert bool(ledger.violations()) is is_wrong, [label for label, _ in path]
         if not is_wrong:
-            assert not ledger.waiting()
+            assert not ledger.early_epochs()
             plane = path[-1][1].plane
             for point, log in enumerate(design.log_of):
                 edges = ledger.partition(("t", log)).edges(0)

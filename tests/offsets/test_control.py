@@ -172,7 +172,7 @@ def test_an_incarnation_that_was_passed_over_is_out() -> None:
 
 def test_the_newest_refusals_are_known() -> None:
     """So many that each is found by who waits for it; the rest is of no use to anybody."""
-    refused = folded(*numbered(*(MemberRefused(1, 0, f"birth {i}", "name in use") for i in range(100)))).refused
+    refused = folded(*numbered(*(MemberRefused(1, 0, f"birth {i}", "name in use") for i in range(100)))).refusals
     assert list(refused) == [f"birth {i}" for i in range(36, 100)]
 
 
@@ -236,9 +236,9 @@ def test_what_was_asked_for_is_asked_until_it_was_granted_on() -> None:
     ask = ReleaseAsked(1, 0, 2, 1, 1, "t", 0, 0, 9, 100)
     held = (grant(1, 1), ask)
     for rest in ([], [grant(2, 2, end=4)], [grant(2, 2, first=9)], [grant(2, 2, partition=1)]):
-        assert folded(*numbered(*held, *rest)).moves.asked == {2: in_turn([*numbered(*held)])[-1]}
-    assert not folded(*numbered(*held, grant(2, 2))).moves.asked
-    assert not folded(*numbered(*held, grant(2, 2, end=4), grant(2, 3, first=4))).moves.asked
+        assert folded(*numbered(*held, *rest)).moves.release_requests == {2: in_turn([*numbered(*held)])[-1]}
+    assert not folded(*numbered(*held, grant(2, 2))).moves.release_requests
+    assert not folded(*numbered(*held, grant(2, 2, end=4), grant(2, 3, first=4))).moves.release_requests
 
 
 COPY_BANDS = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 8)), min_size=1, max_size=2)

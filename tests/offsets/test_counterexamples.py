@@ -143,7 +143,7 @@ def test_an_expulsion_that_was_acknowledged_may_not_count() -> None:
     for before in ([elected], [other], [elected, other], [elected, *others]):  # the last: with that number next
         lost = folded([*log, *before, expelled])
         assert not lost.is_expelled(2)
-        assert [member.incarnation for member in lost.unfenced()] == [1, 2]
+        assert [member.incarnation for member in lost.unfenced_members()] == [1, 2]
     *_, skipped = decided(other, member_expelled(1, 2))  # out of turn: what stood before it never came
     assert not folded([*log, skipped]).is_expelled(2)
 

@@ -196,7 +196,7 @@ def test_a_commit_of_a_closed_epoch_is_a_violation_and_nothing_else_of_it_is() -
     assert not evolve_all(closed.copy(), [again, cut]).violations()
     assert evolve(closed.copy(), commit(1, 5, 6)).violations() == [(PLACE, 1)]
     assert evolve(closed.copy(), commit(2, 5, 6)).violations() == [(PLACE, 2)]
-    assert not evolve_all(closed.copy(), [again, commit(1, 5, 6)]).waiting()
+    assert not evolve_all(closed.copy(), [again, commit(1, 5, 6)]).early_epochs()
 
 
 # --- the fold is changed in place -------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_a_snapshot_and_what_follows_equal_everything(
     position = min(position, len(offsets))
     head, tail = offsets[:position], offsets[position:]
     taken = evolve_all(Ledger(), [*control, *head])
-    if taken.waiting():
+    if taken.early_epochs():
         with pytest.raises(ValueError, match=r"no snapshot of source\[0\]: an event of epoch \d waits for its grant"):
             take_snapshot(taken, "app", 0, [PLACE], position, 1, 9)
         return
@@ -82,7 +82,7 @@ def test_structure_goes_on_from_a_snapshot(control: list[ControlEvent], offsets:
     """Splits and merges behind the position find the workers that were cut before it, on points that were granted."""
     half = len(offsets) // 2
     taken = evolve_all(Ledger(), [*control, *offsets[:half]])
-    if taken.waiting() or without_foreign_workers(taken) != taken:
+    if taken.early_epochs() or without_foreign_workers(taken) != taken:
         return
     parts = through_the_log(take_snapshot(taken, "app", 0, [PLACE], half, 1, 9))
     restored = Ledger(partitions=restore_snapshot(parts))

@@ -111,7 +111,7 @@ class DeposedCluster:
         for node in self._nodes.values():
             node.order("kill")
         for node in self._nodes.values():
-            node.ended(STOP_SECONDS)
+            node.wait_for_end(STOP_SECONDS)
 
     def log_tail(self) -> str:
         """The last lines of what each node said."""

@@ -93,7 +93,7 @@ def limits_not_looked_at(patch: Planting) -> None:
 
 def told_once_to_end(patch: Planting) -> None:
     """The tasks of a consumer are told to end as its own ``stop`` does it."""
-    change(patch, KafkaReader, "_ended", ("for task in going_on:", "for task in ():"))
+    change(patch, KafkaReader, "_end_consumer", ("for task in going_on:", "for task in ():"))
 
 
 def appenders_share_a_session(patch: Planting) -> None:

@@ -175,7 +175,7 @@ async def test_a_part_of_a_partition_has_workers_for_that_part(group: Group) -> 
     def is_done() -> bool:
         nonlocal most
         most = max(most, *(len(run.dispatch.workers) for run in other.member.runs))
-        return len(group.cluster.committed(OUT)) == 6_000
+        return len(group.cluster.committed_records(OUT)) == 6_000
 
     await until(is_done)
     assert most == 4

@@ -134,7 +134,7 @@ async def test_state_that_another_partitioner_placed_is_noticed_after_a_restart(
 
 async def come_back(group: Group, *engines: Engine, done: int) -> None:
     """All are stopped when so many records are done, and started again: each has the partitions that it had."""
-    await until(lambda: len(group.cluster.committed("out")) == done)
+    await until(lambda: len(group.cluster.committed_records("out")) == done)
     for engine in engines:
         await engine.stop()
     await start(*engines)
@@ -168,7 +168,7 @@ async def test_a_copy_says_by_whom_its_topic_is_written(group: Group) -> None:
     send_by_crc32(engines[0], keys)
     await come_back(group, *engines, done=len(keys))
     assert partition not in held(other)
-    await until(lambda: bool(other.member.keeper.learner.followed(("in", partition))))
+    await until(lambda: bool(other.member.keeper.learner.copied_ranges(("in", partition))))
     with pytest.raises(StateNotReady, match=SETTING):
         other.view("seen").partition_of(ASTRAY)
 

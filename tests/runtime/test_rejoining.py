@@ -85,7 +85,7 @@ async def test_who_waits_for_the_start_gets_the_run_that_comes_to_work() -> None
     runs = rejoining(made, first_is_ready=False)
     running = asyncio.get_running_loop().create_task(runs.run())
     async with asyncio.timeout(10):
-        await runs.started(running)
+        await runs.wait_until_started(running)
     assert len(made) == 2
     runs.stop()
     await running

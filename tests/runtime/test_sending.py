@@ -170,7 +170,7 @@ async def test_a_lost_answer_is_not_taken_for_anything(lost: str) -> None:
         with pytest.raises(SendUnknown, match=r"not known: .*Look for it in the topic, or send it again"):
             await app.send("orders", 2, key="b")
     await app.send("orders", 3, key="c")
-    there = sorted(record.value or b"" for record in cluster.committed("orders"))
+    there = sorted(record.value or b"" for record in cluster.committed_records("orders"))
     assert there == ([b"\x01", b"\x03"] if lost == "the request" else [b"\x01", b"\x02", b"\x03"])
 
 
@@ -258,7 +258,7 @@ def produced(cluster: SimulatedBroker, patch: pytest.MonkeyPatch) -> Counter[Req
 
 def numbers(cluster: SimulatedBroker, partition: int) -> list[int]:
     """What was written to a partition of the orders."""
-    return [decode(record.value or b"") for record in cluster.committed("orders") if record.partition == partition]
+    return [decode(record.value or b"") for record in cluster.committed_records("orders") if record.partition == partition]
 
 
 @virtual
@@ -300,7 +300,7 @@ async def test_one_record_that_is_refused_is_refused_alone() -> None:
     records = [Record("x" * 400 if number in (17, 30) else number) for number in range(40)]
     with pytest.raises(OutputRefused, match="refuses the record"):
         await app.send_many("orders", records)
-    assert [decode(r.value or b"") for r in cluster.committed("orders")] == [
+    assert [decode(r.value or b"") for r in cluster.committed_records("orders")] == [
         "first",
         *(number for number in range(40) if number not in (17, 30)),
     ]
@@ -330,7 +330,7 @@ async def test_a_connection_is_kept_until_it_is_closed_or_was_idle() -> None:
     await asyncio.sleep(1)
     sent.append(asyncio.create_task(sending.send(Record(2, topic="orders", key="k"))))
     await asyncio.sleep(1)
-    assert len(cluster.committed("orders")) == 8, "what comes meanwhile waits for the end of the one before"
+    assert len(cluster.committed_records("orders")) == 8, "what comes meanwhile waits for the end of the one before"
     cluster.network.release()
     await asyncio.gather(*sent, *closing)
     assert numbers(cluster, 0)[8:] == [1, 2]
@@ -347,7 +347,7 @@ async def test_a_connection_is_kept_until_it_is_closed_or_was_idle() -> None:
     ended = await asyncio.gather(*sent, return_exceptions=True)
     assert {type(error) for error in ended} == {SendUnknown, KeylanesError}
     assert "was not sent: the application was closed" in str(ended[-1])
-    assert len(cluster.committed("orders")) == 10
+    assert len(cluster.committed_records("orders")) == 10
 
 
 @virtual
@@ -385,7 +385,7 @@ async def test_many_records_are_taken_as_there_is_room() -> None:
     cluster.network.release()
     with pytest.raises(OutputRefused, match="object can't be encoded"):
         await sending
-    written = [json.loads(record.value or b"") for record in cluster.committed("orders")]
+    written = [json.loads(record.value or b"") for record in cluster.committed_records("orders")]
     assert written == [-1, *(number for number in range(1_000) if number not in (3, 5))]
     wrong: Any
     for wrong, says in ((17, "seen int as record 1"), (Record(1, topic="totals"), "names the topic 'totals'")):

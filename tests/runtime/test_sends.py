@@ -128,7 +128,7 @@ async def test_a_record_fails_whose_output_has_no_topic() -> None:
     await engine.level()
     assert MISSING_MS / 1000 <= loop.time() - began_s < 4 * MISSING_MS / 1000, "some keys share a worker"
     assert "audti" not in engine.cluster.topics()
-    errors = [dict(letter.headers)["kl-error"] for letter in engine.cluster.committed(DEAD)]
+    errors = [dict(letter.headers)["kl-error"] for letter in engine.cluster.committed_records(DEAD)]
     said = (
         b"OutputRefused: topic 'audti' does not exist; a handler makes no topic while it runs: declare it, as by "
         b"sends=('audti',), create it, or correct the name"
@@ -152,7 +152,7 @@ async def test_a_topic_that_is_made_in_time_is_written_to() -> None:
     await asyncio.sleep(MISSING_MS / 1000 - 1)
     engine.cluster.create_topic("late", 3)
     await engine.level()
-    assert sorted(int(record.value or b"") for record in engine.cluster.committed("late")) == [*range(100)]
+    assert sorted(int(record.value or b"") for record in engine.cluster.committed_records("late")) == [*range(100)]
 
 
 class Counting(Passing):

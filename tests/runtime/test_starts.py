@@ -54,7 +54,7 @@ async def write(engine: Engine, first: int, end: int, partitions: int = PARTITIO
 
 def seen(engine: Engine) -> list[int]:
     """What was passed on."""
-    return sorted(int(record.value or b"") for record in engine.cluster.committed(OUT))
+    return sorted(int(record.value or b"") for record in engine.cluster.committed_records(OUT))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_a_group_that_is_at_work_is_refused_and_nothing_is_begun() -> None
     assert isinstance(error, SettingsError)
     assert "the group has members (it is Stable)" in str(error)
     assert "Stop all consumers of the group" in str(error)
-    assert engine.cluster.committed("app.control") == []
+    assert engine.cluster.committed_records("app.control") == []
     engine.cluster.set_group("orders", dict.fromkeys(own, 8))
     await engine.start()
     await engine.level()
@@ -139,7 +139,7 @@ async def test_a_group_without_offsets_or_with_impossible_ones_is_refused() -> N
         error = await refused(engine)
         assert isinstance(error, SourceError)
         assert f"stands at offset {offset} of partition 0, which holds offsets 3 to 10" in str(error)
-    assert engine.cluster.committed("app.control") == []
+    assert engine.cluster.committed_records("app.control") == []
 
 
 @pytest.mark.parametrize("later", ["earliest", moment(4), "group:orders"])

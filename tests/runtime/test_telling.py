@@ -177,7 +177,7 @@ async def test_a_failure_without_a_text_is_told_by_where_it_was_raised(
     assert f"WARNING {declared.__name__} failed at in[0] offset 0, attempt 1 of 2: {said}" in lines(caplog)
     dead = f"WARNING {declared.__name__} failed for good at in[0] offset 0 after 2 attempts; it goes to dead: {said}"
     assert dead in lines(caplog)
-    (letter,) = engine.cluster.committed("dead")
+    (letter,) = engine.cluster.committed_records("dead")
     assert dict(letter.headers)["kl-error"] == said.encode()
 
 
@@ -227,7 +227,7 @@ async def test_records_whose_outputs_the_broker_refuses_are_counted_and_sampled(
         engine.send(None if n % 2 else b"k", b"%d" % n)
     await engine.level()
     assert (member.statistics(0).failures, member.statistics(0).dead_letters) == (4, 4)
-    assert len(engine.cluster.committed("dead")) == 4
+    assert len(engine.cluster.committed_records("dead")) == 4
     await engine.stop()
     assert sum("the broker refuses its output" in line for line in lines(caplog, logging.WARNING)) == 1
 

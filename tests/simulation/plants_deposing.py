@@ -45,7 +45,7 @@ def own_outcome_to_a_told_end(patch: Planting) -> None:
 
     async def confirm(self: OwnLedger, log_partitions: Collection[int]) -> None:
         told = told_by_the_old_leader(self.identity.broker, map(self.logs.offsets, log_partitions))
-        await self.identity.ends.offsets(log_partitions, 0)  # so logs are opened, too
+        await self.identity.true_ends.offsets(log_partitions, 0)  # so logs are opened, too
         await self.read_offsets_to(told)
 
     patch.setattr(OwnLedger, "confirm_offsets", confirm)
@@ -55,7 +55,7 @@ def granted_by_a_told_end(patch: Planting) -> None:
     """What a fenced member has committed is read to the end that some broker tells."""
 
     async def read(self: CoordinatorLoop, wanted: list[tuple[Place, int]]) -> None:
-        logs, seat = self.identity.logs, self._seat
+        logs, seat = self.identity.logs, self._memory
         wanted_logs = {logs.offsets(logs.log_partition_of(place[1])) for place, _ in wanted}
         await self.standing.read_offsets_to(told_by_the_old_leader(self.broker, wanted_logs))
         seat.read |= set(wanted)

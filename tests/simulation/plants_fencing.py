@@ -52,7 +52,7 @@ def no_fence(patch: Planting) -> None:
     """Nobody is fenced."""
 
     async def fence(self: CoordinatorLoop, member: control.Member) -> None:
-        self._seat.fenced.add(member.incarnation)
+        self._memory.fenced.add(member.incarnation)
 
     patch.setattr(CoordinatorLoop, "_fence", fence)
 
@@ -61,7 +61,7 @@ def fence_does_not_wait(patch: Planting) -> None:
     """A fence that is answered with "transactions under way" counts as one that is through."""
 
     async def fence(self: CoordinatorLoop, member: control.Member) -> None:
-        seat = self._seat
+        seat = self._memory
         assert isinstance(self.broker, SimulatedConnection)
         link = self.broker._new_link()
         for one in member.transactional_ids:
@@ -247,7 +247,7 @@ PLANTS = [
     Plant("no fence", no_fence, kinds=("rival", "rivals", "pause", "slow"), finding=f"{DOUBLED}|is under way"),
     Plant(
         "FENCED without a fence",
-        row(members, "tell_fenced", (" and m.incarnation in view.seat.fenced", "")),
+        row(members, "tell_fenced", (" and m.incarnation in view.memory.fenced", "")),
         kinds=("rival", "rivals", "pause", "slow"),
         finding="is under way",
     ),
@@ -270,7 +270,7 @@ PLANTS = [
             "cells",
             (
                 "if is_released else _state_of_points(",
-                "if is_released or any(a.epoch == epoch for a in control.moves.asked.values()) else _state_of_points(",
+                "if is_released or any(a.epoch == epoch for a in control.moves.release_requests.values()) else _state_of_points(",
             ),
         ),
         kinds=("rival", "storm", "release", "slow"),
@@ -327,7 +327,7 @@ PLANTS = [
     ),
     Plant(
         "a log begun anew beside a transaction",
-        changed(OwnLedger, "_begin_offsets", ("async with self.sending:", "if True:")),
+        changed(OwnLedger, "_begin_offsets", ("async with self.transaction_lock:", "if True:")),
         (test_begin_anew.test_what_is_committed_while_the_log_is_begun_anew_counts_once,),
         finding=f"LogError.*{OUTSIDE}",
     ),
@@ -436,8 +436,8 @@ PLANTS = [
         changed(
             stopping.Stopping,
             "_commit",
-            ("await self._until(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))", "pass"),
-            ("if cycle.is_sending or going_on:", "if False:"),
+            ("await self._until_or_failed(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))", "pass"),
+            ("if cycle.is_sending or pending:", "if False:"),
         ),
         kinds=("stop", "slow", "late requests", "late markers"),
         finding=LOST,

@@ -126,7 +126,7 @@ PLANTS = [
     ),
     Plant(
         "grant to somebody else taken up",
-        changed(Wishes, "take_up", (" or part.incarnation != dispatch.incarnation", "")),
+        changed(Wishes, "add_grant", (" or part.incarnation != dispatch.incarnation", "")),
         (test_grants.test_a_grant_to_another_process_is_not_taken_up,),
         finding="DID NOT RAISE .*ValueError",
     ),

@@ -52,7 +52,7 @@ PLANTS = [
     ),
     Plant(
         "a withdrawn release goes on",
-        changed(Holding, "_go_on", ("self.cycle.reshape.withdraw(wish)", "pass")),
+        changed(Holding, "_go_on", ("self.cycle.reshaping.withdraw(wish)", "pass")),
         kinds=("stuck",),
         finding="was withdrawn, and its owner had read that",
     ),

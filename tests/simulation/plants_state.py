@@ -63,7 +63,7 @@ def map_of_all_keys(patch: Planting) -> None:
         within = [(key, self.get(key)) for entries in self._maps.values() for key in entries if key[4:6] == prefix[4:6]]
         return sorted((key, value) for key, value in within if not isinstance(value, Absent))
 
-    patch.setattr(Overlay, "entries", entries)
+    patch.setattr(Overlay, "map_changes", entries)
 
 
 def attempts_share_writes(patch: Planting) -> None:
@@ -74,7 +74,7 @@ def attempts_share_writes(patch: Planting) -> None:
     def begin_with_kept(self: Scope, record: ConsumerRecord) -> None:
         begin(self, record)
         if (before := kept.pop(self._where, None)) is not None:
-            for cell, value in zip(before.cells, before.values, strict=True):
+            for cell, value in zip(before.entries, before.values, strict=True):
                 self._put(cell, value)
 
     def close_and_keep(self: Scope) -> Any:
@@ -199,7 +199,7 @@ PLANTS = [
         changed(
             Overlay,
             "settle",
-            ("if cell.layers:", "cell.value = layer.values[layer.cells.index(cell)]\n            if cell.layers:"),
+            ("if cell.layers:", "cell.value = layer.values[layer.entries.index(cell)]\n            if cell.layers:"),
         ),
         stateful=True,
         finding=SAW,

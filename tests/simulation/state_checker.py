@@ -71,7 +71,7 @@ def check_folded(cluster: Cluster, app: str, place: TopicPartition, state: dict[
 
 def left_of(cluster: Cluster, place: TopicPartition) -> list[Row]:
     """The committed records of a partition that compaction has left."""
-    return [Row(*row[1:], None) for row in cluster.committed(place.topic) if row.partition == place.partition]
+    return [Row(*row[1:], None) for row in cluster.committed_records(place.topic) if row.partition == place.partition]
 
 
 def folded(rows: list[Row], before: float = float("inf")) -> dict[bytes, bytes]:

@@ -276,7 +276,7 @@ class World:
 
     def _whereabouts(self, incarnation: int) -> Whereabouts:
         owner = next((process for process in self.processes if process.incarnation == incarnation), None)
-        if owner is None or owner.member.group.taking_part.leaves:
+        if owner is None or owner.member.group.member_signals.leaves:
             return UNKNOWN
         return Whereabouts(owner.read[0], leaves=False)
 
@@ -413,7 +413,7 @@ class World:
                     self.reached["entries in copies"] += check_copies(self.cluster, APP, place, folder.copies)
         ledger = fold_of(self.cluster, APP)
         assert not ledger.violations(), f"the ledger finds commits that do not count: {ledger.violations()}"
-        assert not ledger.waiting(), f"the ledger finds events without a grant: {ledger.waiting()}"
+        assert not ledger.early_epochs(), f"the ledger finds events without a grant: {ledger.early_epochs()}"
         self.reached += check_ownership(self.cluster, APP)
 
     async def ask(self, process: Process, work: Coroutine[Any, Any, None]) -> bool:
@@ -467,7 +467,7 @@ class World:
 def is_quiet(member: AppRun) -> bool:
     """Whether nothing is sent, held or still to be merged."""
     is_calm = member.work.balance is None or member.work.balance.calm_looks >= CALM_LOOKS
-    wishes = member.work.cycle.reshape.wishes
+    wishes = member.work.cycle.reshaping.wishes
     return is_calm and not (member.work.cycle.is_sending or wishes.holds or wishes.wanted)
 
 

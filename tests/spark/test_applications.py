@@ -45,7 +45,7 @@ def test_two_applications_over_one_source_into_one_topic_are_both_proven(spark: 
     store.close()
     for app, outputs in ((APP, [LATE, AUDITED]), (OTHER, None)):
         report = audit(spark, AuditSpec(app=app, broker=url, outputs=outputs, dead_letters=[DEAD], level=True))
-        assert report.violated() == []
+        assert report.violated_checks() == []
         assert report.figures["outputs"] + report.figures["dead_letters"] == len(one.outputs)
         assert report.figures["outputs_of_others"] == len(other.outputs)
         assert any("outputs of other applications are counted and not judged" in note for note in report.notes)
@@ -62,7 +62,7 @@ def test_what_another_application_writes_is_not_judged(audited: Audited) -> None
     ]
     run.outputs += wrong
     report = audited(run)
-    assert report.violated() == []
+    assert report.violated_checks() == []
     assert report.figures["outputs_of_others"] == len(wrong)
 
 
@@ -76,7 +76,7 @@ def test_what_only_claims_to_be_an_output_is_found(audited: Audited) -> None:
     run.outputs[place] = replace(run.outputs[place], app_id=OTHERS_ID)
     run.outputs += [replace(planted, source=UNREAD), replace(planted, offset=1_000_000), planted]
     report = audited(run)
-    assert {"output-source", "commit-outputs", "commit-digest"} <= set(report.violated())
+    assert {"output-source", "commit-outputs", "commit-digest"} <= set(report.violated_checks())
     assert {example["kl_topic"] for example in report.check("output-source").examples} == {UNREAD, SOURCE}
     for name in ("commit-outputs", "commit-digest"):
         assert sorted(example["partition"] for example in report.check(name).examples) == [0, 1]
@@ -86,6 +86,6 @@ def test_outputs_that_are_not_where_they_were_declared_are_searched_for(audited:
     """The declared topics hold less than the commits say, so every topic is read; what is nowhere stays missing."""
     run = Planner(restarts=0).run()
     report = audited(run, outputs=[LATE], or_elsewhere=True)
-    assert report.violated() == []
+    assert report.violated_checks() == []
     assert f"every topic was searched; outputs in topics that were not named: {AUDITED}" in report.notes
     assert report.destinations.keys() == {LATE, AUDITED, DEAD}

@@ -40,7 +40,7 @@ def test_an_honest_run_with_restarts_is_proven(audited: Audited) -> None:
     """
     run = Planner(restarts=3, lag=0.6).run()
     report = audited(run, plane=True, expected=expected_outputs)
-    assert report.violated() == []
+    assert report.violated_checks() == []
     assert report.proven
     assert report.exit_code == 0
     commits = [event for log in run.events for event in log if isinstance(event, Committed)]
@@ -285,7 +285,7 @@ def test_a_stale_commit_is_found(audited: Audited) -> None:
     tile = Tile(0, 16, 0, 1 << 32, 400, 410)
     run.events[0].append(Committed(1, 999, 0, 1, 1, SOURCE, 0, (tile,), 0, 0, 0))
     report = audited(run, level=False)
-    assert report.violated() == ["grant-edge", "stale-commit"], "it may have come before the grant, or after it"
+    assert report.violated_checks() == ["grant-edge", "stale-commit"], "it may have come before the grant, or after it"
     (example,) = report.check("stale-commit").examples
     assert (example["epoch"], example["transaction"], example["offset_from"]) == (1, 999, 400)
     assert report.sources[0].frontier == 400
@@ -321,7 +321,7 @@ def test_a_truncated_control_log_is_found(audited: Audited) -> None:
     """A log that begins above 0 would prove itself; it is refused."""
     run = Planner(restarts=0, records=100).run()
     run.trims[f"{APP}.control", 0] = 3
-    assert "log-whole" in audited(run).violated()
+    assert "log-whole" in audited(run).violated_checks()
 
 
 def test_logs_that_are_not_whole_are_found(audited: Audited) -> None:
@@ -347,7 +347,7 @@ def test_a_log_trimmed_below_its_snapshot_is_proven_from_there(audited: Audited)
     run.events[0][at:at] = planner.snapshot(run, 0, position)
     run.trims[f"{APP}.offsets", 0] = position
     report = audited(run)
-    assert report.violated() == []
+    assert report.violated_checks() == []
     assert any("can't be proven" in note for note in report.notes)
     assert {s.partition: s.start > 0 for s in report.sources} == {0: True, 1: False, 2: True, 3: False}
 
@@ -361,7 +361,7 @@ def test_a_wrong_snapshot_is_found(audited: Audited) -> None:
     (taken,) = planner.snapshot(run, 0, position)
     run.events[0][position] = changed(taken, position=position + 2)
     run.trims[f"{APP}.offsets", 0] = position
-    assert "tile-cover" in audited(run).violated()
+    assert "tile-cover" in audited(run).violated_checks()
 
 
 def test_splits_and_merges_are_followed(audited: Audited) -> None:
@@ -384,7 +384,7 @@ def test_splits_and_merges_are_followed(audited: Audited) -> None:
             return changed(commit, tiles=tuple(Tile(w, n, first, end, at, to) for w, n, first, end in spans))
 
         run.edit_commit(recut, nth=nth)
-    assert audited(run).violated() == []
+    assert audited(run).violated_checks() == []
 
 
 def test_what_is_given_twice_is_found(audited: Audited) -> None:
@@ -393,7 +393,7 @@ def test_what_is_given_twice_is_found(audited: Audited) -> None:
     run.events[0].append(run.events[0][1])
     run.control.append(ranges_granted(1, 1, 1, SOURCE, 1, (Band(0, 5, 0),)))
     report = audited(run)
-    assert "control" in report.violated()
+    assert "control" in report.violated_checks()
     first, second, *_ = (example["problem"] for example in report.check("control").examples)
     assert (first, second) == (f"{SOURCE}[1]: epoch 1 granted twice", "worker 0 came back")
 
@@ -427,7 +427,7 @@ def test_the_expected_outputs_are_compared_exactly(audited: Audited) -> None:
     a, b, *_ = [i for i, o in enumerate(run.outputs) if (o.destination, o.key, o.partition) == (LATE, b"key 7", 0)]
     run.outputs[a], run.outputs[b] = run.outputs[b], run.outputs[a]
     report = audited(run, expected=expected_outputs)
-    assert report.violated() == ["key-order", "expected"]
+    assert report.violated_checks() == ["key-order", "expected"]
     assert report.check("key-order").examples[0]["source_key"] == b"key 7"
     assert sorted(example["surplus"] for example in report.check("expected").examples) == [-1, 1]
 
@@ -437,7 +437,7 @@ def test_records_before_the_start_are_not_the_applications(audited: Audited) -> 
     run = Planner(restarts=0, records=100).run()
     run.outputs += outputs_of(0, 0, b"key 1", b"1")
     run.control = [changed(event, offset=10) if isinstance(event, PartitionStarted) else event for event in run.control]
-    assert {"tile-cover", "output-source"} <= set(audited(run).violated())
+    assert {"tile-cover", "output-source"} <= set(audited(run).violated_checks())
 
 
 def test_a_source_that_lost_old_records_is_judged_from_what_is_left(audited: Audited) -> None:
@@ -448,7 +448,7 @@ def test_a_source_that_lost_old_records_is_judged_from_what_is_left(audited: Aud
     run.trims[SOURCE, 0] = 120
     run.outputs.remove(next(o for o in run.outputs if o.partition == 0 and o.offset > 250 and o.n == 1))
     report = audited(run)
-    assert report.violated() == ["commit-outputs", "commit-digest"]
+    assert report.violated_checks() == ["commit-outputs", "commit-digest"]
     assert report.check("commit-outputs").violations == report.check("commit-digest").violations == 1
     assert any("are gone" in note for note in report.notes)
     assert report.figures["records"] == 400 + 280

@@ -96,7 +96,7 @@ def test_honest_copies_are_proven(compared: "Callable[..., Report]", tmp_path: P
     at_work = open_copies(state / APP / "0", app=APP, birth=BIRTH)
     report = compared(run, changes, state, tmp_path / "ahead", tmp_path / "part", state / APP / "a")
     at_work.close()
-    assert report.violated() == [], report.to_text()
+    assert report.violated_checks() == [], report.to_text()
     keys = {key for _, key, _ in changes if len(key) > 9}
     upper = {key for key in keys if point_in(key) >= HALF}
     assert report.check("copy-state").checked == 3 * len(keys) + len(upper)
@@ -127,7 +127,7 @@ def test_every_fault_in_a_copy_is_found(compared: "Callable[..., Report]", tmp_p
     edit(folder, new[0], encode_stored(b"never"))
     edit(folder, strange, encode_stored(b"1"))
     report = compared(run, changes, folder)
-    assert report.violated() == ["copy-state"], report.to_text()
+    assert report.violated_checks() == ["copy-state"], report.to_text()
     found = {bytes(one["raw"]): one["problem"] for one in report.check("copy-state").examples}
     neither = "neither the newest below the marker nor one above"
     assert found == {
@@ -148,7 +148,7 @@ def test_a_marker_that_lies_too_high_is_found(compared: "Callable[..., Report]",
     fill(tmp_path / "behind", changes[:100], [(0, SPACE_END, 160)])
     fill(tmp_path / "beyond", changes, [(0, SPACE_END, len(changes) + 1)])
     report = compared(run, changes, tmp_path / "behind", tmp_path / "beyond")
-    assert report.violated() == ["copy-state"]
+    assert report.violated_checks() == ["copy-state"]
     first, *others = report.check("copy-state").examples
     assert first["problem"] == f"its marker lies ahead of the end of its changelog, {len(changes)}"
     assert first["folder"] == str(tmp_path / "beyond")
@@ -175,7 +175,7 @@ def test_what_compaction_took_is_not_judged(compared: "Callable[..., Report]", t
     below = {key: value for _, key, value in changes[:marker] if len(key) > 9}
     lost = {key for key in below if key not in {changes[at][1] for at in left if at < marker}}
     report = compared(run, [changes[at] for at in left], tmp_path / "copy")
-    assert report.violated() == [], report.to_text()
+    assert report.violated_checks() == [], report.to_text()
     differ = [key for key in lost if below[key] is not None]
     (note,) = [note for note in report.notes if "copies" in note]
     undecided = int(note.split()[0])

@@ -30,7 +30,7 @@ def test_an_honest_group_is_proven_and_shown(audited: Audited) -> None:
     """All statements hold, each has looked at what the plan holds, and the figures are those of the plan."""
     run = GroupPlanner().run()
     report = audited(run, group=True)
-    assert report.violated() == []
+    assert report.violated_checks() == []
     group = report.to_dict()["group"]
     assert group["proved"] == {
         "decision-turn": 18,
@@ -51,7 +51,7 @@ def test_members_that_share_a_partition_are_proven(audited: Audited) -> None:
     """Three members with ranges of one partition: all statements hold, those on tiles and outputs, too."""
     run = RangePlanner().run()
     report = audited(run, group=True, level=True)
-    assert report.violated() == []
+    assert report.violated_checks() == []
     group = report.to_dict()["group"]
     assert group["moves"] == {"change": 3, "silent": 1}
     assert [member["ended"] for member in group["members"]] == ["silent", "left", "left"]
@@ -99,7 +99,7 @@ def stored_empty(folder: Path, run: Run) -> Run:
 def test_copies_are_proven_and_shown(audited: Audited, tmp_path: Path) -> None:
     """All statements hold, those on copies too, and the figures are those of the plan."""
     report = audited(stored_empty(tmp_path, CopyPlanner().run()), group=True)
-    assert report.violated() == []
+    assert report.violated_checks() == []
     group = report.to_dict()["group"]
     assert {name: group["proved"][name] for name in COPYING} == {
         "copy-asked": 5,
@@ -114,5 +114,5 @@ def test_copies_are_proven_and_shown(audited: Audited, tmp_path: Path) -> None:
 def test_a_range_that_moves_without_its_state_is_found(audited: Audited, tmp_path: Path) -> None:
     """See test_copying.py."""
     report = audited(stored_empty(tmp_path, planted(CopyPlanner(), COPY_PLANTS["released without a copy"])))
-    assert report.violated() == ["copy-first"]
+    assert report.violated_checks() == ["copy-first"]
     assert "exactly once, but COPIES ARE WRONGLY ASKED FOR" in report.to_text()

@@ -135,7 +135,7 @@ def test_workers_follow_cuts_splits_and_merges() -> None:
         (4, 15, 20, 2, 4),
         (5, 15, 30, 4, UNTIL_NEVER),
     ]
-    assert [(w.run, w.odd, w.odd_before) for w in workers] == [
+    assert [(w.run, w.is_odd, w.odd_before) for w in workers] == [
         (0, False, 0),
         (0, True, 0),
         (0, True, 1),

@@ -179,7 +179,7 @@ def test_the_table_shows_violations_as_exact_rectangles() -> None:
     assert "kind=gap offset_from=10 offset_to=20 first=00000000 end=80000000" in text
     assert text.endswith("NOT exactly once: 1 of 2 statements fail")
     assert report.exit_code == 1
-    assert report.violated() == ["tile-cover"]
+    assert report.violated_checks() == ["tile-cover"]
     assert json.loads(report.to_json())["checks"][1]["examples"] == [gap]
     with pytest.raises(KeyError):
         report.check("other")

@@ -85,7 +85,7 @@ def test_an_honest_run_on_kafka_is_proven(spark: "SparkSession", kafka_server: S
         report = audit(spark, spec)  # of these topics only: other tests leave damaged ones at this broker
     finally:
         ending.join()
-    assert report.violated() == []
+    assert report.violated_checks() == []
     assert report.figures["records_done"] == 800
     assert report.figures["outputs"] + report.figures["dead_letters"] == len(run.outputs)
     assert all(source.source_end > 400 for source in report.sources if source.partition == 0)

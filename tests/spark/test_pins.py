@@ -79,7 +79,7 @@ def test_a_running_application_is_proven_up_to_the_pins(spark: "SparkSession", t
         report = audit(spark, AuditSpec(app=APP, broker=broker.url, dead_letters=[DEAD]), pins)
     finally:
         broker.close()
-    assert report.violated() == []
+    assert report.violated_checks() == []
     assert 0 < report.figures["records_done"] < 2_000
 
 

@@ -86,7 +86,7 @@ def test_letters_that_were_written_back_are_records_and_no_outputs(spark: "Spark
     named = AuditSpec(app="shop", broker=url, outputs=["orders", "packed", "told"], dead_letters=["orders.dead"])
     for spec in (named, AuditSpec(app="shop", broker=url)):
         report = audit(spark, replace(spec, level=True))
-        assert report.violated() == []
+        assert report.violated_checks() == []
         assert report.figures["replays"] == len(letters) + 1
         assert [note for note in report.notes if "written back to their source" in note and "orders 13 (" in note]
 
@@ -108,7 +108,7 @@ def test_what_is_no_replay_is_judged(audited: "Callable[..., Report]") -> None:
     replay = replace(letter, destination=SOURCE)
     run.outputs += [*wrong, replay]
     report = audited(run, level=False, outputs=[LATE, AUDITED, SOURCE], examples_max=100)
-    assert {"output-once", "commit-outputs", "commit-digest"} <= set(report.violated())
+    assert {"output-once", "commit-outputs", "commit-digest"} <= set(report.violated_checks())
     found = [(e["kl_partition"], e["kl_offset"]) for e in report.check("output-once").examples]
     assert sorted(found) == sorted((output.partition, output.offset) for output in wrong)
     assert report.figures["replays"] == 1

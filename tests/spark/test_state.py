@@ -165,7 +165,7 @@ def test_an_honest_state_is_proven(judged: "Callable[..., Report]", by_key: bool
     run = planner(restarts=1).run()
     changes = stateful(run)
     report = judged(run, [*changes, *beacons(run)], by_key=by_key)
-    assert report.violated() == [], report.to_text()
+    assert report.violated_checks() == [], report.to_text()
     assert report.figures["state_keys"] == keys_of(changes)
     assert report.check("state-key").checked == report.check("state").checked == keys_of(changes)
     assert report.check("state-beacon").checked == 2
@@ -198,7 +198,7 @@ def test_every_planted_fault_is_found(judged: "Callable[..., Report]") -> None:
         (0, astray, encode_stored(b"1")),
     ]
     report = judged(run, [*faulty, *beacons(run)], examples_max=50)
-    assert set(report.violated()) == {"state-key", "state-partition", "state"}
+    assert set(report.violated_checks()) == {"state-key", "state-partition", "state"}
     assert [bytes(e["key"]) for e in report.check("state-partition").examples] == [moved[1][10:]]
     assert sorted((example["partition"], example["raw"]) for example in report.check("state-key").examples) == sorted(
         [torn[:2], (0, short), (0, strange), (0, astray)]
@@ -233,7 +233,7 @@ def test_a_source_that_has_grown_is_proven_where_it_was_worked_on(
     store.append([NewRecord(SOURCE, 3, b"key 1", b"1", (), 1)])
     store.close()
     report = judged(run, [*stateful(run), *beacons(run)], by_key=by_key)
-    assert report.violated() == [], report.to_text()
+    assert report.violated_checks() == [], report.to_text()
     assert report.check("state").checked == report.figures["state_keys"] > 0
     assert [(source.topic, source.partition) for source in report.sources] == [(SOURCE, 0), (SOURCE, 1)]
     assert report.figures["records"] == 240
@@ -253,7 +253,7 @@ def test_a_key_in_two_partitions_is_found(judged: "Callable[..., Report]") -> No
     own = next(key for key, _ in run.records[0] if key is not None)
     changes = [*stateful(run), (1, state_key(point_of_key(own), SEEN, own), encode_stored(b"1"))]
     report = judged(run, [*changes, *beacons(run)], state=None)
-    assert report.violated() == ["state-partition"]
+    assert report.violated_checks() == ["state-partition"]
     assert report.exit_code == 1
     (example,) = report.check("state-partition").examples
     assert (bytes(example["key"]), list(example["partitions"]), example["topic"]) == (own, [0, 1], SOURCE)
@@ -268,7 +268,7 @@ def test_keys_that_moved_are_not_looked_at_where_that_is_accepted(judged: "Calla
     own = next(key for key, _ in run.records[0] if key is not None)
     changes = [*stateful(run), (1, state_key(point_of_key(own), SEEN, own), encode_stored(b"1"))]
     report = judged(run, [*changes, *beacons(run)], state=None, accept_moved_keys=[SOURCE, "another"])
-    assert report.violated() == [], report.to_text()
+    assert report.violated_checks() == [], report.to_text()
     assert report.not_looked_at == (f"state-partition of {SOURCE}: left out by --accept-moved-keys",)
     assert [check.name for check in report.checks if check.name.startswith("state")] == ["state-key", "state-beacon"]
 
@@ -314,7 +314,7 @@ def test_wrong_beacons_are_found(judged: "Callable[..., Report]", by_key: bool) 
         changes += [beacon(p, 2, 1), *((p, key, value) for key, value in written)]
         wrong += [(p, *(last[p] if each == LAST else each for each in row)) for row in found]
     report = judged(run, changes, by_key=by_key, examples_max=50)
-    assert report.violated() == ["state-beacon"], report.to_text()
+    assert report.violated_checks() == ["state-beacon"], report.to_text()
     names = ("partition", "incarnation", "changed_last", "beacon")
     assert [tuple(example[name] for name in names) for example in report.check("state-beacon").examples] == wrong
 
@@ -378,7 +378,7 @@ def test_state_can_be_compared_only_at_rest(spark: "SparkSession", at_rest: "AtR
     with pytest.raises(AuditError, match="went on committing"):
         audit(spark, spec, pins)
     report = audit(spark, dataclasses.replace(spec, state=None), pins)
-    assert report.violated() == []
+    assert report.violated_checks() == []
     assert [check.name for check in report.checks if check.name.startswith("state")] == ["state-key", "state-partition"]
     assert any("went on committing" in note for note in report.notes)
 
@@ -390,7 +390,7 @@ def test_what_workers_do_meanwhile_changes_no_state(spark: "SparkSession", at_re
     spec, pins, append = at_rest
     append(*IDLE)
     report = audit(spark, spec, pins)
-    assert report.violated() == [], report.to_text()
+    assert report.violated_checks() == [], report.to_text()
     assert report.check("state-beacon").holds
     assert report.check("state").checked == report.figures["state_keys"] > 0
     assert report.notes == ()
@@ -428,7 +428,7 @@ def test_a_store_that_the_function_leaves_out(judged: "Callable[..., Report]", t
         return expected_state(spark, done).where(f"store = 'parities' and cast(key as string) <> '{lost.decode()}'")
 
     report = judged(run, changes, state=parities)
-    assert report.violated() == ["state"]
+    assert report.violated_checks() == ["state"]
     silent, *others = report.check("state").examples
     assert (silent["store"], silent["keys"]) == ("seen", keys_of(of_seen))
     assert "the function gives no row of this store, which --without-store seen leaves out" in report.to_text()
@@ -436,7 +436,7 @@ def test_a_store_that_the_function_leaves_out(judged: "Callable[..., Report]", t
     assert report.check("state").violations == 1 + len(others)
     shutil.rmtree(tmp_path / "topics")
     report = judged(run, wrong, without_stores=["seen"])
-    assert report.violated() == [], report.to_text()
+    assert report.violated_checks() == [], report.to_text()
     assert report.not_looked_at == ("state of store 'seen': left out by --without-store",)
     assert report.check("state").checked == report.figures["state_keys"] - silent["keys"]
 

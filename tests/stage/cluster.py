@@ -96,9 +96,9 @@ class Cluster(SimulatedBroker):
 
     def compact(self, source: TopicPartition, *, keep_tombstones: bool = True, partly: bool = False) -> None:
         """As the broker does it."""
-        earlier = self.everything(source)
+        earlier = self.all_entries(source)
         super().compact(source, keep_tombstones=keep_tombstones, partly=partly)
-        for entry, now in zip(earlier, self.everything(source), strict=True):
+        for entry, now in zip(earlier, self.all_entries(source), strict=True):
             if entry.record is not None and now.record is None:
                 self._compacted[source, entry.record.offset] = entry
 
@@ -108,7 +108,7 @@ class Cluster(SimulatedBroker):
 
     def entries(self, source: TopicPartition) -> list[LogEntry]:
         """Every offset from 0 to the high watermark."""
-        left = [*self.state.trimmed.get(source, ()), *self.everything(source)]
+        left = [*self.state.trimmed.get(source, ()), *self.all_entries(source)]
         return [
             self._compacted.get((source, offset), entry) if entry.record is None else entry
             for offset, entry in enumerate(left)

@@ -175,7 +175,7 @@ class Engine:
     def values(self, topic: str = OUT) -> dict[bytes | None, list[bytes | None]]:
         """The committed values of a topic by key."""
         found: dict[bytes | None, list[bytes | None]] = {}
-        for record in self.cluster.committed(topic):
+        for record in self.cluster.committed_records(topic):
             found.setdefault(record.key, []).append(record.value)
         return found
 
@@ -186,7 +186,7 @@ class Engine:
     def folded(self, topic: str = SOURCE) -> dict[int, dict[bytes, bytes]]:
         """The committed state by partition, from what a reader of the changelog sees now."""
         state: dict[int, dict[bytes, bytes]] = {}
-        for record in self.cluster.committed(self.changelog(topic)):
+        for record in self.cluster.committed_records(self.changelog(topic)):
             fold([record], state.setdefault(record.partition, {}))
         return state
 

@@ -54,7 +54,7 @@ def send(ground: Ground, data: bytes, topic: str = "") -> int:
         place = TopicPartition(topic or ground.source, 0)
         deadline = link.deadline("sending")
         try:
-            assert not await link.missing([place], deadline)
+            assert not await link.missing_partitions([place], deadline)
             request = ProduceRequest(
                 transactional_id=None, required_acks=-1, timeout=5_000, topics=[(place.topic, [(0, data)])]
             )

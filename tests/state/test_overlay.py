@@ -46,7 +46,7 @@ def written(overlay: Overlay, changes: dict[bytes, bytes | None], *, finds: bool
 
 def changes_of(layers: list[Layer]) -> Changes:
     """The last value of each key."""
-    return {cell: value for layer in layers for cell, value in zip(layer.cells, layer.values, strict=True)}
+    return {cell: value for layer in layers for cell, value in zip(layer.entries, layer.values, strict=True)}
 
 
 class OverlayAgainstHistory(RuleBasedStateMachine):
@@ -75,7 +75,7 @@ class OverlayAgainstHistory(RuleBasedStateMachine):
         layer, size = Layer(), 0
         for writes in records:
             size += self.overlay.move(written(self.overlay, writes, finds=finds), layer)
-        assert size == sum(map(entry_bytes, [cell.key for cell in layer.cells], layer.values))
+        assert size == sum(map(entry_bytes, [cell.key for cell in layer.entries], layer.values))
         self.done.append((layer, {key: value for writes in records for key, value in writes.items()}))
 
     @rule(count=st.integers(1, 4))
@@ -100,7 +100,7 @@ class OverlayAgainstHistory(RuleBasedStateMachine):
     @rule(keys=st.lists(KEYS, max_size=4, unique=True))
     def begin_reading(self, keys: list[bytes]) -> None:
         """A thread reads the table ahead."""
-        self.reading.append(([self.overlay.cell(key) for key in keys], [self.table.get(key) for key in keys]))
+        self.reading.append(([self.overlay.entry_of(key) for key in keys], [self.table.get(key) for key in keys]))
 
     @rule()
     def end_reading(self) -> None:
@@ -134,7 +134,7 @@ class OverlayAgainstHistory(RuleBasedStateMachine):
             assert overlay.get(key) in ((right,) if key in newest else (right, ABSENT))
             assert overlay.get_committed(key) == committed.get(key, ABSENT)
         for prefix in MAPS:
-            assert overlay.entries(prefix) == sorted(item for item in newest.items() if item[0].startswith(prefix))
+            assert overlay.map_changes(prefix) == sorted(item for item in newest.items() if item[0].startswith(prefix))
         for first, end in ((b"", None), (ALL_KEYS[2], ALL_KEYS[5]), (ALL_KEYS[4], None), (ALL_KEYS[4], ALL_KEYS[4])):
             within = [(k, v) for k, v in sorted(committed.items()) if first <= k and (end is None or k < end)]
             assert overlay.committed_within(first, end) == within

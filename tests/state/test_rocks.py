@@ -359,7 +359,7 @@ def test_a_closed_database_says_so(tmp_path: Path) -> None:
     rocks = open_things(tmp_path / "data")
     rocks.close()
     rocks.close()
-    assert rocks.closed
+    assert rocks.is_closed
     with pytest.raises(RocksError, match="was closed"):
         rocks.get(b"key")
 

@@ -69,7 +69,7 @@ class Running(Engine):
     @property
     def reshape(self) -> Reshaping:
         """Who splits and merges."""
-        return self.member.work.cycle.reshape
+        return self.member.work.cycle.reshaping
 
     @property
     def part(self) -> PartitionRun:
@@ -103,11 +103,11 @@ class Running(Engine):
         assert sorted(value for values in seen for value in values) == list(range(len(self.keys)))
         ledger = fold_of(self.cluster, self.app.name)
         assert not ledger.violations()
-        assert not ledger.waiting()
+        assert not ledger.early_epochs()
 
     def events(self) -> list[Event]:
         """What the offset log tells, partition after partition."""
-        return [decode(record.value or b"") for record in self.cluster.committed("app.offsets")]
+        return [decode(record.value or b"") for record in self.cluster.committed_records("app.offsets")]
 
     def told(self, kind: type[Event]) -> int:
         """How many events of a kind there are."""
@@ -292,8 +292,8 @@ async def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, cap
     caplog.set_level(logging.INFO)
     async with at_work(lambda key: 1.0 if key == b"slow" else 0.001, factor=2, has_context=has_context) as app:
         app.write(keys)
-        await app.reached(lambda: len(app.cluster.committed(OUT)) >= 430)
-        assert sum(1 for output in app.cluster.committed(OUT) if output.key == b"slow") < 12
+        await app.reached(lambda: len(app.cluster.committed_records(OUT)) >= 430)
+        assert sum(1 for output in app.cluster.committed_records(OUT) if output.key == b"slow") < 12
         assert len(near) > 100
         await app.reached(lambda: bool(app.balance.hot_keys))
         (hot,) = app.balance.hot_keys

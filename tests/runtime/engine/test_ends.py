@@ -22,9 +22,9 @@ A, B, C = (TopicPartition(name, 0) for name in "abc")
 def test_sources_of_others_end_where_they_ended_at_the_start() -> None:
     """Without a handler that writes to a source nothing is pinned anew."""
     level = Ends({A: 5, B: 7}, [("a", "out")])
-    assert not level.is_level({A: 5, B: 6})
-    assert not level.is_level({A: 5})
-    assert level.is_level({A: 5, B: 9})
+    assert not level.is_caught_up({A: 5, B: 6})
+    assert not level.is_caught_up({A: 5})
+    assert level.is_caught_up({A: 5, B: 9})
     assert level.to_pin({A: 5, B: 7}) == []
 
 
@@ -33,7 +33,7 @@ def test_who_goes_on_sending_keeps_nobody_from_an_end() -> None:
     level = Ends({A: 5, B: 0}, [("a", "b")])
     level.pin(dict.fromkeys(level.to_pin({A: 9, B: 4}), 5))
     assert level.ends == {A: 5, B: 5}
-    assert level.is_level({A: 30, B: 5})
+    assert level.is_caught_up({A: 30, B: 5})
 
 
 def test_all_partitions_count() -> None:
@@ -42,16 +42,16 @@ def test_all_partitions_count() -> None:
     level = Ends({A: 1, B: 0, other: 0}, [("a", "b")])
     assert level.to_pin({A: 1, B: 0, other: 0}) == [B, other]
     level.pin({B: 1, other: 2})
-    assert not level.is_level({A: 1, B: 1, other: 1})
-    assert level.is_level({A: 1, B: 1, other: 2})
+    assert not level.is_caught_up({A: 1, B: 1, other: 1})
+    assert level.is_caught_up({A: 1, B: 1, other: 2})
 
 
 def test_a_circle_ends_where_it_ended_at_the_start() -> None:
     """What a handler that writes to its own source makes of its own records never ends, so it is not waited for."""
     level = Ends({A: 2}, [("a", "a")])
     assert level.to_pin({A: 2}) == []
-    assert not level.is_level({A: 1})
-    assert level.is_level({A: 2})
+    assert not level.is_caught_up({A: 1})
+    assert level.is_caught_up({A: 2})
 
 
 def test_a_circle_waits_for_what_comes_into_it() -> None:
@@ -60,22 +60,22 @@ def test_a_circle_waits_for_what_comes_into_it() -> None:
     assert level.to_pin({A: 1, B: 1, C: 1}) == []
     assert level.to_pin({A: 2, B: 1, C: 1}) == [B, C]
     level.pin({B: 3, C: 2})
-    assert not level.is_level({A: 2, B: 3, C: 1})
-    assert level.is_level({A: 2, B: 3, C: 2})
+    assert not level.is_caught_up({A: 2, B: 3, C: 1})
+    assert level.is_caught_up({A: 2, B: 3, C: 2})
 
 
 def test_a_destination_that_is_found_late_counts() -> None:
     """A source that was level is pinned anew when it turns out that somebody upstream of it writes to it."""
     level = Ends({A: 2, B: 1}, [])
-    assert level.is_level({A: 2, B: 1})
+    assert level.is_caught_up({A: 2, B: 1})
     assert not level.discover("a", "out")
     assert level.discover("a", "b")
     assert not level.discover("a", "b")
-    assert not level.is_level({A: 2, B: 1})
+    assert not level.is_caught_up({A: 2, B: 1})
     assert level.to_pin({A: 2, B: 1}) == [B]
     level.pin({B: 2})
     assert level.discover("b", "a"), "now it is a circle"
-    assert level.is_level({A: 2, B: 2})
+    assert level.is_caught_up({A: 2, B: 2})
 
 
 class Twin:
@@ -130,7 +130,7 @@ class Twin:
         if wanted and self.chance.random() < 0.3:
             self.handle_one()  # between the look and the answer of the broker
         self.level.pin({source: mark for source, mark in self.marks().items() if source in wanted})
-        return self.level.is_level(edges)
+        return self.level.is_caught_up(edges)
 
     def lost(self) -> list[tuple[str, int]]:
         """What was there at the start, or came of it, and is not done."""
@@ -171,7 +171,7 @@ def test_without_circles_each_topic_is_pinned_once(seed: int) -> None:
         wanted = twin.level.to_pin(edges)
         asked += {source.topic for source in wanted}
         twin.level.pin({source: twin.marks()[source] for source in wanted})
-        if twin.level.is_level(edges):
+        if twin.level.is_caught_up(edges):
             break
         twin.handle_one()
     assert len(asked) == len(set(asked))
@@ -205,4 +205,4 @@ async def test_a_range_that_is_given_up_before_the_level_comes_back_and_is_done(
     assert not engine.task.done(), "what nobody works on is not level"
     back.set()
     await engine.task
-    assert sorted(int(record.value or b"") for record in engine.cluster.committed(OUT)) == list(range(20))
+    assert sorted(int(record.value or b"") for record in engine.cluster.committed_records(OUT)) == list(range(20))

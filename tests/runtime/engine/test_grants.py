@@ -37,7 +37,7 @@ async def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_anoth
     keeper.committed = slowly  # type: ignore[method-assign]  # a disk that takes its time
     await second.start()
     await until(lambda: holds_one(second), 60)
-    assert not first.member.standing.ledger.control.moves.asked, "it has read the grant"
+    assert not first.member.standing.ledger.control.moves.release_requests, "it has read the grant"
     is_written.set()
     await until(lambda: holds_one(first), 10)
     assert len(first.member.statistics(0.0).partitions) == 1
@@ -61,5 +61,5 @@ async def test_a_grant_to_another_process_is_not_taken_up() -> None:
         dispatch = PartitionDispatch(*foreign.place, 0, 1_000, WorkerNumbers())
         dispatch.incarnation = held.dispatch.incarnation
         with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):
-            cycle.reshape.take_up(dispatch, epoch, parts.get(epoch), [WHOLE], ())
+            cycle.reshaping.add_grant(dispatch, epoch, parts.get(epoch), [WHOLE], ())
     assert first.member.runs == [held]

@@ -208,14 +208,14 @@ async def test_what_threads_are_at_is_known(threads: HandlerThreads) -> None:
         begun.set()
         ended.wait(WAIT_S)
 
-    assert not threads.making()
+    assert not threads.calls_under_way()
     one = call(work)
     threads.begin(one)
     await asyncio.to_thread(begun.wait, WAIT_S)
     clock = asyncio.get_running_loop().time
-    assert threads.making() == [one]
+    assert threads.calls_under_way() == [one]
     assert one.worker.started_s <= clock()
     ended.set()
     await one.through(clock)
-    assert not threads.making()
+    assert not threads.calls_under_way()
     assert one.worker.started_s <= clock() - one.seconds

@@ -23,7 +23,7 @@ def commits_while_it_begins_anew(at_ms: int) -> None:
         await group.snapshot()
         reading = asyncio.create_task(member.read())
         await asyncio.sleep(at_ms / 1000)
-        async with member.sending:
+        async with member.transaction_lock:
             await group.commit(member, 3, 5)
         await reading
         await group.commit(member, 5, 6)

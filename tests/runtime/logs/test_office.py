@@ -97,7 +97,7 @@ class Group:
             await self.decide(AppCreated("x", HASH_NAME, 1))
         self.turn = Turn(control.term + 1)
         await self.decide(CoordinatorElected(self.turn.term, name, name, control.app_birth or "P"))
-        for incarnation in [member.incarnation for member in control.unfenced()]:
+        for incarnation in [member.incarnation for member in control.unfenced_members()]:
             await self.decide(MemberExpelled(*self.turn.next(), incarnation, "silent", 0))
             await fence(self.cluster.connect(name), control.members[incarnation].transactional_ids[0])
             await self.decide(MemberFenced(*self.turn.next(), incarnation))
@@ -117,7 +117,7 @@ class Group:
         ids, turn = (f"x.{name}",), self.turn.next()
         await self.decide(MemberJoined(*turn, incarnation, name, name, ids, "", "", 1.0, 1, (), (), until_level=False))
         await standing.read_control()
-        standing.identity.joined(standing.ledger.control.members[incarnation])
+        standing.identity.note_join(standing.ledger.control.members[incarnation])
         producer = self.producers[incarnation] = await standing.identity.make_producer()
         await standing.read()
         if not standing.ledger.opened:
@@ -147,7 +147,7 @@ class Group:
         if is_known:
             member.fold(transaction, events)
         else:
-            member.unknown()
+            member.fold_unknown()
         return transaction
 
     async def snapshot(self) -> None:
@@ -253,7 +253,7 @@ async def test_what_nothing_became_of_is_not_found_in_a_snapshot() -> None:
     member = await group.begin()
     first = await group.commit(member, 0, 3, is_known=False)
     lost = member.next_transaction()
-    member.unknown()
+    member.fold_unknown()
     await group.snapshot()
     await member.read()
     assert member.has_committed(first)

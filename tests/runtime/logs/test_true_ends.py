@@ -35,7 +35,7 @@ async def test_all_that_a_fenced_member_has_committed_lies_below(seed: int) -> N
     await fence(broker, "x.1.v")
     end = (await ends.offsets([0], 1))[OFFSETS]
     await asyncio.gather(committing, return_exceptions=True)
-    tiles = [record.offset for record in cluster.committed(OFFSETS.topic) if record.value == TILE.value]
+    tiles = [record.offset for record in cluster.committed_records(OFFSETS.topic) if record.value == TILE.value]
     assert len(tiles) <= 1
     assert all(offset < end for offset in tiles)
     with pytest.raises(BrokerError):

@@ -68,7 +68,7 @@ class Group:
 
     def passed_on(self) -> list[int]:
         """What stands in the outputs."""
-        return [int(record.value or b"") for record in self.cluster.committed(OUT)]
+        return [int(record.value or b"") for record in self.cluster.committed_records(OUT)]
 
     def end(self, topic: str) -> int:
         """How far all partitions of a topic go."""

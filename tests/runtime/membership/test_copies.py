@@ -61,7 +61,7 @@ class Decided(Pair):
 
     def told(self) -> list[Copies]:
         """What was said of copies."""
-        said = [decode_signal(record.value or b"") for record in self.cluster.committed("app.signals")]
+        said = [decode_signal(record.value or b"") for record in self.cluster.committed_records("app.signals")]
         return [one for one in said if isinstance(one, Copies)]
 
     async def released(self, engine: Engine, within: KeyRange, move: int) -> None:
@@ -88,7 +88,7 @@ class Decided(Pair):
     def counts_are_right(self) -> None:
         """Each output bears how many records its key had by then."""
         seen = dict.fromkeys(range(KEYS), 0)
-        values = [(record.value or b"").split() for record in self.cluster.committed(OUT)]
+        values = [(record.value or b"").split() for record in self.cluster.committed_records(OUT)]
         for number, count in sorted((int(number), int(count)) for number, count in values):
             seen[number % KEYS] += 1
             assert count == seen[number % KEYS], number
@@ -112,7 +112,7 @@ async def decided() -> AsyncIterator[Decided]:
     yield pair
     if pair.sending is not None:
         pair.sending.cancel()
-    await until(lambda: len(pair.cluster.committed(OUT)) >= pair.sent)
+    await until(lambda: len(pair.cluster.committed_records(OUT)) >= pair.sent)
     pair.counts_are_right()
     for engine in (pair.other, pair.owner):
         await engine.crash()
@@ -138,7 +138,7 @@ async def test_a_range_moves_behind_its_copy(pair: Decided, caplog: pytest.LogCa
     move = pair.ask_copy(pair.other, LOWER)
     await pair.ready(move)
     assert pair.other.member.statistics(0.0).copying[:2] == (1, 1)
-    all_of_it = len(pair.cluster.committed(pair.owner.changelog()))
+    all_of_it = len(pair.cluster.committed_records(pair.owner.changelog()))
     await pair.released(pair.owner, LOWER, move)
     back = pair.ask_copy(pair.owner, LOWER, role="standby")
     caplog.clear()

@@ -56,7 +56,7 @@ async def test_a_topic_with_state_that_has_grown_is_refused() -> None:
     assert f"{SOURCE} has 4 partitions and had 2: of " in said
     assert "docs/partitioners.md has the program" in said
     assert f'App(accept_moved_keys=("{SOURCE}",))' in said
-    assert engine.cluster.committed("totals.control") == []
+    assert engine.cluster.committed_records("totals.control") == []
 
 
 @virtual

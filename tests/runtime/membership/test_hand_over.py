@@ -136,8 +136,8 @@ class Pair:
         """All is handled once, in the order of its key; and it ends."""
         if self.sending is not None:
             self.sending.cancel()
-        await until(lambda: len(self.cluster.committed(OUT)) >= self.sent)
-        values = [int((record.value or b"").split()[0]) for record in self.cluster.committed(OUT)]
+        await until(lambda: len(self.cluster.committed_records(OUT)) >= self.sent)
+        values = [int((record.value or b"").split()[0]) for record in self.cluster.committed_records(OUT)]
         assert sorted(values) == list(range(self.sent))
         for numbers in self.handled.values():
             assert [number for number, _ in numbers] == sorted(number for number, _ in numbers)
@@ -162,7 +162,7 @@ class Pair:
 
     def events(self, topic: str = "app.offsets") -> list[Event]:
         """What stands in a log."""
-        return [decode(record.value or b"") for record in self.cluster.committed(topic)]
+        return [decode(record.value or b"") for record in self.cluster.committed_records(topic)]
 
     def at(self, step: Step, engine: Engine, since_s: float) -> float:
         """When a step was first taken by a member."""
@@ -321,7 +321,7 @@ async def test_many_hand_overs_under_load_keep_the_order_of_keys_and_lose_nothin
     await pair.end()
     if is_stateful:
         seen: dict[int, int] = defaultdict(int)
-        for record in sorted(pair.cluster.committed(OUT), key=lambda r: int((r.value or b"").split()[0])):
+        for record in sorted(pair.cluster.committed_records(OUT), key=lambda r: int((r.value or b"").split()[0])):
             number, count = map(int, (record.value or b"").split())
             seen[number % KEYS] += 1
             assert count == seen[number % KEYS]
@@ -350,7 +350,7 @@ async def test_a_range_that_comes_straight_back_is_not_restored(pair: Pair) -> N
     """Released, and granted to who had it: the changelog is not read for it, and its state is what it was."""
     await pair.other.stop()  # there is nobody else
     pair.send(2 * KEYS)
-    await until(lambda: len(pair.cluster.committed(OUT)) == pair.sent)
+    await until(lambda: len(pair.cluster.committed_records(OUT)) == pair.sent)
     read: list[str] = []
     connection: Any = pair.owner.connection
     reader = connection.reader
@@ -364,7 +364,7 @@ async def test_a_range_that_comes_straight_back_is_not_restored(pair: Pair) -> N
     await pair.owner.member.work.requests.release(PLACE, KeyRange(0, 3 * QUARTER))
     await until(lambda: sum(w.end - w.first for w in pair.workers(pair.owner)) == SPACE_END, 1.0)
     pair.send(KEYS)
-    await until(lambda: len(pair.cluster.committed(OUT)) == pair.sent)
+    await until(lambda: len(pair.cluster.committed_records(OUT)) == pair.sent)
     assert len([event for event in pair.events() if isinstance(event, WorkersCut)]) > cuts
     assert not [topic for topic in read if "changelog" in topic]
-    assert sorted(int((r.value or b"").split()[1]) for r in pair.cluster.committed(OUT)) == sorted([1, 2, 3] * KEYS)
+    assert sorted(int((r.value or b"").split()[1]) for r in pair.cluster.committed_records(OUT)) == sorted([1, 2, 3] * KEYS)

@@ -351,10 +351,10 @@ async def test_beats_that_could_not_be_told_are_not_told_later(group: Group) -> 
     """Behind an outage a beat says how it is now: those of before would say that this process has read nothing."""
     _, away = await group.sharing("ab")
     topic, faults = signals_topic(away.app.name), group.cluster.faults
-    partition = TopicPartition(topic, away.member.group.taking_part.partition)
+    partition = TopicPartition(topic, away.member.group.member_signals.partition)
 
     def beats() -> int:
-        records = [entry.record for entry in group.cluster.everything(partition) if entry.record]
+        records = [entry.record for entry in group.cluster.all_entries(partition) if entry.record]
         found = [decode_signal(record.value or b"") for record in records]
         own = away.member.standing.incarnation
         return sum(isinstance(signal, Beat) and signal.incarnation == own for signal in found)

@@ -73,7 +73,7 @@ def test_a_parent_hears_who_may_be_started_again(error: FencedError, comes_back:
     theirs, ours = socket.socketpair()
     with ours:
         with theirs:
-            Sibling(1, 2, theirs).ends(error)
+            Sibling(1, 2, theirs).tell_end(error)
         said = ours.makefile().read()
     assert said == (f"{COMES_BACK}\n" if comes_back else "") + f"{CAUSE}{json.dumps(str(error))}\n"
 

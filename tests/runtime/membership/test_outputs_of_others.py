@@ -63,7 +63,7 @@ class Street:
 
     def confirmations(self) -> int:
         """How many there are of each payment."""
-        committed = self.cluster.committed(CONFIRMED)
+        committed = self.cluster.committed_records(CONFIRMED)
         assert len(committed) % self.payments == 0
         return len(committed) // self.payments
 
@@ -82,7 +82,7 @@ async def test_a_new_name_on_the_topics_of_an_old_one_is_refused() -> None:
     assert f"another application made of records of {PAYMENTS}, which this one handles, too" in said
     assert "docs/process-again.md" in said
     assert ACCEPTED in said
-    assert street.cluster.committed("shop-2.control") == []
+    assert street.cluster.committed_records("shop-2.control") == []
     assert street.confirmations() == 1
 
 
@@ -107,7 +107,7 @@ async def test_what_is_accepted_is_handled(caplog: pytest.LogCaptureFixture) -> 
     await street.opens(shop("shop"))
     await street.closes()
     await street.opens(shop("shop-2", accept_outputs_of_others=(UNIQUE,)))
-    await until(lambda: len(street.cluster.committed(CONFIRMED)) == 3 * street.payments)
+    await until(lambda: len(street.cluster.committed_records(CONFIRMED)) == 3 * street.payments)
     await street.closes()
     assert "another application" not in caplog.text
 
@@ -134,7 +134,7 @@ async def test_what_comes_later_is_told_once(caplog: pytest.LogCaptureFixture) -
         await street.opens(shop(name))
     for n in range(40):
         street.engines[0].send(b"%d" % n, b"paid", topic=PAYMENTS)
-    await until(lambda: len(street.cluster.committed(CONFIRMED)) == 4 * 40)
+    await until(lambda: len(street.cluster.committed_records(CONFIRMED)) == 4 * 40)
     await street.closes()
     said = [r.getMessage() for r in caplog.records if "outputs that another application made" in r.getMessage()]
     assert len(said) == 2

@@ -290,7 +290,7 @@ async def test_the_owner_answers_until_it_releases_and_nobody_answers_with_what_
 async def test_what_is_not_released_after_all_is_answered_meanwhile(pair: Pair) -> None:
     """The broker aborts the transaction that releases, several times: between two of them the owner answers."""
     pair.send(KEYS)
-    await until(lambda: len(pair.cluster.committed(OUT)) == KEYS)
+    await until(lambda: len(pair.cluster.committed_records(OUT)) == KEYS)
     seen, key = pair.owner.view("seen"), b"k%d" % key_in(LOWER)
     late: Any = pair.owner.connection
     late.aborts = 5
@@ -413,7 +413,7 @@ class Fed:
         """See ``Followed``."""
         return next((age for within, age in self.ages.items() if within.contains(point)), None)
 
-    def followed(self, place: Place) -> Iterable[KeyRange]:
+    def copied_ranges(self, place: Place) -> Iterable[KeyRange]:
         """See ``Followed``."""
         return list(self.ages)
 
@@ -455,13 +455,13 @@ async def test_a_copy_answers_with_what_follows_and_not_with_what_was_in_memory(
     """
     gate = pair.hold(2 * KEYS + key_in(LOWER))
     pair.send(KEYS)
-    await until(lambda: len(pair.cluster.committed(OUT)) == KEYS)
+    await until(lambda: len(pair.cluster.committed_records(OUT)) == KEYS)
     await pair.move(pair.other, LOWER)
     key = b"k%d" % key_in(LOWER)
     copy = Fed(pair.owner)
     copy.ages = {WHOLE: 10}
     state = pair.owner.member.keeper.storages[SOURCE, 0].state
-    assert len(state.overlay.committed()) == 0
+    assert len(state.overlay.committed_changes()) == 0
     copy.feed(0, key, 5)
     seen = pair.owner.view("seen")
     assert seen.get(key, stale_ms_max=10) == 5
@@ -469,7 +469,7 @@ async def test_a_copy_answers_with_what_follows_and_not_with_what_was_in_memory(
     with pytest.raises(Elsewhere):
         seen.get(key)
     pair.send(2 * KEYS)
-    await until(lambda: key_in(LOWER) in pair.running and len(pair.cluster.committed(OUT)) >= 2 * KEYS)
+    await until(lambda: key_in(LOWER) in pair.running and len(pair.cluster.committed_records(OUT)) >= 2 * KEYS)
     theirs = pair.other.view("seen")
     assert theirs.get(key, stale_ms_max=10) == 2, "one of its records runs, and has written 3"
     gate.set()

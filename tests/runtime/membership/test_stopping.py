@@ -72,7 +72,7 @@ async def seconds(engine: Engine) -> float:
 
 def told(engine: Engine) -> list[LeaveAsked | Beat]:
     """All that it told of its leaving, and of its life."""
-    signals = [decode_signal(r.value or b"") for r in engine.cluster.committed(signals_topic(engine.app.name))]
+    signals = [decode_signal(r.value or b"") for r in engine.cluster.committed_records(signals_topic(engine.app.name))]
     own = engine.member.standing.incarnation
     return [one for one in signals if isinstance(one, LeaveAsked | Beat) and one.incarnation == own]
 
@@ -246,7 +246,7 @@ async def test_told_again_it_releases_at_once(group: Group, when: str, caplog: p
 
 def works_on(engine: Engine) -> bool:
     """It has been told to stop."""
-    return engine.member.stopping.asked.is_set()
+    return engine.member.stopping.stop_ordered.is_set()
 
 
 def drains(engine: Engine) -> bool:
@@ -261,7 +261,7 @@ def commits(engine: Engine) -> bool:
 
 def leaves(engine: Engine) -> bool:
     """It has committed for the last time."""
-    return engine.member.group.taking_part._is_done
+    return engine.member.group.member_signals._is_done
 
 
 def closes(engine: Engine) -> bool:

@@ -63,7 +63,7 @@ class Away:
 def said(done: Produced) -> dict[bytes, bytes | None]:
     """What a record changed of the state."""
     changes = done.changes
-    return {} if changes is None else {c.key: value for c, value in zip(changes.cells, changes.values, strict=True)}
+    return {} if changes is None else {c.key: value for c, value in zip(changes.entries, changes.values, strict=True)}
 
 
 def digest_of(produced: list[Produced]) -> int:
@@ -171,7 +171,7 @@ class Drive:
         # Of records with a key it is known where their state is, if somebody looked that up.
         keys = [record.key for record in batch.records]
         is_looked_up = self.is_stateful and self.rng.random() < 0.5
-        cells = [None if k is None else self.overlay.cell(state_key(point_of_key(k), 0, k)) for k in keys]
+        cells = [None if k is None else self.overlay.entry_of(state_key(point_of_key(k), 0, k)) for k in keys]
         route = Route(batch, 0, cells if is_looked_up else ())
         while dispatch.step(route):
             i, worker, record = route.at - 1, route.worker, route.record
@@ -207,7 +207,7 @@ class Drive:
 
     def _lay_down(self, worker: Worker, done: Produced) -> None:
         is_both = bool(done.changes) and bool(done.outputs)
-        stretch = self.dispatch.stretch(worker)
+        stretch = self.dispatch.open_stretch(worker)
         if stretch is None or done.dead or is_both or (self.is_stateful and not done.changes):
             worker.keep(done)
             self.overlay.add(done.changes or Layer())
@@ -215,7 +215,7 @@ class Drive:
         stretch.size += done.size
         writes = AttemptWrites()
         for key, value in said(done).items():
-            writes.put(self.overlay.cell(key), value)
+            writes.put(self.overlay.entry_of(key), value)
         self.overlay.move(writes, stretch.changes)
         if done.outputs:
             stretch.send(worker, done.record, done.outputs[0], done.digest)
@@ -302,7 +302,7 @@ class Drive:
         has_output, has_changes = rng.random() < (0.2 if self.is_stateful else 0.5), rng.random() < 0.6
         changes = Layer()
         if self.is_stateful and has_changes:
-            cell = self.overlay.cell(state_key(self.points[offset], 0, record.key or b""))
+            cell = self.overlay.entry_of(state_key(self.points[offset], 0, record.key or b""))
             changes.append(cell, rng.choice((None, b"%d" % offset)))
         if not has_output and not changes:
             return None
@@ -319,7 +319,7 @@ class Drive:
     def take(self, line: int | None = None) -> None:
         """A generation at some line; or only the line is drawn."""
         if line is None and self.rng.random() < 0.3:
-            self.lines.append(self.dispatch.line())
+            self.lines.append(self.dispatch.draw_line())
         else:
             self._take(line)
 
@@ -328,7 +328,7 @@ class Drive:
         dispatch, front = self.dispatch, self.dispatch.front
         drawn = self.lines.pop() if self.lines and self.rng.random() < 0.5 else self.rng.randint(0, front)
         if line is None:
-            line = dispatch.line() if self.rng.random() < 0.5 else drawn
+            line = dispatch.draw_line() if self.rng.random() < 0.5 else drawn
         limit = self.rng.choice((1, 3, 1_000)) if line < front else 1_000
         taken = self.parts.take([(dispatch, line)], records_max=limit, bytes_max=self.rng.choice((100, 1 << 20)))
         covered = [self._check_share(share, line) for share in taken.shares]
@@ -491,7 +491,7 @@ class Drive:
             for turn in (self.read_main, self.read_pass, *(self.run for _ in range(8))):
                 turn()
                 self.check()
-            self.take(self.dispatch.line())
+            self.take(self.dispatch.draw_line())
             if all(edge == self.end for edge in self.committed.values()):
                 break
         assert set(self.points) <= self.done, f"never done: {sorted(set(self.points) - self.done)}"

@@ -204,7 +204,7 @@ class WishDrive(Drive):
         """Ranges that were released, and that this is committed of: the coordinator grants these alone."""
         bounds = [*self.samples, SPACE_END]
         unowned = [KeyRange(a, b) for a, b in pairwise(bounds) if self.owners.of(a) is None]
-        free = [piece for piece in unowned if not any(within.overlaps(piece) for _, within in self.wishes.going)]
+        free = [piece for piece in unowned if not any(within.overlaps(piece) for _, within in self.wishes.uncommitted_releases)]
         return join_neighbours(free, KeyRange.join)
 
     def _granted(self, ledger: Ledger, owner: int, within: KeyRange = WHOLE) -> list[ControlEvent]:
@@ -249,7 +249,7 @@ class WishDrive(Drive):
         is_ours = part is not None and part.incarnation == WE
         why = ""
         try:
-            self.wishes.take_up(self.dispatch, epoch, part, [within], self.cut)
+            self.wishes.add_grant(self.dispatch, epoch, part, [within], self.cut)
         except ValueError as error:
             why = str(error)
         assert ("is no grant" in why) is not is_ours, why
@@ -264,12 +264,12 @@ class WishDrive(Drive):
                     self._skip(worker)
             self._forget_splits(part, within)
             with contextlib.suppress(ValueError):
-                self.wishes.take_up(self.dispatch, epoch, part, [within], self.cut)
+                self.wishes.add_grant(self.dispatch, epoch, part, [within], self.cut)
                 raise AssertionError("what is held is taken up again")
 
     def _tell_opening(self) -> list[Cut | SplitMade | Merged | Released]:
         """What changed at once, and is written with the next generation."""
-        changes, heirs = self.wishes.opened()
+        changes, heirs = self.wishes.take_opening()
         for change in changes:
             self.owners.tell(change)
         self._check_heirs(heirs)
@@ -414,7 +414,7 @@ class WishDrive(Drive):
             self.transaction += 1
             self.ledger = evolve_all(self.ledger, taken.events(self.transaction))
         assert not self.ledger.violations()
-        assert not self.ledger.waiting()
+        assert not self.ledger.early_epochs()
         generation.move_edges(taken)
         fulfilled, self.fulfilled = self.fulfilled, []
         for wish in self.wishes.settle():
@@ -451,7 +451,7 @@ class WishDrive(Drive):
             for turn in (self.read_main, self.read_pass, *(self.run for _ in range(8))):
                 turn()
                 self.check()
-            self.take(None if self.pending is not None else self.dispatch.line())
+            self.take(None if self.pending is not None else self.dispatch.draw_line())
             is_level = all(edge == self.end for edge in self.committed.values())
             if is_level and not self.open and not self.pending and not self.wishes.wanted and not self._away():
                 break

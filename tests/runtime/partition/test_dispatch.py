@@ -85,8 +85,8 @@ PLANTS: dict[str, Callable[[], Parts]] = {
     "a stretch left behind its line": lambda: planted(
         "take_stretches", "return taken, min(line, first.offset_from)", "return taken, line"
     ),
-    "a stretch goes on behind a line": lambda: planted("line", "self._stretch = None", "pass"),
-    "laid down behind what is kept": lambda: planted("stretch", "if worker.kept:", "if False:"),
+    "a stretch goes on behind a line": lambda: planted("draw_line", "self._stretch = None", "pass"),
+    "laid down behind what is kept": lambda: planted("open_stretch", "if worker.done_count:", "if False:"),
     "the outputs of stretches at the wrong worker": lambda: Parts(
         take=mutated(generation.take, "_tally(dispatch, shares, stretches)", "_tally(dispatch, shares[:1], stretches)")
     ),

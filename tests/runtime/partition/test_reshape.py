@@ -55,9 +55,9 @@ def planted(name: str, old: str, new: str) -> WishParts:
 
 def granted(old: str, new: str) -> WishParts:
     """Wishes with a defect in how workers are added for a grant."""
-    take_up = mutated(Wishes.take_up, "ranges = list(within)", "ranges = list(within)")
+    take_up = mutated(Wishes.add_grant, "ranges = list(within)", "ranges = list(within)")
     take_up.__globals__["add_granted"] = mutated(reshape.add_granted, old, new)
-    return WishParts(wishes=type("Planted", (Wishes,), {"take_up": take_up}))
+    return WishParts(wishes=type("Planted", (Wishes,), {"add_grant": take_up}))
 
 
 PLANTS: dict[str, Callable[[], WishParts]] = {
@@ -100,10 +100,10 @@ PLANTS: dict[str, Callable[[], WishParts]] = {
     "a split is carried out twice": lambda: planted("change", "self.splitting.remove(splitting)", "pass"),
     "a split of what is given up": lambda: planted("ask", "w.first < wish.at < w.end", "False"),
     "a grant to another process is taken up": lambda: planted(
-        "take_up", " or part.incarnation != dispatch.incarnation", ""
+        "add_grant", " or part.incarnation != dispatch.incarnation", ""
     ),
     "a grant over what is held is taken up": lambda: planted(
-        "take_up", "(worker := _worker_inside(dispatch, ranges)) is not None", "False"
+        "add_grant", "(worker := _worker_inside(dispatch, ranges)) is not None", "False"
     ),
     "a wish is told to be done twice": lambda: planted(
         "settle", "settled, self._fulfilled = self._fulfilled, []", "settled = self._fulfilled"

@@ -119,14 +119,14 @@ def worked(topic: str, steps: Sequence[Step], numbers: WorkerNumbers) -> tuple[P
         worker.done_to = offset + 1
         changes = Layer()
         if kind in ("laid", "change"):
-            changes.append(overlay.cell(state_key(point_of_key(key), 0, name.encode())), name.encode())
+            changes.append(overlay.entry_of(state_key(point_of_key(key), 0, name.encode())), name.encode())
             lane.changed.add(name.encode())
-        stretch = dispatch.stretch(worker) if kind in ("straight", "laid") else None
+        stretch = dispatch.open_stretch(worker) if kind in ("straight", "laid") else None
         built = [Outgoing("out", 0, key, f"{name}.{i}".encode()) for i in range(1 if kind == "straight" else outputs)]
         if kind == "nothing" or (kind == "kept" and not outputs):
             continue
         if stretch is not None and kind == "laid":
-            stretch.changes.append(changes.cells[0], changes.values[0])
+            stretch.changes.append(changes.entries[0], changes.values[0])
             stretch.size += 7
             continue
         lane.produced.append((offset, kind, [output.value or b"" for output in built]))
@@ -146,7 +146,7 @@ def taken(*plans: Sequence[Step]) -> tuple[Generation, list[Lane]]:
     """All that is done in partitions of the topics a, b, …, with a change of structure before and one behind it."""
     numbers = WorkerNumbers()
     found = [worked(topic, steps, numbers) for topic, steps in zip("ab", plans, strict=False)]
-    generation = take([(d, d.line()) for d, _ in found], records_max=1_000, bytes_max=1 << 30)
+    generation = take([(d, d.draw_line()) for d, _ in found], records_max=1_000, bytes_max=1 << 30)
     generation.structure.append(RELEASED)
     generation.opening.append(ADDED)
     return generation, [lane for _, lanes in found for lane in lanes]

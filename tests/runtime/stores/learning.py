@@ -151,7 +151,7 @@ class CheckedCopy(MemoryCopy):
         super().write(changes, marks)
         self.writes += 1
         by_key: dict[bytes | None, list[Any]] = defaultdict(list)
-        for record in self.world.cluster.committed(TOPIC):
+        for record in self.world.cluster.committed_records(TOPIC):
             by_key[record.key].append(record)
         for number in range(200):
             own = by_key.get(key := key_of(number), [])

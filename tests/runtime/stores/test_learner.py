@@ -98,7 +98,7 @@ async def test_slow_copy(world: Beside) -> None:
     for partition in range(3):
         await world.fill(120, 50, partition)
     size = [
-        sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed(TOPIC) if r.partition == p)
+        sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed_records(TOPIC) if r.partition == p)
         for p in range(3)
     ]
     for partition in range(2):
@@ -116,7 +116,7 @@ async def test_a_copy_that_has_all_is_ready_however_slow_it_has_to_be(world: Bes
     await world.fill(20, 50)
     world.ask(1, bytes_per_s=100)
     assert await world.wait_ready(1) < 1.0
-    size = sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed(TOPIC))
+    size = sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed_records(TOPIC))
     await world.commit([(1, b"new")], 0)
     await asyncio.sleep(0.9 * size / 100)
     assert world.entries() != world.truth[0]
@@ -189,7 +189,7 @@ async def test_killed_in_the_middle(world: Beside) -> None:
         await world.stop()
         await world.begin()
     await world.wait_ready(1)
-    whole = sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed(TOPIC))
+    whole = sum(len(r.key or b"") + len(r.value or b"") for r in world.cluster.committed_records(TOPIC))
     assert all(copied)
     assert whole * 0.8 < sum(copied) + world.copied_bytes < whole * 1.1, "nothing was read twice but the last batches"
     assert world.entries() == world.truth[0]

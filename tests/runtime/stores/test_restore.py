@@ -398,7 +398,7 @@ async def test_record_that_is_no_state(world: World) -> None:
     connection = world.cluster.connect("stranger")
     await connection.open()
     await append(connection, [Outgoing(TOPIC, 0, b"user-7", b"{}")])
-    position = next(record.offset for record in world.cluster.committed(TOPIC) if record.key == b"user-7")
+    position = next(record.offset for record in world.cluster.committed_records(TOPIC) if record.key == b"user-7")
     with pytest.raises(StateError, match=f"record at position {position} is no state: it has a key of 6 bytes"):
         await world.restore(world.source())
 
@@ -412,7 +412,7 @@ async def test_many_partitions(at_once: int) -> None:
         await world.fill(1 + (3 * partition) % 8, 20, partition)
     sources = []
     for partition in range(8):
-        found = [r for r in world.cluster.committed(TOPIC) if r.partition == partition and r.key == beacon_key(1)]
+        found = [r for r in world.cluster.committed_records(TOPIC) if r.partition == partition and r.key == beacon_key(1)]
         number = decode_beacon(beacon_key(1), found[-1].value).transaction
         sources.append(world.source(partition)._replace(writers=wrote({1: number})))
     assert await world.restore(*sources) == 36 * 21

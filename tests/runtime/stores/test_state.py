@@ -69,7 +69,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
             await engine[0].level()
             await engine[0].crash()
             await asyncio.sleep(1)  # the cluster is left to another loop: what it has decided is written by then
-            return played(engine[0].cluster.committed(OUT), engine[0].cluster.committed(DEAD))
+            return played(engine[0].cluster.committed_records(OUT), engine[0].cluster.committed_records(DEAD))
 
         return lambda declare, records: run_virtual(simulated(declare, records))
     return lambda declare, records: embedded(Ground(f"embedded:{tmp_path / 'data'}"), declare, records)
@@ -450,7 +450,7 @@ async def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
     engine.send(b"k", b"look", 1_100)
     await engine.level()
     assert len(engine.folded()[0]) == 2
-    assert [r.value for r in engine.cluster.committed(engine.changelog()) if not is_beacon_key(r.key or b"")][-2:] == [
+    assert [r.value for r in engine.cluster.committed_records(engine.changelog()) if not is_beacon_key(r.key or b"")][-2:] == [
         None
     ] * 2
     assert engine.copied() == engine.folded()

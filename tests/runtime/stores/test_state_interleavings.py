@@ -98,17 +98,17 @@ def test_what_is_read_ahead_stays_within_its_bound_when_values_grow() -> None:
     state = PartitionState("in[0]", MemoryCopy(), entry_bytes_max=1_000_000, ahead_bytes_max=100_000)
     keys = [state_key(n, 1, b"k") for n in range(300)]
     overlay = state.overlay
-    overlay.learn([overlay.cell(key) for key in keys], [None] * len(keys))
+    overlay.learn([overlay.entry_of(key) for key in keys], [None] * len(keys))
     for key in keys:
         layer = Layer()
-        layer.append(overlay.cell(key), bytes(10_000))
+        layer.append(overlay.entry_of(key), bytes(10_000))
         overlay.add(layer)
-        overlay.commit({layer.cells[0]: bytes(10_000)})
+        overlay.commit({layer.entries[0]: bytes(10_000)})
         state.table.write([(key, bytes(10_000))])  # type: ignore[attr-defined]  # it is a copy
-        overlay.settle([layer], {layer.cells[0]: bytes(10_000)})
+        overlay.settle([layer], {layer.entries[0]: bytes(10_000)})
         assert sum(overlay.get(key) == bytes(10_000) for key in keys) < 10
     scope = Scope(state, StoredRecord(0, EPOCH_MS, None, None, ()))
-    assert all(scope.read(scope.cell(key)) == bytes(9_999) for key in keys)
+    assert all(scope.read(scope.entry_of(key)) == bytes(9_999) for key in keys)
 
 
 @virtual

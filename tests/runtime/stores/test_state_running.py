@@ -396,7 +396,7 @@ async def test_grant_while_the_release_is_being_committed() -> None:
 
 def settled(state: PartitionState, table: MemoryCopy, layer: Layer) -> None:
     """What a record wrote goes into a transaction, and into the table."""
-    changes = dict(zip(layer.cells, layer.values, strict=True))
+    changes = dict(zip(layer.entries, layer.values, strict=True))
     state.overlay.commit(changes)
     table.write([(cell.key, value) for cell, value in changes.items()])
     state.overlay.settle([layer], changes)
@@ -405,7 +405,7 @@ def settled(state: PartitionState, table: MemoryCopy, layer: Layer) -> None:
 def done(state: PartitionState, key: bytes, value: bytes | None) -> Layer:
     """A record is done that wrote this."""
     layer = Layer()
-    layer.append(state.overlay.cell(key), value)
+    layer.append(state.overlay.entry_of(key), value)
     state.overlay.add(layer)
     return layer
 
@@ -413,7 +413,7 @@ def done(state: PartitionState, key: bytes, value: bytes | None) -> Layer:
 def seen(state: PartitionState, key: bytes) -> bytes | None:
     """The payload that a record sees."""
     scope = Scope(state, StoredRecord(0, EPOCH_MS, None, None, ()))
-    return scope.read(scope.cell(key))
+    return scope.read(scope.entry_of(key))
 
 
 def test_older_read_never_hides_what_was_settled() -> None:
@@ -422,7 +422,7 @@ def test_older_read_never_hides_what_was_settled() -> None:
     key = state_key(5, 0, b"k")
     table.write([(key, encode_stored(b"old", None))])
     state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=10_000)
-    cells, values = [state.overlay.cell(key)], table.get_many([key])
+    cells, values = [state.overlay.entry_of(key)], table.get_many([key])
     layer = done(state, key, encode_stored(b"new", None))
     assert seen(state, key) == b"new"
     settled(state, table, layer)
@@ -437,7 +437,7 @@ def test_read_ahead_stays_within_its_bytes() -> None:
     table.write([(key, encode_stored(b"v" * 100, None)) for key in keys])
     state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=5_000)
     for key in keys:
-        state.overlay.learn([state.overlay.cell(key)], table.get_many([key]))
+        state.overlay.learn([state.overlay.entry_of(key)], table.get_many([key]))
     kept = [key for key in keys if state.overlay.find(key) is not None]
     assert 0 < len(kept) < 20
     assert kept == keys[-len(kept) :]

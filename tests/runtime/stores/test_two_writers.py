@@ -39,7 +39,7 @@ class Simulated:
 
     async def read(self) -> list[Event]:
         """The committed offset log."""
-        return [decode(record.value or b"") for record in self.cluster.committed(self.group.offsets)]
+        return [decode(record.value or b"") for record in self.cluster.committed_records(self.group.offsets)]
 
     def begin(self, member: Member) -> Callable[[Sequence[Outgoing]], None]:
         """A transaction of a member; what is called writes records of one partition in it."""
@@ -76,7 +76,7 @@ class Simulated:
 
     def truncate(self, incarnation: int) -> None:
         """Lose the last beacon of a writer, and what lies behind it."""
-        rows = [row for row in self.cluster.committed(self.group.changelog) if row.key == beacon_key(incarnation)]
+        rows = [row for row in self.cluster.committed_records(self.group.changelog) if row.key == beacon_key(incarnation)]
         self.cluster.truncate(self.changelog, rows[-1].offset)
 
 
@@ -213,7 +213,7 @@ async def test_long_silent_writer_is_looked_for(world: Simulated) -> None:
     group = world.group
     lower, upper = [await group.join(half) for half in halves()]
     await world.transact(lower, upper)
-    first = [row.offset for row in world.cluster.committed(group.changelog) if row.key == beacon_key(1)]
+    first = [row.offset for row in world.cluster.committed_records(group.changelog) if row.key == beacon_key(1)]
     while world.cluster.stable(world.changelog) <= BEACON_NEAR:
         await world.transact(upper)
     group.fence(lower, upper)
