@@ -27,7 +27,7 @@ from failing_over.group import Members
 from failing_over.notes import again, stops
 from keylanes import Settings
 from keylanes.cli.application import Named
-from keylanes.cli.group_logs import stands_of
+from keylanes.cli.group_logs import group_at
 from rig.broker import known, running_broker
 from rig.child import run_coroutine
 from rig.drivers import run_module
@@ -160,7 +160,7 @@ def coordinators(arm: str, bootstrap: str, group: str) -> list[str]:
     if arm != "keylanes":
         return []
     named = Named(group, f"kafka://{bootstrap}", Settings())
-    found = run_coroutine(stands_of(named, None, lambda: int(time.time() * 1_000)))
+    found = run_coroutine(group_at(named, None, lambda: int(time.time() * 1_000)))
     return [member.instance for member in found.group.members if member.is_coordinator]
 
 

@@ -1,7 +1,7 @@
 """Records on the way to the log: cut into batches with sequence numbers, and sent until the broker takes each batch.
 
 The decisions are made here, once for the adapters ``kafka`` and ``simulated``. An adapter sends the requests and names
-the meaning of each answer (``Verdict``). Calls of ``Appends``, and of a ``TransactionalProducer`` (producer.py), go
+the meaning of each answer (``Verdict``). Calls of ``SessionAppender``, and of a ``TransactionalProducer`` (producer.py), go
 through a ``Session``: the session cuts the records into batches, sends the batches and judges the answers.
 """
 
@@ -127,7 +127,9 @@ class BatchRequests(Protocol[T]):
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """A deadline from now; without ``timeout_ms``, after as long as a client waits for an answer."""
 
-    async def missing_partitions(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Sequence[TopicPartition]:
+    async def missing_partitions(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Sequence[TopicPartition]:
         """The partitions that do not exist. Afterwards the leaders of the other partitions are known."""
 
     def encode(
@@ -326,7 +328,7 @@ class PartitionTurns:
             yield
 
 
-class Appends(Generic[T]):
+class SessionAppender(Generic[T]):
     """An ``Appender``. The calls share a session, made when there is none. A failed call ends the session for later
     calls; calls under way go on in the old session. ``connect``: opens requests for writing to topics.
     """

@@ -97,7 +97,7 @@ class Patience:
         await asyncio.sleep(PATIENCE_STEP_MS / 1000)
 
 
-async def until_answered(ask: Callable[[], Awaitable[T]], patience: Patience) -> T:
+async def ask_until_answered(ask: Callable[[], Awaitable[T]], patience: Patience) -> T:
     """Ask until the broker answers. A broker that does not answer is asked again; so is a broker that refuses a right,
     because the right may be given back. Other errors are raised at once.
 
@@ -113,7 +113,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]], patience: Patience) ->
             return answer
 
 
-async def closed_within(
+async def close_within(
     limit_ms: int,
     closing: Awaitable[object],
     what: str,
@@ -176,7 +176,7 @@ def refusal_in(error: BaseException | None) -> NotAuthorized | AuthenticationRef
     return None
 
 
-def given_up(what: str, error: BrokerError) -> FatalError:
+def give_up_error(what: str, error: BrokerError) -> FatalError:
     """The error that ends the application after tries for as long as the settings say; ``what``: the work tried."""
     refusal = refusal_in(error)
     return BrokerUnavailable(f"{what}: {error}") if refusal is None else AccessRefused(f"{what}: {refusal}")

@@ -15,12 +15,12 @@ from typer.core import TyperGroup
 from ..errors import SettingsError
 from ..group.history import History
 from ..group.history_entries import select_entries
-from ..group.requests import ANYBODY, Expulsion, MoveRequest, Request, asked_expulsion, asked_move
+from ..group.requests import ANYBODY, Expulsion, MoveRequest, Request, make_expulsion, make_move_request
 from ..offsets.control import Control
-from ..runtime.asking import ask, asker
+from ..runtime.asking import requester_text, send_request
 from .application import Named, application_of
 from .codes import epilog
-from .group_logs import open_group_logs, read_history, stands_of
+from .group_logs import group_at, open_group_logs, read_history
 from .group_text import group_json, group_text, history_json, history_text
 from .group_watch import INTERVAL_MS, Show, shown_on_screen
 from .group_watch import watch as watched
@@ -90,7 +90,7 @@ def show(
         return
     at_ms = optional_ms("--at", at, _now_ms())
 
-    stands = asyncio.run(stands_of(application, at_ms, _now_ms))
+    stands = asyncio.run(group_at(application, at_ms, _now_ms))
     told = group_json(application.app, stands) if as_json else group_text(application.app, stands, is_all=is_all)
     sys.stdout.write(f"{told}\n")
 
@@ -146,10 +146,10 @@ def move(
     target, (topic, partition, *points) = _split_words("move", words, "TOPIC PARTITION", 2)
     if not (partition.isascii() and partition.isdecimal()):
         raise SettingsError(f"group move: PARTITION is a whole number, 0 or more; seen {partition!r}")
-    request, by = os.urandom(8).hex(), asker("keylanes group")
+    request, by = os.urandom(8).hex(), requester_text("keylanes group")
 
     def make(control: Control) -> MoveRequest:
-        return asked_move(control, request, by, (topic, int(partition)), to, points=points, cells=cells)
+        return make_move_request(control, request, by, (topic, int(partition)), to, points=points, cells=cells)
 
     moved, said = _ask_application(application_of("group move", target, app, broker), make, request, timeout_s)
     if as_json:
@@ -172,10 +172,10 @@ def expel(
     target, (who, *more) = _split_words("expel", words, "MEMBER", 1)
     if more:
         raise SettingsError(f"group expel: one member at a time; seen {' '.join((who, *more))}")
-    request, by = os.urandom(8).hex(), asker("keylanes group")
+    request, by = os.urandom(8).hex(), requester_text("keylanes group")
 
     def make(control: Control) -> Expulsion:
-        return asked_expulsion(control, request, by, who)
+        return make_expulsion(control, request, by, who)
 
     gone, said = _ask_application(application_of("group expel", target, app, broker), make, request, timeout_s)
     if as_json:
@@ -221,7 +221,7 @@ def _ask_application(application: Named, make: Callable[[Control], A], request: 
 
     async def run() -> A:
         async with open_group_logs(application, to_ask(application.app)) as logs:
-            return await ask(logs, make, request, timeout_s, say)
+            return await send_request(logs, make, request, timeout_s, say)
 
     return asyncio.run(run()), told[-1]
 

@@ -50,7 +50,7 @@ PROGRESS: Final = tuple(prefix_of(kind) for kind in (Committed, StateChanged, Sn
 """The most frequent kinds of events in the offset log; a history does not contain them."""
 
 
-class LastHeard(NamedTuple):
+class LastBeats(NamedTuple):
     """The last beats of the members. ``last_ms``: by incarnation, where a beat was found. ``expired``: incarnations
     without a found beat, perhaps with beats that retention has deleted.
     """
@@ -59,7 +59,7 @@ class LastHeard(NamedTuple):
     expired: Collection[int]
 
 
-class Stands(NamedTuple):
+class GroupMoment(NamedTuple):
     """A group at a moment. ``at_ms``: the requested moment, None for now. ``heard``: None where the signals of the
     moment are gone.
     """
@@ -67,7 +67,7 @@ class Stands(NamedTuple):
     group: GroupShown
     at_ms: int | None
     now_ms: int
-    heard: LastHeard | None
+    heard: LastBeats | None
     costs: Mapping[int, PointsCost] = MappingProxyType({})
     """The cost of the ranges of each incarnation, by its last report; without incarnations of unknown load."""
 
@@ -77,10 +77,10 @@ class Stands(NamedTuple):
         return self.now_ms if self.at_ms is None else self.at_ms
 
 
-class Signalled(NamedTuple):
+class SignalContents(NamedTuple):
     """The content of the signals at a moment. ``heard``: None where the signals of the moment are gone."""
 
-    heard: LastHeard | None
+    heard: LastBeats | None
     loads: Loads
     copies: Mapping[int, Mapping[int, Copy]] = MappingProxyType({})
     """The progress of the copies of each incarnation, by move."""
@@ -121,7 +121,7 @@ async def _read(group: GroupLogs, read: Callable[[LogReader], Awaitable[T]]) -> 
     raise AssertionError("it returns or raises")
 
 
-async def stands_of(named: Named, at_ms: int | None, wall_ms: Callable[[], int]) -> Stands:
+async def group_at(named: Named, at_ms: int | None, wall_ms: Callable[[], int]) -> GroupMoment:
     """``read_group`` of an application on its broker."""
     async with open_group_logs(named, to_look(named.app)) as logs:
         return await read_group(logs, at_ms, wall_ms)
@@ -130,7 +130,7 @@ async def stands_of(named: Named, at_ms: int | None, wall_ms: Callable[[], int])
 # --- the group at a moment --------------------------------------------------------------------------------------------
 
 
-async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], int]) -> Stands:
+async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], int]) -> GroupMoment:
     """The group now, or at an earlier moment; ``wall_ms``: the clock. Raises SettingsError for a moment that the logs
     do not cover, LogError, BrokerError.
     """
@@ -144,9 +144,9 @@ async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], 
         return await logs.begin_offsets(await logs.read_control(Ledger()))
 
     ledger = await _read(group, read)
-    heard, loads, copies, parked = await signals_heard(group, ledger.control, at_ms, wall_ms)
+    heard, loads, copies, parked = await read_signal_contents(group, ledger.control, at_ms, wall_ms)
     found = show_group(ledger.control, ledger.partitions, copies, parked)
-    return Stands(group=found, at_ms=at_ms, now_ms=wall_ms(), heard=heard, costs=costs_of(found, loads))
+    return GroupMoment(group=found, at_ms=at_ms, now_ms=wall_ms(), heard=heard, costs=costs_of(found, loads))
 
 
 def costs_of(group: GroupShown, loads: Loads) -> dict[int, PointsCost]:
@@ -224,7 +224,9 @@ async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, en
 # --- the signals ------------------------------------------------------------------------------------------------------
 
 
-async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, wall_ms: Callable[[], int]) -> Signalled:
+async def read_signal_contents(
+    group: GroupLogs, control: Control, at_ms: int | None, wall_ms: Callable[[], int]
+) -> SignalContents:
     """The last beats, the loads of ranges, the progress of copies, and the reasons why moves have not begun.
 
     Beats are searched backwards, until a beat of each member is found, or to the start. All other reports come again in
@@ -232,7 +234,7 @@ async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, w
     """
     loads, copies, parked = Loads(), dict[int, dict[int, Copy]](), dict[int, str]()
     if not group.has_signals:
-        return Signalled(None, loads)
+        return SignalContents(None, loads)
     broker, limit = group.broker, group.settings.call_limit_ms
     sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
     marks = await within_limit(broker.watermarks(sources), limit, f"watermarks of {sources[0].topic}")
@@ -241,7 +243,7 @@ async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, w
         marks = {source: Watermarks(mark.start, ends.get(source, mark.high)) for source, mark in marks.items()}
         are_gone = all(0 < mark.start >= mark.high for mark in marks.values())  # deleted beyond the moment
         if are_gone:
-            return Signalled(None, loads)
+            return SignalContents(None, loads)
     reader = await within_limit(broker.reader({}), limit, f"opening a reader of {sources[0].topic}")
     try:
         heard = await _last_beats(group, control, reader, marks)
@@ -267,7 +269,7 @@ async def signals_heard(group: GroupLogs, control: Control, at_ms: int | None, w
         await within_limit(_read_signals(reader, spans, hear), limit, f"reading {sources[0].topic}")
     finally:
         await reader.close()
-    return Signalled(heard, loads, copies, parked)
+    return SignalContents(heard, loads, copies, parked)
 
 
 def parked_by(control: Control, signal: Signal) -> dict[int, str] | None:
@@ -279,7 +281,7 @@ def parked_by(control: Control, signal: Signal) -> dict[int, str] | None:
 
 async def _last_beats(
     group: GroupLogs, control: Control, reader: Reader, marks: Mapping[TopicPartition, Watermarks]
-) -> LastHeard:
+) -> LastBeats:
     """Search backwards for the last beat of each member, in longer and longer spans."""
     beats = Beats(control)
     starts = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
@@ -297,7 +299,7 @@ async def _last_beats(
     last_ms = {m.incarnation: beats.last_ms[m.birth] for m in members if m.birth in beats.last_ms}
     whole = {source.partition for source, mark in marks.items() if mark.start == 0}
     expired = {m.incarnation for m in members if partition_of(m.joined.instance, m.birth) not in whole}
-    return LastHeard(last_ms, expired - last_ms.keys())
+    return LastBeats(last_ms, expired - last_ms.keys())
 
 
 async def _read_signals(

@@ -12,7 +12,7 @@ from ..group.view import JOIN
 from ..keyrange.hashing import SPACE_END
 from ..offsets.event_values import NO_MOVE
 from ..offsets.ledger import Place
-from .group_logs import Stands
+from .group_logs import GroupMoment
 from .moments import seconds, written
 
 RANGES_SHOWN: Final = 8
@@ -24,7 +24,7 @@ K = TypeVar("K", bound=Hashable)
 # --- the group at a moment --------------------------------------------------------------------------------------------
 
 
-def group_json(app: str, stands: Stands) -> str:
+def group_json(app: str, stands: GroupMoment) -> str:
     """The group as one JSON document."""
     group = stands.group
     at = None if stands.at_ms is None else written(stands.at_ms)
@@ -39,7 +39,7 @@ def group_json(app: str, stands: Stands) -> str:
     return json.dumps({"app": app, "at": at, **shown})
 
 
-def _member_json(member: MemberShown, stands: Stands) -> dict[str, Any]:
+def _member_json(member: MemberShown, stands: GroupMoment) -> dict[str, Any]:
     """A member with its last beat and its load."""
     last_ms = None if stands.heard is None else stands.heard.last_ms.get(member.incarnation)
     cost = stands.costs.get(member.incarnation)
@@ -53,7 +53,7 @@ def _member_json(member: MemberShown, stands: Stands) -> dict[str, Any]:
     }
 
 
-def group_text(app: str, stands: Stands, *, is_all: bool = False) -> str:
+def group_text(app: str, stands: GroupMoment, *, is_all: bool = False) -> str:
     """The group in lines: a line for each member, and the work under way, see ``under_way``."""
     group = stands.group
     at = "" if stands.at_ms is None else f" at {written(stands.at_ms)}"
@@ -81,7 +81,9 @@ def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
     The line of a partition counts waits with one reason together, and moves of one way, and copies of one member.
     """
     if is_all:
-        lines = [f"move {one.move}: {one.moving_range.label} {one.way} waits for {one.waits_for}" for one in group.moves]
+        lines = [
+            f"move {one.move}: {one.moving_range.label} {one.way} waits for {one.waits_for}" for one in group.moves
+        ]
         lines += [f"incarnation {copy.incarnation} has a copy of {copy.label}" for copy in group.copies]
         return [*map(str, group.waits), *lines]
     told: dict[Place, list[str]] = {}
@@ -125,13 +127,13 @@ def ranges_text(held: Sequence[OwnedRange]) -> str:
     return (", ".join(told) or "nothing") + (f" and {more} more" if more > 0 else "")
 
 
-def busy_text(member: MemberShown, stands: Stands) -> str | None:
+def busy_text(member: MemberShown, stands: GroupMoment) -> str | None:
     """The seconds that a member's handlers worked or waited in each second, summed up; None: not known."""
     cost = stands.costs.get(member.incarnation)
     return None if cost is None else f"{cost.busy_us_per_s / 1_000_000:.2f} s/s"
 
 
-def beat_text(member: MemberShown, stands: Stands) -> str:
+def beat_text(member: MemberShown, stands: GroupMoment) -> str:
     """The age of the member's last beat, in words."""
     if stands.heard is None:
         return "?"

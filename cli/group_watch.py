@@ -20,13 +20,13 @@ from ..offsets.ledger import Ledger
 from ..offsets.signals import Copies, Copy, Load
 from ..runtime.asking import GroupLogs
 from ..runtime.logs.reader import FETCH_RECORDS_MAX, HistoryTrimmed, LogReader, signals_topic
-from .group_logs import LastHeard, Stands, costs_of, parked_by, signals_heard
+from .group_logs import GroupMoment, LastBeats, costs_of, parked_by, read_signal_contents
 from .group_text import beat_text, busy_text, group_json, group_text, ranges_text, under_way
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Show: TypeAlias = Callable[[Stands], None]
+Show: TypeAlias = Callable[[GroupMoment], None]
 
 INTERVAL_MS: Final = 500
 """The default time between two looks."""
@@ -45,7 +45,7 @@ class _SignalListener:
         self.loads = Loads()
         self.copies = dict[int, Mapping[int, Copy]]()
         self.parked = dict[int, str]()
-        self._before: LastHeard | None = None
+        self._before: LastBeats | None = None
         """The last beats in front of ``open``."""
         self._reader: Reader | None = None
         """None: the group has no signals, or ``open`` has not run."""
@@ -56,7 +56,9 @@ class _SignalListener:
             return
         broker, limit = self.group.broker, self.group.settings.call_limit_ms
         marks = await within_limit(broker.watermarks(self.sources), limit, f"watermarks of {self.sources[0].topic}")
-        self._before, self.loads, copies, parked = await signals_heard(self.group, self.beats.control, None, wall_ms)
+        self._before, self.loads, copies, parked = await read_signal_contents(
+            self.group, self.beats.control, None, wall_ms
+        )
         self.copies, self.parked = {**copies}, {**parked}
         self._reader = await within_limit(broker.reader({}), limit, f"opening a reader of {self.sources[0].topic}")
         self._reader.assign({source: mark.high for source, mark in marks.items()})
@@ -85,13 +87,13 @@ class _SignalListener:
                     self.parked = waits
 
     @property
-    def heard(self) -> LastHeard | None:
+    def heard(self) -> LastBeats | None:
         """The last beat of each member; None without signals."""
         if self._before is None:
             return None
         members, new_ms = self.beats.control.unfenced_members(), self.beats.last_ms
         last_ms = {**self._before.last_ms, **{m.incarnation: new_ms[m.birth] for m in members if m.birth in new_ms}}
-        return LastHeard(last_ms, {i for i in self._before.expired if i not in last_ms})
+        return LastBeats(last_ms, {i for i in self._before.expired if i not in last_ms})
 
     async def close(self) -> None:
         """Let go of the connection."""
@@ -111,7 +113,7 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
             began_s = loop.time()
             shown = show_group(ledger.control, ledger.partitions, signals.copies, signals.parked)
             show(
-                Stands(
+                GroupMoment(
                     group=shown, at_ms=None, now_ms=wall_ms(), heard=signals.heard, costs=costs_of(shown, signals.loads)
                 )
             )
@@ -144,11 +146,11 @@ def shown_on_screen(app: str, *, as_json: bool, is_all: bool) -> Iterator[Show]:
         yield lambda stands: live.update(picture(app, stands, is_all=is_all), refresh=True)
 
 
-def changes_shown(app: str, text: Callable[[str, Stands], str], write: Callable[[str], None]) -> Show:
+def changes_shown(app: str, text: Callable[[str, GroupMoment], str], write: Callable[[str], None]) -> Show:
     """A function that writes the group after each change of the group. Beats and loads alone are no change."""
     before: GroupShown | None = None
 
-    def show(stands: Stands) -> None:
+    def show(stands: GroupMoment) -> None:
         nonlocal before
         if stands.group != before:
             before = stands.group
@@ -157,7 +159,7 @@ def changes_shown(app: str, text: Callable[[str, Stands], str], write: Callable[
     return show
 
 
-def picture(app: str, stands: Stands, *, is_all: bool = False) -> "RenderableType":
+def picture(app: str, stands: GroupMoment, *, is_all: bool = False) -> "RenderableType":
     """The group for a terminal: its members, and the work under way, see ``under_way``."""
     from rich.console import Group
     from rich.table import Table

@@ -92,7 +92,7 @@ class StoredApp(Protocol):
         """Let go."""
 
 
-class KeptCopies:
+class CopiesInFolder:
     """The state in local copies."""
 
     def __init__(self, copies: RocksCopies, birth: str | None, where: str | None) -> None:
@@ -118,7 +118,7 @@ class KeptCopies:
         self._copies.close()
 
 
-class KeptTopics:
+class TopicsInFolder:
     """The state in changelogs that an embedded broker keeps by key."""
 
     where: str | None = None
@@ -172,7 +172,7 @@ def _open(folder: Path, app: str | None) -> StoredApp:
         return _open_copies(folder, app)  # raises the right error for any other folder
     topics = TopicStore.open_read_only(folder)
     try:
-        return KeptTopics(topics, app)
+        return TopicsInFolder(topics, app)
     except BaseException:
         topics.close()
         raise
@@ -181,7 +181,7 @@ def _open(folder: Path, app: str | None) -> StoredApp:
 def _open_copies(folder: Path, app: str | None, where: str | None = None) -> StoredApp:
     copies = open_copies(folder, app=app, mode="beside")
     try:
-        return KeptCopies(copies, birth_in(folder), where)
+        return CopiesInFolder(copies, birth_in(folder), where)
     except BaseException:
         copies.close()
         raise
@@ -256,7 +256,7 @@ def of_each(stored: Sequence[StoredApp], look: Callable[[StoredApp], T]) -> list
     return found
 
 
-def chosen(stored: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, SavedPartition]]:
+def choose_store(stored: StoredApp, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, SavedPartition]]:
     """A store, and its partitions or the requested partition; raises NotHere, RocksError."""
     store = stored.stores.get(name)
     if store is None:
@@ -269,7 +269,7 @@ def chosen(stored: StoredApp, name: str, partition: int | None) -> tuple[StoreIn
     return store, {partition: found[partition]}
 
 
-def anywhere(_stored: StoredApp, _store: StoreInfo, _partition: int, _point: int) -> bool:
+def any_folder(_stored: StoredApp, _store: StoreInfo, _partition: int, _point: int) -> bool:
     """Every folder may answer."""
     return True
 
@@ -280,12 +280,12 @@ def entries_of(
     key: bytes,
     map_key: str | None,
     partition: int | None,
-    may_answer: MayAnswer = anywhere,
+    may_answer: MayAnswer = any_folder,
 ) -> list[tuple[dict[str, object], Marker | None]]:
     """The values of a record's key: one, or the entries of its map, each with the marker of the copy. Raises
     SettingsError when several partitions have the key, NotHere when no partition here covers the key.
     """
-    store, partitions = chosen(stored, name, partition)
+    store, partitions = choose_store(stored, name, partition)
     point = point_of_key(key)
     answering = {
         p: saved
@@ -320,7 +320,7 @@ def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
 
 def all_entries(stored: StoredApp, name: str, partition: int | None) -> Iterator[dict[str, object]]:
     """All values of a store, or of one partition, in order of partitions and points. Raises StateError."""
-    store, partitions = chosen(stored, name, partition)
+    store, partitions = choose_store(stored, name, partition)
     for number, saved in partitions.items():
         for within in saved.ranges:
             for entry in entries_of_store(store, number, walk_table(saved.table, *bounds_of(within))):
@@ -400,11 +400,11 @@ def get(
             sources = [one.stores[store].topic for one in stored if copy and store in one.stores]
             name = stored[0].app if stored else app or ""
             owners = None if broker is None else owners_of(name, broker, store, sources[0] if sources else None)
-            may_answer = anywhere if owners is None or copy else _owners_folder(owners)
+            may_answer = any_folder if owners is None or copy else _owners_folder(owners)
             try:
                 answers = of_each(stored, lambda one: entries_of(one, store, data, map_key, partition, may_answer))
             except NotHere:
-                if may_answer is anywhere:
+                if may_answer is any_folder:
                     raise
                 answers = []
             found = [entry for _, entries in answers for entry in entries]
@@ -414,7 +414,11 @@ def get(
     for entry, marker in found:
         _print({**entry, **_how_far(entry, marker, owners)} if copy else entry)
     if not found:
-        missed = owners.reasons_without_answer(partition, point_of_key(data), births) if owners is not None and not copy else []
+        missed = (
+            owners.reasons_without_answer(partition, point_of_key(data), births)
+            if owners is not None and not copy
+            else []
+        )
         if missed:
             raise SettingsError(
                 f"store {store!r}: the state of this key is not in {folder}, or another partition may have it: "
@@ -428,7 +432,7 @@ def _owners_folder(owners: Owners) -> MayAnswer:
     """A check whether a folder may answer: the owner of the point has the folder, and has taken the point up."""
 
     def may_answer(stored: StoredApp, _: StoreInfo, partition: int, point: int) -> bool:
-        if isinstance(stored, KeptTopics):  # shared by all processes
+        if isinstance(stored, TopicsInFolder):  # shared by all processes
             return True
         owner = owners.owner_of(partition, point)
         return owner is not None and owner.birth == stored.birth and owners.is_at_work(partition, point)
@@ -455,7 +459,7 @@ def scan(
     """Print all values of a store as lines of JSON, in order of partitions and points."""
     try:
         with open_folder(folder, app) as stored:
-            with_store = [one for one, _ in of_each(stored, lambda one: chosen(one, store, partition))]
+            with_store = [one for one, _ in of_each(stored, lambda one: choose_store(one, store, partition))]
             entries = chain.from_iterable(all_entries(one, store, partition) for one in with_store)
             for entry in islice(entries, limit):
                 _print(entry)

@@ -61,7 +61,7 @@ def _check_known(what: str, name: str, allowed: dict[str, int]) -> int:
         raise ValueError(f"{what} is one of {', '.join(allowed)}; seen {name!r}") from None
 
 
-def answering_cluster(port: int, advertised_ports: Collection[int], login: Login | None = None) -> str:
+def cluster_at(port: int, advertised_ports: Collection[int], login: Login | None = None) -> str:
     """The id of the cluster at this port that lists brokers at ``advertised_ports``; "" while no cluster does."""
     try:
         answer = ask(port, _METADATA, 2, struct.pack(">i", 0), login, is_flexible=False)

@@ -27,14 +27,14 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import StoreError
-from .asking import answering_cluster, unregister_broker
+from .asking import cluster_at, unregister_broker
 from .folder import POLL_SECONDS, hold_lock, make_private, tail
 from .jars import KafkaServerError, Progress, class_path
 from .java import JavaHome, java_home
-from .node import SMALL, START_SECONDS, STOP_SECONDS, Kafka, KafkaNode, new_cluster_id
+from .node import SMALL, START_SECONDS, STOP_SECONDS, KafkaNode, KafkaProgram, new_cluster_id
 from .ports import HOST, free_port
 from .properties import CLIENTS, PROXIED, SESSION_MS_ALONE, cluster_settings, controller_settings, node_settings
-from .security import INTERNAL, Access, ClusterSecurity
+from .security import INTERNAL, ClusterSecurity, ClusterUsers
 from .wire import Login
 
 NODES_MAX = 9
@@ -45,7 +45,7 @@ SESSION_MS = 6_000
 class KafkaCluster:
     """Nodes in one folder. The constructor does nothing; ``start`` and ``stop`` block (use a thread in asyncio).
 
-    ``properties`` are added to the brokers' own settings. ``session_ms``: Kafka's ``broker.session.timeout.ms``.
+    ``properties`` are added to the brokers' own settings. ``session_ms``: KafkaProgram's ``broker.session.timeout.ms``.
     ``security``: the nodes' demands on clients; ``access`` then has users, passwords and rights.
     ``proxied_ports``: by number of a node, the port of a proxy in front of the node. Then every node has a second
     listener, at its ``proxied_listener_port``. This listener tells clients to come back to the proxies of the nodes.
@@ -76,7 +76,7 @@ class KafkaCluster:
         proxied = dict(proxied_ports or {})
         self._has_proxies = any(proxied.values())
         self._security = security
-        self._access = Access(self.folder / "security", security, self._admin_ports) if security else None
+        self._access = ClusterUsers(self.folder / "security", security, self._admin_ports) if security else None
         self._how_to_end = "stop" if nodes == 1 else "kill"
         self._controllers: dict[int, int] = {}
         self.nodes = [
@@ -102,7 +102,7 @@ class KafkaCluster:
         return ",".join(f"{HOST}:{node.ports[listener]}" for node in self.nodes)
 
     @property
-    def access(self) -> Access:
+    def access(self) -> ClusterUsers:
         """Users, passwords, certificates and access lists of a cluster with ``security``."""
         if self._access is None:
             raise ValueError("this cluster has no users: give it security=ClusterSecurity(…)")
@@ -159,7 +159,7 @@ class KafkaCluster:
         if not nodes:
             return
         java = self._java or java_home()
-        kafka = Kafka(java, class_path(java, self._progress))
+        kafka = KafkaProgram(java, class_path(java, self._progress))
         deadline = time.monotonic() + seconds_max
         make_private(self.folder)
         self._refuse_other_size()
@@ -179,7 +179,9 @@ class KafkaCluster:
                 node.kill()
             raise
 
-    def _launch(self, kafka: Kafka, nodes: list[KafkaNode], locks: Mapping[KafkaNode, int], deadline: float) -> str:
+    def _launch(
+        self, kafka: KafkaProgram, nodes: list[KafkaNode], locks: Mapping[KafkaNode, int], deadline: float
+    ) -> str:
         """Format new nodes and run all of these nodes; returns the cluster's id."""
         cluster = next((found for node in self.nodes if (found := node.cluster())), "") or new_cluster_id()
         is_whole, taken = len(nodes) == len(self.nodes), self._ports()
@@ -237,7 +239,7 @@ class KafkaCluster:
     def _login(self) -> Login | None:
         return self._access.admin if self._access else None
 
-    def _forget_brokers(self, kafka: Kafka, locks: Mapping[KafkaNode, int], deadline: float) -> None:
+    def _forget_brokers(self, kafka: KafkaProgram, locks: Mapping[KafkaNode, int], deadline: float) -> None:
         """Make the controllers forget the brokers before the brokers start again (see above)."""
         ports, login = self._free_controllers(), self._login()
         try:
@@ -270,7 +272,7 @@ class KafkaCluster:
         """Wait until each of these nodes serves and knows all of these nodes."""
         ports = {node: node.ports.get(INTERNAL, node.port) for node in nodes}
         for node in nodes:
-            while (answer := answering_cluster(ports[node], ports.values(), self._login())) != cluster:
+            while (answer := cluster_at(ports[node], ports.values(), self._login())) != cluster:
                 if answer:
                     raise KafkaServerError(f"port {node.port} belongs to another Kafka (cluster {answer})")
                 ended = next((one for one in nodes if not one.is_running()), None)

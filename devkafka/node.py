@@ -39,7 +39,7 @@ SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _SMALLEST = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
-class Kafka(NamedTuple):
+class KafkaProgram(NamedTuple):
     """Apache Kafka, ready to run: a Java and the class path."""
 
     java: JavaHome
@@ -181,7 +181,9 @@ class KafkaNode:
         data = self.folder / "data"
         return (data / "bootstrap.checkpoint").exists() and (data / "__cluster_metadata-0").exists()
 
-    def format(self, kafka: Kafka, cluster: str, settings: Mapping[str, str], lock: int, deadline: float) -> None:
+    def format(
+        self, kafka: KafkaProgram, cluster: str, settings: Mapping[str, str], lock: int, deadline: float
+    ) -> None:
         """Make ``data`` if missing, whole or not at all: a killed attempt leaves a ``format-`` folder."""
         if self.cluster():
             return
@@ -204,18 +206,18 @@ class KafkaNode:
         os.replace(work / "data", data)
         shutil.rmtree(work, ignore_errors=True)
 
-    def launch(self, kafka: Kafka, settings: Mapping[str, str], lock: int, cluster: str) -> None:
+    def launch(self, kafka: KafkaProgram, settings: Mapping[str, str], lock: int, cluster: str) -> None:
         """Run the node; the cluster finds out when the node serves."""
         path = self.folder / "server.properties"
         write_properties(path, {**settings, "log.dirs": str(self.folder / "data")})
         options = (*self._java_options, f"-Dlog4j2.configurationFile={write_logging(self.folder).as_uri()}")
-        self._run_guarded(kafka.command(options, "kafka.Kafka", str(path)), "broker.out", lock, cluster)
+        self._run_guarded(kafka.command(options, "kafka.KafkaProgram", str(path)), "broker.out", lock, cluster)
 
-    def launch_controller(self, kafka: Kafka, settings: Mapping[str, str], lock: int) -> None:
+    def launch_controller(self, kafka: KafkaProgram, settings: Mapping[str, str], lock: int) -> None:
         """Run the node as a controller alone."""
         path = self.folder / "controller.properties"
         write_properties(path, {**settings, "log.dirs": str(self.folder / "data")})
-        self._run_guarded(kafka.command(_SMALLEST, "kafka.Kafka", str(path)), "controller.out", lock, "")
+        self._run_guarded(kafka.command(_SMALLEST, "kafka.KafkaProgram", str(path)), "controller.out", lock, "")
 
     def _run_guarded(self, command: list[str], out: str, lock: int, cluster: str) -> None:
         """Run a command that never outlives this program (see ``guard``); return when the command runs."""

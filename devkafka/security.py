@@ -82,7 +82,7 @@ class ClusterSecurity:
         return ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
 
 
-class Access:
+class ClusterUsers:
     """The users of a running cluster, their secrets and rights. ``ports``: the ports of running nodes for the admin."""
 
     def __init__(self, folder: Path, security: ClusterSecurity, ports: Callable[[], list[int]]) -> None:
@@ -298,4 +298,15 @@ def _check_user_name(user: str) -> None:
         raise ValueError(f"a user's name has letters, digits and underscores, a letter first; seen {user!r}")
 
 
-__all__ = ["ADMIN", "BAD", "CLIENTS", "EXPIRED", "MUTUAL", "OTHER_CA", "OTHER_HOST", "Access", "Acl", "ClusterSecurity"]
+__all__ = [
+    "ADMIN",
+    "BAD",
+    "CLIENTS",
+    "EXPIRED",
+    "MUTUAL",
+    "OTHER_CA",
+    "OTHER_HOST",
+    "Acl",
+    "ClusterSecurity",
+    "ClusterUsers",
+]

@@ -76,7 +76,9 @@ def decide(view: View, turn: Turn) -> DecisionBatch:
 def needs(view: View) -> Needs:
     """The work outside of the control log that must be done before further decisions."""
     control, seat = view.control, view.memory
-    fence = [member for member in control.unfenced_members() if member.expelled and member.incarnation not in seat.fenced]
+    fence = [
+        member for member in control.unfenced_members() if member.expelled and member.incarnation not in seat.fenced
+    ]
     unread = sorted(
         {
             (place, cell.epoch)
@@ -141,12 +143,12 @@ def _ends(view: View, turn: Turn) -> DecisionBatch:
 ROWS: Final[tuple[Row, ...]] = (
     members.tell_fenced,
     members.expel_members,
-    members.answers,
+    members.answer_joins,
     _sources,
     _stores,
     _ends,
     moves.grant_ranges,
-    moves.withdrawn,
+    moves.withdraw_requests,
     learning.end_copies,
     learning.ask_copies,
     moves.ask_releases,

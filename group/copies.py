@@ -51,7 +51,7 @@ class CopyProgress(NamedTuple):
         return any(span.first < end and first < span.end for span in self.asked.bands)
 
 
-class Fixed(NamedTuple):
+class FixedPoints(NamedTuple):
     """Points ``[first, end)`` that a plan gives only to the target; None: to no member yet."""
 
     first: int
@@ -59,7 +59,7 @@ class Fixed(NamedTuple):
     target: int | None
 
 
-def kept_of(view: View) -> dict[Place, list[CopyProgress]]:
+def copies_by_place(view: View) -> dict[Place, list[CopyProgress]]:
     """All copies, in order of their numbers, by place."""
     found: dict[Place, list[CopyProgress]] = {}
     for number, asked in sorted(view.control.moves.copies.items()):
@@ -108,7 +108,7 @@ class MoveBudget:
         return True
 
 
-def passes(view: View, incarnation: int) -> set[Place]:
+def places_in_pass(view: View, incarnation: int) -> set[Place]:
     """The places of a member's copies that are not ready: the member has a pass for each (learning.py)."""
     return {
         asked.topic_partition
@@ -149,12 +149,12 @@ def heir(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, f
     )
     if best is not None and best.is_ready:
         return best.incarnation
-    if name := held_for(view, cell.owner):
+    if name := name_awaited(view, cell.owner):
         return next((i for i, member in there.items() if member.joined.instance == name), None)
     return NOBODY if best is None else best.incarnation
 
 
-def held_for(view: View, incarnation: int) -> str:
+def name_awaited(view: View, incarnation: int) -> str:
     """The name for which the points of an owner wait; "": no name."""
     return view.control.members[incarnation].joined.instance if left_of_hold_ms(view, incarnation) > 0 else ""
 
@@ -167,7 +167,9 @@ def left_of_hold_ms(view: View, incarnation: int) -> int:
     if member is None or not member.joined.instance or incarnation in view.memory.renamed:
         return 0
     if member.expelled:
-        since_ms = view.memory.expulsion_ms.get(incarnation, view.memory.began_ms)  # after a predecessor the hold begins anew
+        since_ms = view.memory.expulsion_ms.get(
+            incarnation, view.memory.began_ms
+        )  # after a predecessor the hold begins anew
         return member.hold_ms - (view.now_ms - since_ms)
     if incarnation not in view.heard.returns:
         return 0
@@ -180,7 +182,7 @@ def renamed_members(view: View) -> set[int]:
     restart under other names is assumed if all owners of state are gone, at least as many names are present as are
     awaited, and no awaited name is present.
     """
-    awaited = {i: name for i, m in view.control.members.items() if m.expelled and (name := held_for(view, i))}
+    awaited = {i: name for i, m in view.control.members.items() if m.expelled and (name := name_awaited(view, i))}
     there = {member.joined.instance for member in view.staying_members} - {""}
     if not awaited or len(there) < len({*awaited.values()}) or not there.isdisjoint(awaited.values()):
         return set()

@@ -23,7 +23,7 @@ from typing import Final
 
 from ..keyrange.ranges import join_neighbours
 from ..keyrange.steps import Steps
-from ..offsets.control import Control, Owner, event_counts, take
+from ..offsets.control import Control, Owner, apply_event, event_counts
 from ..offsets.control_events import (
     ControlEvent,
     CoordinatorElected,
@@ -135,7 +135,7 @@ class History:
                 self._causes.append(LEVEL)
             case MemberJoined() | MemberExpelled() | MemberFenced() | MemberRefused() | CoordinatorElected():
                 self._change(position, timestamp_ms, event)
-        take(self.control, event)
+        apply_event(self.control, event)
 
     def hear_offsets(self, log_partition: int, position: int, timestamp_ms: int, event: Event) -> None:
         """Take the next event of a partition of the offset log. After the first event of a partition the caller may

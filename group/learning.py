@@ -35,23 +35,23 @@ from ..offsets.signals import COOLING, SLOT, TURN
 from .cells import Cell, CellState, is_taken_up
 from .copies import (
     CopyProgress,
-    Fixed,
+    FixedPoints,
     MoveBudget,
     able,
+    copies_by_place,
     counts_for_budget,
     heir,
-    held_for,
-    kept_of,
-    passes,
+    name_awaited,
+    places_in_pass,
     spans_of,
     uncovered_spans,
 )
-from .moves import cut_by, held_back, moves_pending, moves_to_ask, newest
+from .moves import cut_by, moves_pending, moves_to_ask, moves_without_turn, newest
 from .shares import NOBODY
 from .view import DecisionBatch, View
 
 
-class Run(NamedTuple):
+class StateRange(NamedTuple):
     """Touching points ``[first, end)`` of a place with the same owner."""
 
     place: Place
@@ -88,7 +88,7 @@ def parked_moves(view: View) -> dict[int, str]:
         return {}
     slots, budget = _PassSlots(view), MoveBudget(view)
     found = {move.move: _find_obstacle(view, move, slots, budget) for move, _ in moves_wanting_copies(view)}
-    found |= dict.fromkeys(held_back(view), _why_no_turn(view))
+    found |= dict.fromkeys(moves_without_turn(view), _why_no_turn(view))
     return {move: why for move, why in found.items() if why}
 
 
@@ -128,7 +128,7 @@ def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:
     """Moves for which a copy is still to be asked, each with the bands of which the target has no copy. Moves from
     leaving members come first, then moves that need no budget.
     """
-    control, copies, planned = view.control, kept_of(view), moves_pending(view)
+    control, copies, planned = view.control, copies_by_place(view), moves_pending(view)
     stateful, leaving = view.stateful, view.heard.leaving
     found: list[tuple[PlannedMove, list[Span]]] = []
     for move in moves_to_ask(view):
@@ -160,7 +160,7 @@ class _PassSlots:
     def is_free(self, incarnation: int, place: Place) -> bool:
         """Whether the member has a slot for a copy of this place: a pass of the place, or room for a further pass."""
         if incarnation not in self._passes:
-            self._passes[incarnation] = passes(self.view, incarnation)
+            self._passes[incarnation] = places_in_pass(self.view, incarnation)
         own = self._passes[incarnation]
         return place in own or len(own) < self.view.rules.copies_max
 
@@ -172,15 +172,15 @@ class _PassSlots:
         return True
 
 
-def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list[Span]]]:
+def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[StateRange, int, list[Span]]]:
     """Standbys that are missing at rest and have a slot, as (range, member, missing bands of the range)."""
     moves, wanted = view.control.moves, view.rules.standbys
     if not wanted or _is_early(view) or moves.release_requests or view.control.group_epoch != moves.group_epoch:
         return []
-    copies, planned = kept_of(view), moves_pending(view)
+    copies, planned = copies_by_place(view), moves_pending(view)
     staying = {member.incarnation: member for member in view.staying_members}
     counts = Counter(kept.incarnation for own in copies.values() for kept in own)
-    found: list[tuple[Run, int, list[Span]]] = []
+    found: list[tuple[StateRange, int, list[Span]]] = []
     for run in runs(view):
         own = copies.get(run.place, [])
         if run.owner not in staying or _targets(run, planned.get(run.place, ())):
@@ -210,7 +210,7 @@ def _standbys_wanted(view: View, slots: _PassSlots) -> list[tuple[Run, int, list
     return found
 
 
-def keepers(view: View, run: Run, own: Sequence[CopyProgress], without: Collection[int]) -> list[int]:
+def keepers(view: View, run: StateRange, own: Sequence[CopyProgress], without: Collection[int]) -> list[int]:
     """The members that keep a standby of a range, chosen from the members with a copy of some part of the range.
 
     The list has the ``standbys`` members that are best now, and the ``standbys`` members that will be best once all
@@ -238,7 +238,7 @@ def keepers(view: View, run: Run, own: Sequence[CopyProgress], without: Collecti
     return [*now, *(incarnation for incarnation in later if incarnation not in now)]
 
 
-def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:
+def _targets(run: StateRange, moves: Sequence[PlannedMove]) -> set[int]:
     """The members to which a range, or part of the range, is to go. Only moves away from the present owner count."""
     cells = cut_by([Cell(first=run.first, end=run.end, owner=run.owner, epoch=0, state=CellState.HELD)], moves)
     over = [move for cell in cells if (move := newest(moves, cell)) is not None]
@@ -254,11 +254,11 @@ def _is_early(view: View) -> bool:
     return view.now_ms - view.memory.began_ms < view.rules.settle_ms
 
 
-def runs(view: View, *places: Place) -> list[Run]:
+def runs(view: View, *places: Place) -> list[StateRange]:
     """Ranges with state that are held, of the given places or of all. Touching cells with the same owner are joined."""
     stateful = view.stateful
     held = (
-        Run(place, cell.first, cell.end, cell.owner)
+        StateRange(place, cell.first, cell.end, cell.owner)
         for place in sorted(places or (place for place in view.control.started if place[0] in stateful))
         for cell in view.cells(place)
         if cell.state is CellState.HELD
@@ -274,7 +274,7 @@ def runs(view: View, *places: Place) -> list[Run]:
 def end_copies(view: View, turn: Turn) -> DecisionBatch:
     """Ends of copies without a use, each with the reason."""
     found: list[tuple[int, str]] = []
-    copies = kept_of(view)
+    copies = copies_by_place(view)
     if not copies:
         return DecisionBatch()
     planned, staying = moves_pending(view), {member.incarnation for member in view.staying_members}
@@ -322,20 +322,20 @@ def _reason(view: View, kept: CopyProgress, *, is_staying: bool) -> str:
 # --- points fixed for plans ------------------------------------------------------------------------------------------
 
 
-def fixed_points(view: View) -> dict[Place, list[Fixed]]:
+def fixed_points(view: View) -> dict[Place, list[FixedPoints]]:
     """Points that a plan may give only to one member, by place. Points are fixed while a copy of a move is under way to
     its target. Points with state and without a working owner are fixed if the next owner is known or awaited.
     """
-    copies, planned, stateful = kept_of(view), moves_pending(view), view.stateful
+    copies, planned, stateful = copies_by_place(view), moves_pending(view), view.stateful
     places = {place for place in view.control.started if place[0] in stateful}
     places &= copies.keys() | view.cell_cache.free | _unheld(view)
-    found: dict[Place, list[Fixed]] = {}
+    found: dict[Place, list[FixedPoints]] = {}
     for place in sorted(places):
         moves, own = planned.get(place, []), copies.get(place, [])
         for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
             target = _target(view, place, cell, newest(moves, cell), own)
             if target != NOBODY:
-                found.setdefault(place, []).append(Fixed(cell.first, cell.end, target))
+                found.setdefault(place, []).append(FixedPoints(cell.first, cell.end, target))
     return found
 
 
@@ -373,7 +373,7 @@ def awaited_names(view: View) -> set[str]:
         for cell in view.cells(place)
         if cell.state is not CellState.HELD
     }
-    return {name for owner in owners if (name := held_for(view, owner))}
+    return {name for owner in owners if (name := name_awaited(view, owner))}
 
 
 def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own: Sequence[CopyProgress]) -> int | None:

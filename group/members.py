@@ -7,7 +7,7 @@ member releases all ranges unasked.
 from itertools import takewhile
 from typing import Final
 
-from ..offsets.control import Member, take
+from ..offsets.control import Member, apply_event
 from ..offsets.control_events import Decision, LevelRaised, MemberExpelled, MemberFenced, MemberJoined, MemberRefused
 from ..offsets.decide import Turn
 from ..offsets.event_values import LEVEL
@@ -123,7 +123,7 @@ def left_ms(view: View, member: Member) -> int:
     return now_ms - view.heard.leaving[member.incarnation]
 
 
-def answers(view: View, turn: Turn) -> DecisionBatch:
+def answer_joins(view: View, turn: Turn) -> DecisionBatch:
     """Answers to processes that ask to join. Each process is judged as if the processes before had joined. A process
     that was silent for a session since its request is gone: as a member the process would only withhold points from
     others. A request is answered once the process was refused or has joined, and all of its stores have numbers.
@@ -149,7 +149,7 @@ def answers(view: View, turn: Turn) -> DecisionBatch:
                 new = [LevelRaised(*turn.next(), min(asked.level, LEVEL))]
             new.append(_member_joined(view.memory.app, turn, control.incarnation_next, asked))
         for decision in new:
-            take(control, decision)  # the copy alone changes, for the processes behind
+            apply_event(control, decision)  # the copy alone changes, for the processes behind
         decisions += new
     return DecisionBatch(decisions, tuple(answered))
 

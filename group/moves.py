@@ -20,7 +20,7 @@ from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
 from .cells import Cell, CellState
-from .copies import CopyProgress, Fixed, MoveBudget, is_near, kept_of, may_have, spans_of, uncovered_spans
+from .copies import CopyProgress, FixedPoints, MoveBudget, copies_by_place, is_near, may_have, spans_of, uncovered_spans
 from .members import members_dismissed
 from .shares import NOBODY
 from .standings import touch
@@ -51,7 +51,7 @@ def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
     staying = {member.incarnation for member in view.staying_members}
     decisions: list[Decision] = []
     demoted: list[tuple[Place, int, list[Span]]] = []
-    planned, copies, stateful = moves_pending(view), kept_of(view), view.stateful
+    planned, copies, stateful = moves_pending(view), copies_by_place(view), view.stateful
     for place in sorted(planned.keys() & free_places):
         moves, own = planned[place], copies.get(place, [])
         cut = cut_by(view.cells(place), [*moves, *spans_of(own)])
@@ -143,7 +143,9 @@ def _joined_points(free: Sequence[Cell], move: PlannedMove) -> list[KeyRange]:
     return join_neighbours(parts, KeyRange.join)
 
 
-def cut_by(found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | ReleaseAsked | Span | Fixed]) -> list[Cell]:
+def cut_by(
+    found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | ReleaseAsked | Span | FixedPoints]
+) -> list[Cell]:
     """The cells, cut at the bounds of all items in ``by``."""
     bounds = sorted({bound for one in by for bound in (one.first, one.end)})
     parts: list[Cell] = []
@@ -153,7 +155,7 @@ def cut_by(found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | Release
     return parts
 
 
-def withdrawn(view: View, turn: Turn) -> DecisionBatch:
+def withdraw_requests(view: View, turn: Turn) -> DecisionBatch:
     """Withdrawals of requests to release: the target is gone, or the time is over. The owner keeps the points that are
     not released yet.
     """
@@ -161,7 +163,9 @@ def withdrawn(view: View, turn: Turn) -> DecisionBatch:
     decisions: list[Decision] = []
     for number, asked in sorted(view.control.moves.release_requests.items()):
         move = view.control.moves.planned.get(number)
-        since_ms = view.memory.release_request_ms.get(number, view.memory.began_ms)  # a predecessor's request begins anew
+        since_ms = view.memory.release_request_ms.get(
+            number, view.memory.began_ms
+        )  # a predecessor's request begins anew
         place, within = asked.topic_partition, KeyRange(asked.first, asked.end)
         over = [cell for cell in view.cells(place) if cell.first < within.end and within.first < cell.end]
         if not any(cell.state is CellState.HELD and cell.epoch == asked.epoch for cell in over):
@@ -198,7 +202,7 @@ def ask_releases(view: View, turn: Turn) -> DecisionBatch:
     return DecisionBatch(decisions, (), frozenset(budget.taken))
 
 
-def held_back(view: View) -> list[int]:
+def moves_without_turn(view: View) -> list[int]:
     """The moves that could be asked for now, but for the budget: too many moves with much state have begun lately."""
     budget = MoveBudget(view)
     return [move.move for move, _ in _askable(view) if not (_needs_no_turn(view, move) or budget.take(move))]
@@ -213,7 +217,7 @@ def _needs_no_turn(view: View, move: PlannedMove) -> bool:
 
 def _askable(view: View) -> Iterator[tuple[PlannedMove, _NextRelease]]:
     """Moves that may be asked for now, each with its next release."""
-    ways, planned, copies, stateful = on_their_way(view), moves_pending(view), kept_of(view), view.stateful
+    ways, planned, copies, stateful = on_their_way(view), moves_pending(view), copies_by_place(view), view.stateful
     open_moves = {move.move: move for move in moves_to_ask(view)}
     for place in sorted({move.topic_partition for move in open_moves.values()}):
         moves, own = planned[place], ways.get(place, ())

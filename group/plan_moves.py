@@ -15,7 +15,7 @@ from ..offsets.event_values import PlannedMove
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
 from .cells import Cell, CellState
-from .copies import Fixed
+from .copies import FixedPoints
 from .loads import Loads
 from .moves import cut_by, newest
 from .shares import NOBODY, Share, Shift, Taker
@@ -42,7 +42,7 @@ class PlanQuestion(NamedTuple):
     pending: dict[Place, list[PlannedMove]]
     ways: dict[Place, list[ReleaseAsked]]
     asked: frozenset[int]
-    fixed: dict[Place, list[Fixed]]
+    fixed: dict[Place, list[FixedPoints]]
     requests: tuple[MoveAsked, ...]
     stateful: frozenset[str]
     factors: dict[str, int]

@@ -42,7 +42,7 @@ from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove
 from ..offsets.signals import MoveAsked
 from .cells import CellState
-from .copies import kept_of, spans_of
+from .copies import copies_by_place, spans_of
 from .learning import awaited_names, fixed_points, have_heirs, is_orphan
 from .members import members_dismissed
 from .moves import cut_by, moves_pending, moves_to_join, newest, on_their_way, overlaps
@@ -154,7 +154,7 @@ def _has_orphans(view: View) -> bool:
         return False
     staying = {member.incarnation for member in view.staying_members}
     topics = {source.topic for member in view.staying_members for source in member.joined.topics}
-    planned, copies = moves_pending(view), kept_of(view)
+    planned, copies = moves_pending(view), copies_by_place(view)
     return any(
         cell.state is CellState.FREE and is_orphan(view, place, cell, moves, own, staying)
         for place in view.cell_cache.free
@@ -298,7 +298,8 @@ def _must_state_stay(view: View) -> bool:
     """Whether state waits for names or goes back to names, and every other member owns something already."""
     names = awaited_names(view)
     return bool(names) and all(
-        member.incarnation in view.control.points_owned or member.joined.instance in names for member in view.staying_members
+        member.incarnation in view.control.points_owned or member.joined.instance in names
+        for member in view.staying_members
     )
 
 

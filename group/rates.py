@@ -38,7 +38,7 @@ ROUNDING: Final = 1e-9
 """Shares are floats, and their sums are rounded. So smaller fractions of the rate are left out."""
 
 
-class Obeyed:
+class RateFold:
     """One member's fold of the coordinators' beats. ``shares``: by topic; ``term``, ``number``: of the newest beat."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class _Known:
         return self.told[-1][1] if self.told else self.shares
 
 
-class Shares:
+class RateShares:
     """The shares told by a term's coordinator, and the members' confirmations."""
 
     def __init__(self, term: int) -> None:
@@ -123,7 +123,9 @@ class Shares:
         self._divide(view)
         if not self._limits:
             return {}
-        unfenced = {m.incarnation: m for m in view.control.unfenced_members() if any(_limit(m, t) for t in self._limits)}
+        unfenced = {
+            m.incarnation: m for m in view.control.unfenced_members() if any(_limit(m, t) for t in self._limits)
+        }
         self._known = {incarnation: known for incarnation, known in self._known.items() if incarnation in unfenced}
         for incarnation in unfenced:
             if (beat := view.heard.beats.get(incarnation)) is not None:

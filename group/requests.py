@@ -93,7 +93,9 @@ class MoveRequest:
             return Stage(f"{self.label} belongs to {names}", is_done=True)
         if self.target and control.is_expelled(self.target):
             raise SettingsError(f"{self.label} can't go to incarnation {self.target}, which was expelled meanwhile")
-        asked = [a for a in control.moves.release_requests.values() if self._concerns(a.topic, a.partition, a.first, a.end)]
+        asked = [
+            a for a in control.moves.release_requests.values() if self._concerns(a.topic, a.partition, a.first, a.end)
+        ]
         if asked:
             who = ", ".join(dict.fromkeys(_name(control, one.incarnation) for one in asked))
             return Stage(f"{self.label} is to be released by {who}", has_begun=True)
@@ -129,7 +131,7 @@ class Expulsion:
         return Stage(f"{self.name} is expelled; its ranges go to the others", is_done=True)
 
 
-def asked_move(
+def make_move_request(
     control: Control,
     request: str,
     by: str,
@@ -163,7 +165,7 @@ def asked_move(
     )
 
 
-def asked_expulsion(control: Control, request: str, by: str, who: str) -> Expulsion:
+def make_expulsion(control: Control, request: str, by: str, who: str) -> Expulsion:
     """A request for an expulsion, if the control log has the member. ``who``: as the user gave it. Raises
     SettingsError.
     """
@@ -172,7 +174,7 @@ def asked_expulsion(control: Control, request: str, by: str, who: str) -> Expuls
     return Expulsion(request, by, member.incarnation, _text_of_member(member))
 
 
-def asked_for_the_dead(control: Control, request: str, by: str, birth: str) -> Expulsion:
+def make_expulsion_of_dead(control: Control, request: str, by: str, birth: str) -> Expulsion:
     """A request to expel a dead process. Raises SettingsError if the process is no member, or no member any more."""
     member = control.member_of(birth)
     if member is None or member.expelled:

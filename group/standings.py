@@ -24,7 +24,7 @@ class _CachedCells:
     owners: frozenset[int]
 
 
-class Standings:
+class CellCache:
     """The cells of all places, for one coordinator. ``free``: places with free points; ``unread``: places with unread
     points; ``unheld``: places with points that are not held, in any other state.
     """

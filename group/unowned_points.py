@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from ..keyrange.hashing import SPACE_END
 from ..offsets.ledger import Place
 from .cells import CellState
-from .copies import heir, held_for, kept_of, left_of_hold_ms, spans_of
+from .copies import copies_by_place, heir, left_of_hold_ms, name_awaited, spans_of
 from .moves import cut_by
 from .view import View
 
@@ -29,7 +29,7 @@ class Unowned(NamedTuple):
     edge: int
 
 
-class Waiting(NamedTuple):
+class NameWait(NamedTuple):
     """Points that wait for a name, for ``left_ms`` more at most. ``shares``: by place, the fraction that waits."""
 
     name: str
@@ -57,16 +57,16 @@ def points_unowned(view: View) -> list[Unowned]:
     return found
 
 
-def waits_for_names(view: View) -> dict[int, Waiting]:
+def waits_for_names(view: View) -> dict[int, NameWait]:
     """Points that wait for names, by the incarnation of the last owner."""
     shares: dict[int, dict[Place, float]] = defaultdict(lambda: defaultdict(float))
-    copies = kept_of(view)
+    copies = copies_by_place(view)
     for place in sorted(view.cell_cache.unheld):
         of_place = copies.get(place, [])
         for cell in cut_by(view.cells(place), spans_of(of_place)):
             if cell.state is not CellState.HELD and heir(view, of_place, place, cell) is None:
                 shares[cell.owner][place] += (cell.end - cell.first) / SPACE_END
     return {
-        owner: Waiting(held_for(view, owner), left_of_hold_ms(view, owner), dict(places))
+        owner: NameWait(name_awaited(view, owner), left_of_hold_ms(view, owner), dict(places))
         for owner, places in shares.items()
     }

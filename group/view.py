@@ -11,7 +11,7 @@ from ..offsets.event_values import PinnedEnd, PlannedMove
 from ..offsets.ledger import Ledger, Place
 from .cells import Cell, cells
 from .signals_fold import Heard
-from .standings import Standings
+from .standings import CellCache
 
 JOIN: Final = "join bands"
 """The cause of a plan that joins bands of a member."""
@@ -143,7 +143,7 @@ class CoordinatorMemory:
     """The time of the last plan that joins bands, by place."""
     answer: PlanAnswer | None = None
     """The host's answer to the last large question. A new plan empties the field, and so does a look at the loads."""
-    cell_cache: Standings = field(default_factory=Standings)
+    cell_cache: CellCache = field(default_factory=CellCache)
     """The cells of all places, computed again after a change."""
 
     def note(self, batch: "DecisionBatch", now_ms: int) -> None:
@@ -245,7 +245,7 @@ class View:
         return sorted(set(range(self.memory.log_partitions)) - self.ledger.opened)
 
     @property
-    def cell_cache(self) -> Standings:
+    def cell_cache(self) -> CellCache:
         """The cells of all places. The first call for a view computes the changed cells again."""
         if not self._looked:
             self.memory.cell_cache.refresh(self.ledger, self.memory.read, self.now_ms)

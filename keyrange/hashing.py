@@ -30,7 +30,7 @@ def point_of_key(key: bytes) -> int:
     return xxh64_intdigest(key, SEED) >> 32
 
 
-def point_of_place(partition: int, offset: int) -> int:
+def point_without_key(partition: int, offset: int) -> int:
     """The point of a record without a key, in ``[0, 2**32)``, from its partition and offset."""
     return xxh64_intdigest(_LONG(offset), xxh64_intdigest(_INT(partition), SEED)) >> 32
 
@@ -38,7 +38,7 @@ def point_of_place(partition: int, offset: int) -> int:
 def point_of(key: bytes | None, partition: int, offset: int) -> int:
     """The point of a record, in ``[0, 2**32)``."""
     if key is None:
-        return point_of_place(partition, offset)
+        return point_without_key(partition, offset)
     return xxh64_intdigest(key, SEED) >> 32
 
 

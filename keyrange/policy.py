@@ -118,7 +118,7 @@ Decision: TypeAlias = Split | Merge | Unsplittable
 
 def workers_to_watch(workers: Iterable[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]:
     """The only workers that need a histogram, the worker with the most demand first."""
-    return [w for w in hot(list(workers), limits) if w.end - w.first > 1][: limits.watched_max]
+    return [w for w in hot_workers(list(workers), limits) if w.end - w.first > 1][: limits.watched_max]
 
 
 def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: PolicyLimits) -> list[Decision]:
@@ -127,7 +127,7 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Polic
     room = min(limits.splits_max, limits.workers_max - len(ordered))
     splits: list[Split] = []
     stuck: list[Unsplittable] = []
-    for worker in hot(ordered, limits):
+    for worker in hot_workers(ordered, limits):
         cuts = cuts_of(worker)
         cuts = cuts[: max(0, room - len(splits))]
         splits += [Split(worker.number, at) for at in cuts]
@@ -137,7 +137,7 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Polic
     return [*splits, *merges, *sorted(stuck, key=lambda u: u.point)]
 
 
-def hot(workers: Sequence[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]:
+def hot_workers(workers: Sequence[WorkerLoad], limits: PolicyLimits) -> list[WorkerLoad]:
     """The workers that need a split, the worker with the most demand first."""
     found = [w for w in workers if is_hot(w)]
     if found and limits.demand_factor:
@@ -215,7 +215,13 @@ def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int]) -> list
     index: int | None = None
     busy = average = 0
     for worker in ordered:
-        if worker.busy > most or worker.average > most or worker.backlog_records or worker.is_changing or worker.is_behind:
+        if (
+            worker.busy > most
+            or worker.average > most
+            or worker.backlog_records
+            or worker.is_changing
+            or worker.is_behind
+        ):
             continue
         index_before, index = index, _declared_index(worker, declared)
         if index is None:

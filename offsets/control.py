@@ -111,7 +111,9 @@ class Moves:
 
     def copy(self) -> "Moves":
         """An equal value, independent of later changes."""
-        return replace(self, planned=self.planned.copy(), copies=self.copies.copy(), release_requests=self.release_requests.copy())
+        return replace(
+            self, planned=self.planned.copy(), copies=self.copies.copy(), release_requests=self.release_requests.copy()
+        )
 
 
 @dataclass(slots=True)
@@ -212,11 +214,11 @@ def event_counts(control: Control, event: ControlEvent) -> bool:
 def evolve_control(control: Control, event: ControlEvent) -> Control:
     """Fold in an event: **the same object, changed**. An event that does not count changes nothing."""
     if event_counts(control, event):
-        take(control, event)
+        apply_event(control, event)
     return control
 
 
-def take(control: Control, event: ControlEvent) -> None:
+def apply_event(control: Control, event: ControlEvent) -> None:
     """Change the fold by an event that counts."""
     if isinstance(event, AppCreated):
         control.created = event

@@ -36,7 +36,7 @@ import msgspec
 
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
-from .control import Control, event_counts, take
+from .control import Control, apply_event, event_counts
 from .control_events import ControlEvent, RangesGranted
 from .event_values import Edge, Tile
 from .events import (
@@ -268,7 +268,7 @@ def _evolve_control(ledger: Ledger, event: ControlEvent) -> Ledger:
     if event_counts(ledger.control, event):
         if isinstance(event, RangesGranted):
             fold_grant(ledger, event)
-        take(ledger.control, event)
+        apply_event(ledger.control, event)
     return ledger
 
 

@@ -41,8 +41,8 @@ from .membership.offer import Origin
 from .process import check_loop, run_in_own_loop
 from .processes.child import SIBLING
 from .processes.parent import Processes, count_of, run_processes
-from .rejoining import Rejoining
-from .sending import Sending
+from .rejoining import AppRuns
+from .sending import Sender
 from .settings import Settings
 from .stop_signals import obey
 from .stopping import ENDED, StopBudget
@@ -106,7 +106,7 @@ class App:
             connect(self.broker, self.settings, name)  # no I/O: raises at once for a wrong address
         self._sending = self._new_sending()
         self._member: AppRun | None = None
-        self._runs: Rejoining | None = None
+        self._runs: AppRuns | None = None
         self._call: Call = _as_it_is
         """How a call gets to the loop of the run; anything but ``_as_it_is``: the application is under test."""
         self._watch: LoopWatch | HandlerWatch | None = None
@@ -254,14 +254,12 @@ class App:
         obey(self.name, self.stop, lambda: self.stop(at_once=True), main.cancel)
         await self._run(self._begin(on_step), until_level=until_level)
 
-    def _begin(self, on_step: Callable[[Step], None]) -> Rejoining:
+    def _begin(self, on_step: Callable[[Step], None]) -> AppRuns:
         self._check_handlers()
         check_loop(asyncio.get_running_loop())
         if self._state in AT_WORK:
             raise SettingsError(f"application {self.name!r} runs already in this process")
-        runs = Rejoining(
-            lambda: self._make_member(on_step), lambda member: self._adopt(member, _as_it_is), self.settings
-        )
+        runs = AppRuns(lambda: self._make_member(on_step), lambda member: self._adopt(member, _as_it_is), self.settings)
         self._runs = runs
         return runs
 
@@ -272,7 +270,7 @@ class App:
                 '@app.handler("topic"), or import the module that does'
             )
 
-    async def _run(self, runs: Rejoining, *, until_level: bool) -> None:
+    async def _run(self, runs: AppRuns, *, until_level: bool) -> None:
         codes = {code: one.name for one in self.handlers.values() if one.is_async for code in codes_of(one.function)}
         self._watch = watch = LoopWatch(self.settings.limits.loop_lag_ms, codes)
         watching = asyncio.get_running_loop().create_task(watch.run())
@@ -383,8 +381,8 @@ class App:
         """
         await self._call(self._sending.close())
 
-    def _new_sending(self) -> Sending:
-        return Sending(
+    def _new_sending(self) -> Sender:
+        return Sender(
             app=self.name,
             handlers=self.handlers,
             settings=self.settings,

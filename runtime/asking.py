@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from ..brokers.protocol import Appender, Broker, Outgoing
-from ..brokers.waiting import closed_within, within_limit
+from ..brokers.waiting import close_within, within_limit
 from ..errors import KeylanesError, SettingsError
 from ..group.requests import Request
 from ..group.signals_fold import partition_of
@@ -54,12 +54,12 @@ class NotDone(KeylanesError):
     """A request was not done in time; the group may still do it."""
 
 
-def asker(what: str) -> str:
+def requester_text(what: str) -> str:
     """The origin of a request, in words: the kind of process and the machine."""
     return f"{what} on {platform.node() or 'an unnamed machine'}"
 
 
-async def ask(
+async def send_request(
     group: GroupLogs,
     make: Callable[[Control], A],
     request_id: str,
@@ -103,7 +103,7 @@ async def ask(
         ) from None
     finally:
         await logs.close()
-        await closed_within(group.settings.close_timeout_ms, appender.close(), "closing an appender of signals")
+        await close_within(group.settings.close_timeout_ms, appender.close(), "closing an appender of signals")
 
 
 async def _append_signal(group: GroupLogs, appender: Appender, partition: int, signal: Signal) -> None:

@@ -87,7 +87,7 @@ class EndsWatch:
         return -(-area // SPACE_END)
 
 
-class WayToLevel:
+class CatchUpProgress:
     """How far the own ranges are from the ends pinned in the control log, for a group with ``until="level"``. The way
     grows by ranges taken up later. Any other run has no way.
     """

@@ -24,7 +24,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ..brokers.protocol import BrokerError, TopicPartition
-from ..brokers.waiting import Patience, fatal_of, until_answered
+from ..brokers.waiting import Patience, ask_until_answered, fatal_of
 from ..group.member import Works, range_of, state_of
 from ..group.members import LEFT
 from ..keyrange.ranges import WHOLE, KeyRange, join_neighbours
@@ -315,7 +315,7 @@ class Holding:
         return all(ours.is_constant(first, end, edge) for first, end, edge in pieces)
 
     def _spawn(self, work: Callable[[], Awaitable[None]], what: str) -> None:
-        task = asyncio.ensure_future(until_answered(work, Patience(self.settings.broker_retry_ms, what)))
+        task = asyncio.ensure_future(ask_until_answered(work, Patience(self.settings.broker_retry_ms, what)))
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:

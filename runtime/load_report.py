@@ -15,7 +15,7 @@ from ..keyrange.steps import Steps
 from ..offsets.signals import BandLoad
 from .ends_watch import EndsWatch
 from .engine.partition_run import PartitionRun
-from .engine.windows import CellCosts, Windows
+from .engine.windows import CutCosts, Windows
 from .membership.group import Group
 from .settings import Settings
 from .stores.keeper import Keeper
@@ -104,7 +104,7 @@ class LoadReport:
             bands = before.get(run, []) if costs is None else list(self._band_loads(run, costs))
             self._measured[run] = bands
 
-    def _band_loads(self, run: PartitionRun, costs: CellCosts) -> Iterator[BandLoad]:
+    def _band_loads(self, run: PartitionRun, costs: CutCosts) -> Iterator[BandLoad]:
         per_interval = self.settings.load_interval_ms / 1000 / costs.seconds
         place, bounds = run.dispatch.place, costs.bounds
         end_offset = self.ends_watch.end_of(place, run.dispatch.front)

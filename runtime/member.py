@@ -23,11 +23,11 @@ from ..brokers.protocol import (
     TopicDescription,
     TopicPartition,
 )
-from ..brokers.waiting import Patience, closed_within, fatal_of, rest, until_answered, within_limit
+from ..brokers.waiting import Patience, ask_until_answered, close_within, fatal_of, rest, within_limit
 from ..errors import FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
 from ..state.overlay import OverlayEntry
 from .compiled import IS_COMPILED
-from .ends_watch import EndsWatch, WayToLevel
+from .ends_watch import CatchUpProgress, EndsWatch
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.destinations import Destinations
@@ -59,10 +59,10 @@ from .stopping import (
     COPIES_CLOSED,
     TASKS_ENDED,
     TOLD,
-    Stopping,
+    Shutdown,
 )
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
-from .telling import Telling
+from .telling import RunLog
 from .watch.foreign_outputs import ForeignOutputs
 from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
@@ -121,7 +121,7 @@ class AppRun:
         opens = open_copies or open_state_folder(app, settings, birth)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, opens, partitioners)
         self.stall = StallWatch(settings.stall_ms)
-        self.telling = Telling(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
+        self.telling = RunLog(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
         self.group = Group(self.standing, self.keeper.wanted, is_alone=broker.is_alone)
         self.group.on_rate = self.slots.turns.set_rate
         self.keeper.group = self.group.view()
@@ -138,7 +138,7 @@ class AppRun:
         self._damage: BaseException | None = None
         self._catching_up: dict[TopicPartition, asyncio.Task[None]] = {}
         self._ended = asyncio.Event()
-        self.stopping = Stopping(
+        self.stopping = Shutdown(
             self.group, self.holding, self.slots, self.telling, self._ended.is_set, lambda: self.error is not None
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -193,7 +193,7 @@ class AppRun:
         limit_ms = stopping.left_ms(COMMITTED) if stopping.budget.has_begun else limit_ms
         patience = Patience(limit_ms, "asking whether this process takes part")
         try:
-            await within_limit(until_answered(self.standing.confirm, patience), limit_ms, patience.what)
+            await within_limit(ask_until_answered(self.standing.confirm, patience), limit_ms, patience.what)
         except Expelled as out:
             raise out from error
         except (BrokerError, LogError) as unread:
@@ -317,7 +317,7 @@ class AppRun:
             await self.patience.ask(self.standing.confirm)
             await self.patience.ask(self.standing.read)
         except BaseException:
-            await asyncio.shield(closed_within(self.settings.close_timeout_ms, producer.close(), "closing a producer"))
+            await asyncio.shield(close_within(self.settings.close_timeout_ms, producer.close(), "closing a producer"))
             raise
         return producer
 
@@ -331,7 +331,11 @@ class AppRun:
         )
         cycle = CommitCycle(standing, transactions, holding.runs, self.slots, self.keeper, settings, self.on_step)
         holding.works_with(cycle)
-        holding.begins, holding.ends, holding.finds = self._begin_reading, self._end_reading, self.telling.log_new_partitions
+        holding.begins, holding.ends, holding.finds = (
+            self._begin_reading,
+            self._end_reading,
+            self.telling.log_new_partitions,
+        )
         self._work = self._make_work(cycle)
         holding.expects = self.work.catch_up.make_ready
 
@@ -357,7 +361,7 @@ class AppRun:
             requests=Requests(holding, cycle, self.group.member_signals),
             ends_watch=ends_watch,
             load_report=load_report,
-            way=WayToLevel(ends_watch),
+            way=CatchUpProgress(ends_watch),
             holding=holding,
         )
 
@@ -496,4 +500,4 @@ class AppRun:
         # What goes wrong is only told: what ended the run must not be hidden behind it.
         limit, known = self.stopping.left_ms(by), (BrokerError, FatalError)
         self._unclosed += limit == 0
-        await closed_within(limit, close(), "closing", excused=known, level=logging.WARNING if limit else logging.DEBUG)
+        await close_within(limit, close(), "closing", excused=known, level=logging.WARNING if limit else logging.DEBUG)

@@ -21,7 +21,7 @@ BACK_OFF_S_MAX = 30.0
 """The wait before joining again, in seconds; doubled each time until a run lives longer than the longest wait."""
 
 
-class Rejoining:
+class AppRuns:
     """The runs of a process, in turn. ``make`` makes the next member; ``adopt`` is called with the new member."""
 
     def __init__(self, make: Callable[[], AppRun], adopt: Callable[[AppRun], None], settings: Settings) -> None:

@@ -28,7 +28,7 @@ from ..brokers.protocol import (
     TopicPartition,
     TransactionRefused,
 )
-from ..brokers.waiting import Patience, closed_within, fatal_of, within_limit
+from ..brokers.waiting import Patience, close_within, fatal_of, within_limit
 from ..errors import KeylanesError, OutputRefused, SendUnknown
 from .engine.destinations import Destinations, describe_output, description_of
 from .handlers.context import Output
@@ -83,7 +83,7 @@ _Queue = OrderedDict[_Call, None]
 """Calls in their order; a call may leave from any place."""
 
 
-class Sending:
+class Sender:
     """The sending of an application. ``make``: called with the role of the connection; returns an unopened broker, and
     whether to close the broker here.
     """
@@ -173,7 +173,7 @@ class _Channel:
     A call waits for the connection and for the description of its topic, then for room, then for its partition.
     """
 
-    def __init__(self, sending: Sending, before: "_Channel | None") -> None:
+    def __init__(self, sending: Sender, before: "_Channel | None") -> None:
         self._sending = sending
         self._settings = sending.settings
         self._before = before
@@ -367,7 +367,7 @@ class _Channel:
             raise fatal_of(error) from error
         finally:
             closed = self.broker if self._is_ours else self._appender
-            await closed_within(
+            await close_within(
                 self._settings.close_timeout_ms, closed.close(), "closing what sends", excused=BrokerError
             )
 
@@ -392,11 +392,11 @@ class _Channel:
         for task in self._tasks:
             task.cancel()
         ending = asyncio.gather(*self._tasks, return_exceptions=True)
-        await closed_within(self._left_ms(until_s), ending, "ending what is sent")
+        await close_within(self._left_ms(until_s), ending, "ending what is sent")
         unsent = KeylanesError("the record was not sent: the application was closed. Send it again where it is wanted")
         for queue in (*self._waiting.values(), *self._flows.values()):
             _fail(queue, unsent, None)
-        await closed_within(self._left_ms(until_s), self._connection.aclose(), "closing what sends")
+        await close_within(self._left_ms(until_s), self._connection.aclose(), "closing what sends")
 
     def _left_ms(self, until_s: float) -> int:
         return max(0, int((until_s - self._loop.time()) * 1000))

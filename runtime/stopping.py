@@ -18,14 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..brokers.protocol import BrokerError
-from ..brokers.waiting import closed_within, fatal_of, within_limit
+from ..brokers.waiting import close_within, fatal_of, within_limit
 from ..errors import BrokerUnavailable
 from .engine.commit import CommitCycle
 from .engine.slots import Slots
 from .holding import Holding
 from .membership.group import Group
 from .settings import Settings
-from .telling import Telling
+from .telling import RunLog
 from .work import Work
 
 TICK_MS: Final = 10
@@ -78,7 +78,7 @@ class StopBudget:
         self._drained_by_s = at_s if self._drained_by_s is None else min(self._drained_by_s, at_s)
 
 
-class Stopping:
+class Shutdown:
     """The stop of a run. ``is_over``: whether the run ends anyway; ``has_failed``: whether an error ends the run, and
     nothing waits.
     """
@@ -88,7 +88,7 @@ class Stopping:
         group: Group,
         holding: Holding,
         slots: Slots,
-        telling: Telling,
+        telling: RunLog,
         is_over: Callable[[], bool],
         has_failed: Callable[[], bool],
     ) -> None:
@@ -143,7 +143,9 @@ class Stopping:
         taking_part, standing = self.group.member_signals, self.group.standing
         if not (self.group.stores and self.settings.leave_ms) or taking_part.is_alone or taking_part.returns_in_ms:
             return False
-        return any(m.incarnation != standing.incarnation and not m.expelled for m in standing.ledger.control.unfenced_members())
+        return any(
+            m.incarnation != standing.incarnation and not m.expelled for m in standing.ledger.control.unfenced_members()
+        )
 
     def _may_go(self) -> bool:
         """Whether the leaving of this process is over."""
@@ -200,7 +202,7 @@ class Stopping:
                 ) from error
             raise fatal_of(error) from error
         # Close the producer before leaving: else the fence of the own incarnation would refuse the open producer.
-        await closed_within(self.left_ms(LEFT), cycle.transactions.close(), "closing a producer", excused=BrokerError)
+        await close_within(self.left_ms(LEFT), cycle.transactions.close(), "closing a producer", excused=BrokerError)
 
     async def _until_or_failed(self, is_reached: Callable[[], bool], left_s: Callable[[], float]) -> None:
         await _until(lambda: is_reached() or self.has_failed(), left_s)

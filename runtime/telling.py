@@ -21,7 +21,7 @@ LEVEL_LOOK_S: Final = 1.0
 """The time between two looks whether the run has caught up: a look takes time for each worker."""
 
 
-class Telling:
+class RunLog:
     """The log lines of a run. ``broker``: the address. ``statistics`` returns the present state for a line."""
 
     def __init__(self, app: str, broker: str, settings: Settings, statistics: Callable[[], Statistics]) -> None:

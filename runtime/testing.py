@@ -28,7 +28,7 @@ from .handlers.values import value_decoder
 from .logs.reader import signals_topic
 from .logs.topics import destinations_of, reserved_topics
 from .member import AppRun
-from .sending import Sending
+from .sending import Sender
 from .settings import Settings
 
 logger = logging.getLogger("keylanes")
@@ -83,7 +83,7 @@ class SimulatedApp:
         self.watch = watch
         self.partitioners = partitioners
         self._partitions, self._partitions_else = _check_partitions(partitions)
-        self._sending = Sending(
+        self._sending = Sender(
             app=name,
             handlers=handlers,
             settings=settings,

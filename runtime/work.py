@@ -6,7 +6,7 @@ from typing import Any
 
 from ..brokers.protocol import TopicPartition
 from .compiled import IS_COMPILED
-from .ends_watch import EndsWatch, WayToLevel
+from .ends_watch import CatchUpProgress, EndsWatch
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
@@ -38,7 +38,7 @@ class Work:
     requests: Requests
     ends_watch: EndsWatch
     load_report: LoadReport
-    way: WayToLevel
+    way: CatchUpProgress
     holding: Holding
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

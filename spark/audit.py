@@ -20,7 +20,7 @@ from .group_report import GroupFigures
 from .history import ranges_of
 from .judge_copies import judge_copies
 from .judge_group import judge_group
-from .judge_logs import History, judge_logs
+from .judge_logs import LogFold, judge_logs
 from .judge_outputs import Expected, Outputs, judge_outputs
 from .judge_plane import Plane, Tiles, judge_commits, judge_plane
 from .judge_records import judge_records, read_places
@@ -29,7 +29,7 @@ from .kafka_clients import API_TIMEOUT_MS
 from .pins import Pins, pin
 from .plane_tiles import NO_PLANE, PlaneLog, PlaneTile, plane_log
 from .report import COPYING, OWNERSHIP, Report
-from .run import Run
+from .run import AuditContext
 from .source import register
 
 CHECKS = (
@@ -120,7 +120,7 @@ def audit(spark: SparkSession, spec: AuditSpec, pins: Pins | None = None) -> Rep
 
 
 def _audit_pinned(spark: SparkSession, spec: AuditSpec, pins: Pins) -> Report:
-    run = Run(spark, spec.access, pins, spec.examples_max)
+    run = AuditContext(spark, spec.access, pins, spec.examples_max)
     try:
         return _report(run, spec)
     except PySparkException as error:
@@ -156,7 +156,7 @@ def _refuse_stores(spec: AuditSpec, declared: Sequence[str]) -> None:
         raise AuditError(f"--without-store: {spec.app!r} has no store {unknown[0]!r}; it has {', '.join(declared)}")
 
 
-def _report(run: Run, spec: AuditSpec) -> Report:
+def _report(run: AuditContext, spec: AuditSpec) -> Report:
     with run.phase("logs"):
         history = judge_logs(run, spec.app)
     with run.phase("commits"):
@@ -216,7 +216,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
     )
 
 
-def _check_heads(run: Run, spec: AuditSpec, destinations: Iterable[str]) -> None:
+def _check_heads(run: AuditContext, spec: AuditSpec, destinations: Iterable[str]) -> None:
     """Refuse outputs deleted during the audit: deleted outputs look missing. Note outputs deleted before the audit."""
     ours = {*destinations, *(spec.outputs or ()), *(spec.dead_letters or ())}
     pinned = {place: span for place, span in run.pins.outputs.items() if place[0] in ours}
@@ -234,7 +234,7 @@ def _check_heads(run: Run, spec: AuditSpec, destinations: Iterable[str]) -> None
         )
 
 
-def _count_not_judged(run: Run, outputs: Outputs) -> dict[str, int]:
+def _count_not_judged(run: AuditContext, outputs: Outputs) -> dict[str, int]:
     """Figures of records with a header that are no outputs of the application; the notes name their topics."""
     figures = {}
     if outputs.of_others:
@@ -246,20 +246,20 @@ def _count_not_judged(run: Run, outputs: Outputs) -> dict[str, int]:
     return figures
 
 
-def _note_others(run: Run, of_others: Mapping[str, int]) -> None:
+def _note_others(run: AuditContext, of_others: Mapping[str, int]) -> None:
     shown = ", ".join(f"{topic} {n:,}" for topic, n in list(of_others.items())[:TOPICS_SHOWN])
     more = len(of_others) - TOPICS_SHOWN
     shown += f" and {more:,} topics more" if more > 0 else ""
     run.notes.append(f"outputs of other applications are counted and not judged: {shown}")
 
 
-def _note_replays(run: Run, replays: Mapping[str, tuple[int, int, int]]) -> None:
+def _note_replays(run: AuditContext, replays: Mapping[str, tuple[int, int, int]]) -> None:
     first = "the first in partition {} at offset {}"
     shown = ", ".join(f"{topic} {n:,} ({first.format(*place)})" for topic, (n, *place) in replays.items())
     run.notes.append(f"dead letters that were written back to their source are no outputs, but its records: {shown}")
 
 
-def _plane_log(run: Run, history: History, tiles: Tiles) -> PlaneLog:
+def _plane_log(run: AuditContext, history: LogFold, tiles: Tiles) -> PlaneLog:
     order = ("log_partition", "position", "item")
     names = ("source", "incarnation", "transaction", "worker", "count", "first", "end", "offset_from", "offset_to")
     table = tiles.tiles.select(*order, *names).orderBy(*order).toArrow()

@@ -68,7 +68,7 @@ def with_part(tiles: DataFrame, parts: DataFrame) -> DataFrame:
     return found.withColumn("in_part", F.col("p_first").isNotNull()).drop(*(f"p_{name}" for name in parts.columns))
 
 
-def outside(suspects: DataFrame, parts: DataFrame) -> DataFrame:
+def tiles_outside_parts(suspects: DataFrame, parts: DataFrame) -> DataFrame:
     """Suspects (tiles that no single piece holds) that the pieces of their part together do not hold either.
 
     Neighbours that moved alike may have come with different offsets in one grant. Their tile lies over several pieces.
@@ -276,7 +276,7 @@ def locate_outputs(outputs: DataFrame, places: DataFrame, gone: DataFrame | None
     )
 
 
-def incomplete(outputs: DataFrame) -> DataFrame:
+def incomplete_places(outputs: DataFrame) -> DataFrame:
     """Source places without outputs 0 … n - 1, each exactly once.
 
     Columns: ``seen`` (visible outputs), ``distinct`` (different numbers i), ``n_min`` and ``n_max`` (of the n that the
@@ -341,7 +341,7 @@ def commits_against(commits: DataFrame, seen: DataFrame, *, apart: bool) -> Data
 _SUMS = ("outputs", "dead_letters", "digest_high", "digest_low")
 
 
-def torn(commits: DataFrame) -> DataFrame:
+def torn_transactions(commits: DataFrame) -> DataFrame:
     """Transactions without commit events of parts 0 … parts - 1, each exactly once."""
     return (
         commits.groupBy("incarnation", "transaction")

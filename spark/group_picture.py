@@ -61,7 +61,7 @@ class TimeMark(NamedTuple):
     until_s: float | None = None
 
 
-class Ownership(NamedTuple):
+class OwnershipPicture(NamedTuple):
     """The members of a picture.
 
     ``names``: by incarnation, in the order of the colours. ``shares``: by name; ``shares_of``: the whole of the shares,
@@ -90,13 +90,13 @@ def colour_of(number: int, shade: int = 0) -> Colour:
     return red, green, blue
 
 
-def ownership_of(figures: GroupFigures) -> Ownership:
+def ownership_of(figures: GroupFigures) -> OwnershipPicture:
     """The members of an audit's report; each incarnation has another name."""
     names = {
         one.incarnation: f"{one.incarnation} {one.instance}".rstrip() + (f", {one.ended}" if one.ended else "")
         for one in figures.members
     }
-    return Ownership(
+    return OwnershipPicture(
         names=names,
         shares={names[one.incarnation]: one.share for one in figures.members},
         shares_of="the points over the time",
@@ -129,7 +129,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
     return partial.replace(path)
 
 
-def draw_timeline(figure: Any, ownership: Ownership, *, title: str) -> None:
+def draw_timeline(figure: Any, ownership: OwnershipPicture, *, title: str) -> None:
     """Draw the reigns into a figure, with the names and shares of the members, and the marks."""
     inch = figure.dpi / figure.bbox.height  # as a share of the figure's height
     low, high = 0.54 * inch, MARKED_SHARE if ownership.marks else 1 - 1.35 * inch
@@ -194,7 +194,7 @@ def _copy_style(colour: Colour | str) -> dict[str, Any]:
     return {"fc": "none", "ec": colour, "hatch": "/////", "lw": 0.0}
 
 
-def _draw_legend(figure: Any, ownership: Ownership, top: float) -> None:
+def _draw_legend(figure: Any, ownership: OwnershipPicture, top: float) -> None:
     colours = {name: colour_of(number) for number, name in enumerate(dict.fromkeys(ownership.names.values()))}
     largest = sorted(ownership.shares, key=lambda name: -ownership.shares[name])[:MEMBERS_NAMED_MAX]
     handles = [

@@ -118,14 +118,14 @@ def _temporary_path(class_archive: Path) -> Path:
     return class_archive.with_name(class_archive.name + ".new")
 
 
-def anywhere(_access: Access) -> None:
+def allow_all(_access: Access) -> None:
     """Allow connections to every address that the brokers advertise."""
 
 
 def main(
     argv: Sequence[str] | None = None,
     security: Mapping[str, str] | None = None,
-    look: Callable[[Access], None] = anywhere,
+    look: Callable[[Access], None] = allow_all,
 ) -> int:
     """Run the audit and print its report; returns the exit code.
 

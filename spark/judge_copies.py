@@ -30,7 +30,7 @@ from . import state
 from .brokers import AuditError, Place, Span
 from .folders import copies_in, read_copies
 from .report import Example
-from .run import Run
+from .run import AuditContext
 
 STATEMENT: Final = "each copy of state in these folders is what its changelog says at its markers"
 OLD_MS: Final = int(CHANGELOG_CONFIG["delete.retention.ms"]) // 2
@@ -40,7 +40,7 @@ _PIECES: Final = "copy int, partition int, first bigint, end bigint, position bi
 _NEVER: Final = (1 << 63) - 1
 
 
-def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
+def judge_copies(run: AuditContext, *, app: str, folders: Sequence[str]) -> int:
     """Judge the copies in folders; returns the number of compared keys. Raises AuditError."""
     paths = copies_in(folders, app, run.pins.grants)
     copied = run.persist(read_copies(run.spark, paths))
@@ -69,7 +69,7 @@ def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
     return compared
 
 
-def _pin(run: Run, app: str, topic: str, wanted: set[int], folder: str) -> dict[Place, Span]:
+def _pin(run: AuditContext, app: str, topic: str, wanted: set[int], folder: str) -> dict[Place, Span]:
     """The present spans of the wanted partitions of a topic's changelog."""
     partitions = sum(name == topic for name, _ in run.pins.sources)
     if strange := sorted(p for p in wanted if (topic, p) not in run.pins.grants.starts):
@@ -85,7 +85,7 @@ def _pin(run: Run, app: str, topic: str, wanted: set[int], folder: str) -> dict[
     return spans
 
 
-def _records(run: Run, spans: dict[Place, Span]) -> DataFrame:
+def _records(run: AuditContext, spans: dict[Place, Span]) -> DataFrame:
     """partition, offset, key, value of a changelog."""
     named = json.dumps([[*place, *span] for place, span in spans.items()])
     reader = run.spark.read.format("keylanes_records").options(**run.access.options())

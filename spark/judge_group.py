@@ -9,17 +9,17 @@ from . import brokers, checks
 from .copying import fold_copying, judge_copying
 from .group_figures import Times, group_figures
 from .group_report import GroupFigures
-from .judge_logs import History
+from .judge_logs import LogFold
 from .judge_plane import Tiles
-from .ownership import Edges, Epoch, OffsetLog, Span, TileRun, fold_ownership
+from .ownership import Edges, Epoch, EventSpan, OffsetLog, TileSeries, fold_ownership
 from .ownership_checks import judge_ownership
-from .run import Run
+from .run import AuditContext
 
 TAIL = 200
 """Offsets at the end of a log partition in which the stage looks for the last event."""
 
 
-def judge_group(run: Run, history: History, tiles: Tiles, *, has_figures: bool) -> GroupFigures | None:
+def judge_group(run: AuditContext, history: LogFold, tiles: Tiles, *, has_figures: bool) -> GroupFigures | None:
     """Judge all statements on owners and copies; returns the group's figures with ``has_figures``, else None."""
     ownership = fold_ownership(run.pins.grants.counted)
     copying = fold_copying(run.pins.grants.counted, ownership)
@@ -33,7 +33,7 @@ def judge_group(run: Run, history: History, tiles: Tiles, *, has_figures: bool) 
     return group_figures(run.pins.grants, ownership, copying, log, edges, times)
 
 
-def _offset_log(run: Run, history: History, tiles: Tiles) -> OffsetLog:
+def _offset_log(run: AuditContext, history: LogFold, tiles: Tiles) -> OffsetLog:
     """The offset log. Tiles of one writer, epoch and range are one run; tiles that do not count are included."""
     shape = ("first", "end")
     has_tile = F.col("item").isNotNull() & checks.well_formed()
@@ -48,17 +48,19 @@ def _offset_log(run: Run, history: History, tiles: Tiles) -> OffsetLog:
         )
         .toArrow()
     )
-    runs: list[TileRun] = []
-    spans: list[Span] = []
+    runs: list[TileSeries] = []
+    spans: list[EventSpan] = []
     for log, number, epoch, incarnation, first, end, offset_to, low, high, transaction in zip(
         *(table[i].to_pylist() for i in range(table.num_columns)), strict=True
     ):
         source = run.sources[number] if number >= 0 else None
         at: Epoch | None = None if source is None else (source, epoch)
-        spans.append(Span(log_partition=log, incarnation=incarnation, epoch=at, position_first=low, position_last=high))
+        spans.append(
+            EventSpan(log_partition=log, incarnation=incarnation, epoch=at, position_first=low, position_last=high)
+        )
         if source is not None and first is not None:
             runs.append(
-                TileRun(
+                TileSeries(
                     log_partition=log,
                     source=source,
                     epoch=epoch,
@@ -76,19 +78,19 @@ def _offset_log(run: Run, history: History, tiles: Tiles) -> OffsetLog:
     return OffsetLog(runs, spans, history.rare, history.snapshots_by_source)
 
 
-def _changes_of_state(history: History) -> list[Span]:
+def _changes_of_state(history: LogFold) -> list[EventSpan]:
     changed = (
         history.others.where("kind = 'state_changed'")
         .groupBy("log_partition", "incarnation")
         .agg(F.min("position"), F.max("position"))
     )
     return [
-        Span(log_partition=log, incarnation=incarnation, epoch=None, position_first=low, position_last=high)
+        EventSpan(log_partition=log, incarnation=incarnation, epoch=None, position_first=low, position_last=high)
         for log, incarnation, low, high in changed.collect()
     ]
 
 
-def _last_ms(run: Run) -> int:
+def _last_ms(run: AuditContext) -> int:
     """The latest timestamp among the last events of the offset log; 0 without events."""
     spans = {
         place: brokers.Span(max(span.start, span.end - TAIL), span.end)

@@ -12,11 +12,11 @@ from ..offsets.events import Event, LogOpened, SnapshotTaken
 from .brokers import Place, Span
 from .history import Snapshot, Source, WorkerSpan, fold_workers, left_edges, oldest_snapshot
 from .report import Example
-from .run import Run
+from .run import AuditContext
 
 
 @dataclass(slots=True)
-class History:
+class LogFold:
     """The fold of the rare events. ``left``: the first audited offset of each point of a source partition."""
 
     snapshots: dict[int, Snapshot]
@@ -43,7 +43,7 @@ class History:
         return snapshot.position if snapshot else 0
 
 
-def judge_logs(run: Run, app: str) -> History:
+def judge_logs(run: AuditContext, app: str) -> LogFold:
     """Judge that the logs are whole and do not contradict themselves."""
     pins = run.pins
     rare: dict[int, list[tuple[int, Event]]] = defaultdict(list)
@@ -77,7 +77,7 @@ def judge_logs(run: Run, app: str) -> History:
         len(problems),
         problems,
     )
-    history = History(
+    history = LogFold(
         snapshots=snapshots,
         workers=[],
         left={},
@@ -95,7 +95,7 @@ def judge_logs(run: Run, app: str) -> History:
     return history
 
 
-def _changed_last(history: History, others: DataFrame) -> dict[Source, dict[int, int]]:
+def _changed_last(history: LogFold, others: DataFrame) -> dict[Source, dict[int, int]]:
     """By source partition, the writers of state with their last transaction. A succession ends earlier changes."""
     last: dict[Source, dict[int, tuple[int, int]]] = defaultdict(dict)
     """(position, transaction) by incarnation."""
@@ -123,7 +123,7 @@ def _changed_last(history: History, others: DataFrame) -> dict[Source, dict[int,
     return {source: writers_of for source, writers_of in stay.items() if writers_of}
 
 
-def _judge_control(run: Run, history: History) -> None:
+def _judge_control(run: AuditContext, history: LogFold) -> None:
     """Fold the workers and the left edges into ``history``, and judge the contradictions of both logs."""
     pins = run.pins
     taken = history.snapshots_by_source
@@ -159,7 +159,7 @@ def _problem(app: str, span: Span, rare: list[tuple[int, Event]]) -> str | None:
     return None
 
 
-def _before_opening(run: Run, place: Place, span: Span, rare: list[tuple[int, Event]]) -> str | None:
+def _before_opening(run: AuditContext, place: Place, span: Span, rare: list[tuple[int, Event]]) -> str | None:
     """The problem of commits in front of ``log_opened``, from a foreign writer. Rare events do not show commits."""
     opened_at = rare[0][0]
     if span.start > 0 or opened_at == 0:

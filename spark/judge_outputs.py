@@ -18,7 +18,7 @@ from . import checks
 from .brokers import AuditError, Place, Span
 from .judge_plane import Tiles
 from .judge_records import Records, done_records
-from .run import Run
+from .run import AuditContext
 
 Expected: TypeAlias = Callable[[SparkSession, DataFrame], DataFrame]
 """Computes from the done source records (topic, partition, offset, timestamp, key, value) the outputs of the records:
@@ -44,7 +44,7 @@ class Outputs:
 
 
 def judge_outputs(
-    run: Run, tiles: Tiles, records: Records, dead_letters: Sequence[str] | None, expected: Expected | None
+    run: AuditContext, tiles: Tiles, records: Records, dead_letters: Sequence[str] | None, expected: Expected | None
 ) -> Outputs:
     """Judge all statements on outputs. ``dead_letters`` None: the topics of dead letters are unknown."""
     gone = _places_gone(run)
@@ -84,7 +84,7 @@ def judge_outputs(
     return Outputs(destinations, dead, of_others, replays)
 
 
-def _places_gone(run: Run) -> DataFrame | None:
+def _places_gone(run: AuditContext) -> DataFrame | None:
     """The places of records that the sources have lost since the application started; None without a loss."""
     starts = run.pins.grants.starts
     rows = [
@@ -95,7 +95,7 @@ def _places_gone(run: Run) -> DataFrame | None:
     return run.frame(rows, "kl_source int, gone_from bigint, gone_to bigint") if rows else None
 
 
-def _outputs(run: Run, *, values: bool) -> DataFrame:
+def _outputs(run: AuditContext, *, values: bool) -> DataFrame:
     """Every visible record with a provenance header.
 
     ``own``: the header names this application, and the record is no replay; ``replay``: a dead letter of this
@@ -109,7 +109,7 @@ def _outputs(run: Run, *, values: bool) -> DataFrame:
     return read.withColumns({"own": named & ~replay, "replay": replay}).drop("kl_app", "kl_letter")
 
 
-def _judge_key_order(run: Run, ours: DataFrame, total: int) -> None:
+def _judge_key_order(run: AuditContext, ours: DataFrame, total: int) -> None:
     statement = "outputs of one key stand in the order of its records"
     if checks.out_of_key_order(ours, exact=False).isEmpty():
         run.judge("key-order", statement, total, 0)
@@ -118,8 +118,8 @@ def _judge_key_order(run: Run, ours: DataFrame, total: int) -> None:
     run.judge_rows("key-order", statement, total, checks.out_of_key_order(ours), shown)
 
 
-def _judge_completeness(run: Run, ours: DataFrame, total: int) -> None:
-    bad = checks.incomplete(ours)
+def _judge_completeness(run: AuditContext, ours: DataFrame, total: int) -> None:
+    bad = checks.incomplete_places(ours)
     shown = [*_PLACE, "seen", "distinct", "n_min", "n_max"]
     if bad.isEmpty():
         run.judge("output-once", "no output is there twice", total, 0)
@@ -130,7 +130,7 @@ def _judge_completeness(run: Run, ours: DataFrame, total: int) -> None:
     run.judge_rows("output-complete", "of n outputs of a record all n are there", total, torn, shown)
 
 
-def _judge_commits(run: Run, tiles: Tiles, ours: DataFrame, dead_letters: Sequence[str] | None) -> None:
+def _judge_commits(run: AuditContext, tiles: Tiles, ours: DataFrame, dead_letters: Sequence[str] | None) -> None:
     # A commit is judged if all its outputs must be in view and all its records still exist.
     committed, provable, gone = tiles.committed, F.col("judged"), _places_gone(run)
     if gone is not None:
@@ -157,7 +157,7 @@ def _judge_commits(run: Run, tiles: Tiles, ours: DataFrame, dead_letters: Sequen
     )
 
 
-def _judge_expected(run: Run, ours: DataFrame, records: Records, expected: Expected) -> None:
+def _judge_expected(run: AuditContext, ours: DataFrame, records: Records, expected: Expected) -> None:
     wanted = expected(run.spark, done_records(run, records))
     columns = [name for name in EXPECTED_COLUMNS if name in wanted.columns]
     if "destination" not in columns or len(columns) != len(wanted.columns):

@@ -12,10 +12,10 @@ from ..keyrange.steps import Steps
 from . import checks
 from .brokers import Span
 from .history import Source
-from .judge_logs import History
+from .judge_logs import LogFold
 from .plane import Band, Corner, bands_of, defects
 from .report import Example
-from .run import Run
+from .run import AuditContext
 
 COMMIT_COLUMNS = (
     "log_partition,position,incarnation,transaction,epoch,source,part,parts,outputs,dead_letters,digest_high,digest_low,"
@@ -58,7 +58,7 @@ class Plane:
     tiles_counted: int
 
 
-def judge_commits(run: Run, history: History) -> Tiles:
+def judge_commits(run: AuditContext, history: LogFold) -> Tiles:
     """Judge the shape of tiles and which commits count."""
     committed = run.persist(_commit_rows(run, history))
     has_tile = F.col("item").isNotNull()
@@ -82,7 +82,7 @@ def judge_commits(run: Run, history: History) -> Tiles:
     return Tiles(committed, commits, counted, int(length_mean or 0))
 
 
-def _commit_rows(run: Run, history: History) -> DataFrame:
+def _commit_rows(run: AuditContext, history: LogFold) -> DataFrame:
     """Commit rows from the snapshots on, with ``judged``, ``in_part`` and ``worker_right``."""
     judged = {log: pin for log, pin in run.pins.judged.items() if pin < run.pins.logs[run.pins.offset_log, log].end}
     late = F.lit(False)  # a condition by hand instead of a join: few logs or none have grown since the first pin
@@ -96,7 +96,7 @@ def _commit_rows(run: Run, history: History) -> DataFrame:
     return checks.with_workers(checks.with_part(counted, _parts(run)), *_workers(run, history))
 
 
-def _parts(run: Run) -> DataFrame:
+def _parts(run: AuditContext) -> DataFrame:
     return run.frame(
         [
             (run.numbers[p.source], p.epoch, p.incarnation, p.first, p.end, p.offset_from, p.offset_until)
@@ -110,7 +110,7 @@ def _parts(run: Run) -> DataFrame:
 _STALE = "every commit lies inside its own epoch's part"
 
 
-def _known_examples(history: History) -> list[Example]:
+def _known_examples(history: LogFold) -> list[Example]:
     """The violations that the application itself found before a snapshot."""
     return [
         {"log_partition": log, "position": position, "problem": "found by the application before its snapshot"}
@@ -120,9 +120,9 @@ def _known_examples(history: History) -> list[Example]:
     ]
 
 
-def _judge_stale(run: Run, history: History, tiles: DataFrame, commits: int) -> DataFrame | None:
+def _judge_stale(run: AuditContext, history: LogFold, tiles: DataFrame, commits: int) -> DataFrame | None:
     """Judge the tiles outside of all single pieces of parts; returns the keys of stale commits, None without any."""
-    outside = run.persist(checks.outside(tiles.where("not in_part"), _parts(run)))
+    outside = run.persist(checks.tiles_outside_parts(tiles.where("not in_part"), _parts(run)))
     shown = outside.select(*TILE_SHOWN).limit(100).collect()
     if not shown:
         return None
@@ -132,19 +132,21 @@ def _judge_stale(run: Run, history: History, tiles: DataFrame, commits: int) -> 
     return stale
 
 
-def judge_plane(run: Run, history: History, tiles: Tiles) -> Plane:
+def judge_plane(run: AuditContext, history: LogFold, tiles: Tiles) -> Plane:
     """Judge that the tiles cover each band once, in order, by the right workers, and that no tile is missing."""
     run.judge_rows(
         "transaction-parts",
         "every transaction is there with all its commit events",
         tiles.commits,
-        _without_trimmed(run, history, tiles.committed, checks.torn(tiles.committed.where("coalesce(item, 0) = 0"))),
+        _without_trimmed(
+            run, history, tiles.committed, checks.torn_transactions(tiles.committed.where("coalesce(item, 0) = 0"))
+        ),
         ["incarnation", "transaction", "seen", "parts_min", "parts_max"],
     )
     return _judge_cover(run, history, tiles.tiles)
 
 
-def _without_trimmed(run: Run, history: History, committed: DataFrame, torn: DataFrame) -> DataFrame:
+def _without_trimmed(run: AuditContext, history: LogFold, committed: DataFrame, torn: DataFrame) -> DataFrame:
     """The torn transactions, except transactions with a part that may lie in front of a snapshot.
 
     The transactions of an incarnation rise. Therefore a transaction above the lowest visible one in every log partition
@@ -165,7 +167,7 @@ def _without_trimmed(run: Run, history: History, committed: DataFrame, torn: Dat
     return torn.join(lowest, "incarnation").where("transaction > lowest")
 
 
-def _workers(run: Run, history: History) -> tuple[DataFrame, DataFrame | None]:
+def _workers(run: AuditContext, history: LogFold) -> tuple[DataFrame, DataFrame | None]:
     """All workers, and the odd workers apart (see history.py); None without odd workers."""
     known = [(run.numbers[w.source], w) for w in history.workers if w.source in run.numbers]
     workers = run.frame(
@@ -182,7 +184,7 @@ def _workers(run: Run, history: History) -> tuple[DataFrame, DataFrame | None]:
     return workers, run.frame(odd, "source int, incarnation bigint, odd_worker bigint, born bigint, died bigint")
 
 
-def _judge_cover(run: Run, history: History, tiles: DataFrame) -> Plane:
+def _judge_cover(run: AuditContext, history: LogFold, tiles: DataFrame) -> Plane:
     """Judge the cover, the order and the workers of the counted tiles; returns the bands."""
     runs: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     table = (
@@ -237,7 +239,7 @@ def _judge_cover(run: Run, history: History, tiles: DataFrame) -> Plane:
     return Plane(bands, counted)
 
 
-def _defects(run: Run, left_over: Sequence[Any]) -> list[Example]:
+def _defects(run: AuditContext, left_over: Sequence[Any]) -> list[Example]:
     """The gaps and overlaps behind the corners that did not cancel. Where not all corners were fetched, rectangles that
     end at or behind the last fetched offset are left out: their corners may be incomplete.
     """

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 from ..offsets.starts import EARLIEST
 from . import checks
 from .brokers import Span
-from .judge_logs import History
+from .judge_logs import LogFold
 from .judge_plane import Plane, Tiles
 from .plane import Band
 from .report import SourceFigures
-from .run import Run
+from .run import AuditContext
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Records:
     """See ``done_records``."""
 
 
-def read_places(run: Run, history: History, tiles: Tiles, *, for_hooks: bool) -> Records:
+def read_places(run: AuditContext, history: LogFold, tiles: Tiles, *, for_hooks: bool) -> Records:
     """Every record from the start of the audit on, with the record's tiles. ``for_hooks``: read the values, too."""
     pins = run.pins
     _note_trimmed(run)
@@ -71,7 +71,7 @@ def read_places(run: Run, history: History, tiles: Tiles, *, for_hooks: bool) ->
     return Records(places, {row["source"]: row for row in counts}, all_done, whole)
 
 
-def done_records(run: Run, records: Records) -> DataFrame:
+def done_records(run: AuditContext, records: Records) -> DataFrame:
     """For hooks: topic, partition, offset, timestamp, key and value of every record with all outputs in view."""
     assert records.source is not None, "they were read for hooks"
     if records.done is None:
@@ -82,7 +82,7 @@ def done_records(run: Run, records: Records) -> DataFrame:
     return records.done.drop("source")
 
 
-def judge_records(run: Run, records: Records, plane: Plane, *, level: bool) -> tuple[SourceFigures, ...]:
+def judge_records(run: AuditContext, records: Records, plane: Plane, *, level: bool) -> tuple[SourceFigures, ...]:
     """Judge that every record lies in one tile, of the right worker; ``level``: no record may wait."""
     _judge_places(run, records, plane)
     _list_not_begun(run)
@@ -98,7 +98,7 @@ def judge_records(run: Run, records: Records, plane: Plane, *, level: bool) -> t
     return figures
 
 
-def _note_trimmed(run: Run) -> None:
+def _note_trimmed(run: AuditContext) -> None:
     for source, start in sorted(run.pins.grants.starts.items()):
         begins = run.pins.sources[source].start
         if begins > start:
@@ -108,7 +108,7 @@ def _note_trimmed(run: Run) -> None:
             )
 
 
-def _list_not_begun(run: Run) -> None:
+def _list_not_begun(run: AuditContext) -> None:
     """Report the partitions without any work of the application, a line for each topic."""
     stateful = {store.topic for store in run.pins.grants.stores.values()}
     for topic, group in groupby(run.pins.not_begun, key=lambda source: source[0]):
@@ -120,7 +120,7 @@ def _list_not_begun(run: Run) -> None:
         run.not_looked_at.append(line + (moved if topic in stateful else ""))
 
 
-def _with_before(run: Run, history: History, tiles: DataFrame) -> DataFrame:
+def _with_before(run: AuditContext, history: LogFold, tiles: DataFrame) -> DataFrame:
     """The counted tiles, and for each band with a snapshot's edge as start a tile over the offsets in front."""
     columns = ["source", "offset_from", "offset_to", "first", "end", *checks.EVENT_KEY, "judged", "worker_right"]
     starts = run.pins.grants.starts
@@ -139,7 +139,7 @@ def _with_before(run: Run, history: History, tiles: DataFrame) -> DataFrame:
     return tiles.select(*columns).unionByName(run.frame(rows, schema))
 
 
-def _judge_places(run: Run, records: Records, plane: Plane) -> None:
+def _judge_places(run: AuditContext, records: Records, plane: Plane) -> None:
     counts, places = records.counts, records.places
     total = sum(row["records"] for row in counts.values())
     frontiers = {run.numbers[source]: _frontier(own) for source, own in plane.bands.items()}
@@ -170,7 +170,7 @@ def _frontier(bands: list[Band]) -> int:
     return min((band.edge for band in bands), default=0)
 
 
-def _figures(run: Run, plane: Plane, counts: Mapping[int, Any]) -> tuple[SourceFigures, ...]:
+def _figures(run: AuditContext, plane: Plane, counts: Mapping[int, Any]) -> tuple[SourceFigures, ...]:
     figures, not_begun = [], {*run.pins.not_begun}
     for source in (source for source in run.sources if source not in not_begun):
         row = counts.get(run.numbers[source])

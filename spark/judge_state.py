@@ -17,10 +17,10 @@ from ..offsets.control_events import StoreDeclared
 from . import state
 from .brokers import AuditError, Place, Span, WitnessBroker
 from .history import Source
-from .judge_logs import History
+from .judge_logs import LogFold
 from .judge_records import Records, done_records
 from .report import SPLIT_KEYS, Example
-from .run import Run
+from .run import AuditContext
 
 ExpectedState: TypeAlias = Callable[[SparkSession, DataFrame], DataFrame]
 """Computes from the done source records (topic, partition, offset, timestamp, key, value) the state of the records:
@@ -49,8 +49,8 @@ class _Found(NamedTuple):
 
 
 def judge_state(
-    run: Run,
-    history: History,
+    run: AuditContext,
+    history: LogFold,
     records: Records,
     *,
     app: str,
@@ -88,7 +88,7 @@ def judge_state(
     return keys
 
 
-def _has_gone_on(run: Run, broker: WitnessBroker) -> bool:
+def _has_gone_on(run: AuditContext, broker: WitnessBroker) -> bool:
     """Whether a tile or a change of state stands behind the pins of the offset log by now."""
     now = broker.spans(run.pins.logs)
     broker.wait_decided(now)
@@ -99,7 +99,7 @@ def _has_gone_on(run: Run, broker: WitnessBroker) -> bool:
     return not events.where("kind = 'state_changed' or kind = 'committed' and item is not null").isEmpty()
 
 
-def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDeclared]) -> list[_Changelog]:
+def _pin(run: AuditContext, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDeclared]) -> list[_Changelog]:
     found = []
     for source in sorted({store.topic for store in stores.values()}):
         partitions = sum(topic == source for topic, _ in run.pins.sources)
@@ -118,7 +118,7 @@ def _contents_of(read: Mapping[str, DataFrame]) -> dict[Source, _Found]:
     return {(topic, partition): _Found(keys, dict(found)) for topic, partition, keys, found in rows}
 
 
-def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataFrame], keys: int) -> None:
+def _judge_keys(run: AuditContext, changelogs: list[_Changelog], read: Mapping[str, DataFrame], keys: int) -> None:
     statement = "every key of state lies at the point of its record's key, in a declared store"
     wrong = [
         state.entries_misplaced(state.entries(read[log.source]), list(log.stores.values())).select(
@@ -131,12 +131,12 @@ def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataF
 
 
 def _judge_partitions(
-    run: Run, read: Mapping[str, DataFrame], there: Mapping[Source, _Found], moved: Collection[str]
+    run: AuditContext, read: Mapping[str, DataFrame], there: Mapping[Source, _Found], moved: Collection[str]
 ) -> None:
     left_out = sorted(read.keys() & {*moved})
     run.not_looked_at += [f"state-partition of {source}: left out by --accept-moved-keys" for source in left_out]
     split = [
-        state.in_several(state.entries(frame)).select(F.lit(source).alias("topic"), "*")
+        state.keys_in_several(state.entries(frame)).select(F.lit(source).alias("topic"), "*")
         for source, frame in read.items()
         if source not in left_out
     ]
@@ -147,7 +147,9 @@ def _judge_partitions(
     run.judge_rows(SPLIT_KEYS, "every key of state lies in one partition", keys, bad, ["topic", "key", "partitions"])
 
 
-def _judge_beacons(run: Run, history: History, changelogs: list[_Changelog], there: Mapping[Source, _Found]) -> None:
+def _judge_beacons(
+    run: AuditContext, history: LogFold, changelogs: list[_Changelog], there: Mapping[Source, _Found]
+) -> None:
     problems: list[Example] = []
     checked = 0
     for log in changelogs:
@@ -168,7 +170,7 @@ def _judge_beacons(run: Run, history: History, changelogs: list[_Changelog], the
 
 
 def _judge_expected(
-    run: Run,
+    run: AuditContext,
     wanted: DataFrame,
     changelogs: list[_Changelog],
     read: Mapping[str, DataFrame],
@@ -202,7 +204,7 @@ def _judge_expected(
         keys -= seen.where(_is_of(without)).count()
         plain, seen = plain.where(~_is_of(without)), seen.where(~_is_of(without))
         run.not_looked_at += [f"state of store {name!r}: left out by --without-store" for name in without]
-    unlike = run.persist(state.unlike(plain, seen, KEY_COLUMNS, values))
+    unlike = run.persist(state.unlike_keys(plain, seen, KEY_COLUMNS, values))
     declared = {name for log in changelogs for name in log.stores}
     without_rows = [] if unlike.isEmpty() else _stores_without_rows(unlike, plain, declared)
     bad = unlike.where(~_is_of([example["store"] for example in without_rows]))

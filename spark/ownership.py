@@ -34,7 +34,7 @@ NOBODY = 0
 """The epoch and the incarnation before the first grant of a point."""
 
 
-class TileRun(NamedTuple):
+class TileSeries(NamedTuple):
     """All tiles that one incarnation committed at one epoch over the same points, as one value.
 
     ``position_first`` and ``position_last``: positions of the first and the last tile in the log partition;
@@ -53,7 +53,7 @@ class TileRun(NamedTuple):
     transaction_last: int
 
 
-class Span(NamedTuple):
+class EventSpan(NamedTuple):
     """The first and the last position of events of one incarnation at one epoch (None: no epoch) in a log partition."""
 
     log_partition: int
@@ -126,8 +126,8 @@ class OffsetLog:
     where the log partition begins with a snapshot; ``spans``: of the commits, and of the changes of state.
     """
 
-    runs: Sequence[TileRun]
-    spans: Sequence[Span]
+    runs: Sequence[TileSeries]
+    spans: Sequence[EventSpan]
     rare: Mapping[int, Sequence[tuple[int, Event]]]
     snapshots: Mapping[Source, SnapshotTaken]
 
@@ -217,7 +217,7 @@ class Edges:
     def __init__(self, ownership: Ownership, log: OffsetLog) -> None:
         self._claims = ownership.by_epoch()
         self._snapshots = log.snapshots
-        self._runs: dict[Epoch, list[TileRun]] = defaultdict(list)
+        self._runs: dict[Epoch, list[TileSeries]] = defaultdict(list)
         """The tiles of each epoch, the run with the last tile first."""
         for run in log.runs:
             self._runs[run.source, run.epoch].append(run)
@@ -264,11 +264,11 @@ class Edges:
             known = self._owned[key] = Steps((claim.first, claim.end, True) for claim in own)
         return known
 
-    def runs(self, source: Source, epoch: int) -> Sequence[TileRun]:
+    def runs(self, source: Source, epoch: int) -> Sequence[TileSeries]:
         """The tiles of an epoch."""
         return self._runs.get((source, epoch), ())
 
-    def runs_behind(self, source: Source, epoch: int, position: int) -> Iterator[TileRun]:
+    def runs_behind(self, source: Source, epoch: int, position: int) -> Iterator[TileSeries]:
         """The tiles of an epoch, by run, where the last tile of the run stands behind a position."""
         return takewhile(lambda run: run.position_last > position, self.runs(source, epoch))
 

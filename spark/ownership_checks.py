@@ -30,9 +30,9 @@ from .ownership import (
     Claim,
     Edges,
     Epoch,
+    EventSpan,
     OffsetLog,
     Ownership,
-    Span,
     cuts_of,
     epoch_of,
     releases_of,
@@ -250,7 +250,7 @@ class _Floors:
     The floor of an event is the grant of the event's epoch, or the joining of its member, whichever is later.
     """
 
-    def __init__(self, ownership: Ownership, spans: Sequence[Span]) -> None:
+    def __init__(self, ownership: Ownership, spans: Sequence[EventSpan]) -> None:
         joined = ownership.members.joined
         granted: dict[Epoch, int] = {}
         for claim in ownership.claims:
@@ -270,11 +270,11 @@ class _Floors:
         return self._from[i] if i < len(self._from) else None
 
 
-def _spans_by_log(log: OffsetLog) -> dict[int, list[Span]]:
+def _spans_by_log(log: OffsetLog) -> dict[int, list[EventSpan]]:
     """By log partition, spans of all events from members' transactions. ``log_opened`` has a transaction of its own."""
-    found: dict[tuple[int, int, Epoch | None], Span] = {}
+    found: dict[tuple[int, int, Epoch | None], EventSpan] = {}
     rare = (
-        Span(
+        EventSpan(
             log_partition=number,
             incarnation=event.incarnation,
             epoch=epoch_of(event),
@@ -289,7 +289,7 @@ def _spans_by_log(log: OffsetLog) -> dict[int, list[Span]]:
         known = found.get(span[:3], span)
         first, last = min(known.position_first, span.position_first), max(known.position_last, span.position_last)
         found[span[:3]] = span._replace(position_first=first, position_last=last)
-    by_log: dict[int, list[Span]] = defaultdict(list)
+    by_log: dict[int, list[EventSpan]] = defaultdict(list)
     for span in found.values():
         by_log[span.log_partition].append(span)
     return by_log

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ..keyrange.hashing import SPACE_END
-from .group_picture import Colour, Ownership, colour_of, draw_timeline, ownership_of, save_figure
+from .group_picture import Colour, OwnershipPicture, colour_of, draw_timeline, ownership_of, save_figure
 from .plane_tiles import (
     STRETCH_WORKERS,
     Change,
@@ -65,7 +65,7 @@ def draw_plane(
     title: str,
     stretch: NearStretch | None = None,
     records: Sequence[tuple[int, int]] = (),
-    ownership: Ownership | None = None,
+    ownership: OwnershipPicture | None = None,
 ) -> Path:
     """Draw the tiles of an application, with changes as small signs, into a PNG file; returns its path.
 
@@ -116,7 +116,7 @@ def _draw_overview(
     tiles: Sequence[PlaneTile],
     stretch: NearStretch | None,
     changes: Sequence[tuple[Change, int]],
-    ownership: Ownership | None,
+    ownership: OwnershipPicture | None,
 ) -> None:
     places = sorted({tile[:2] for tile in tiles})
     shown = places[:PANELS_MAX]
@@ -188,7 +188,7 @@ def paint(tiles: Sequence[PlaneTile], start: int, end: int) -> Any:
     return pixels
 
 
-def paint_owners(tiles: Sequence[PlaneTile], start: int, end: int, ownership: Ownership) -> Any:
+def paint_owners(tiles: Sequence[PlaneTile], start: int, end: int, ownership: OwnershipPicture) -> Any:
     """The pixels as of ``paint``, in the colours of members, with a dark line where the member of a range changes."""
     width, height = PANEL_PIXELS
     pixels = np.ones((height, width, 3), dtype=np.float32)
@@ -234,7 +234,7 @@ def _draw_stretch(
     stretch: NearStretch,
     records: Sequence[tuple[int, int]],
     ranges: WorkerRanges,
-    ownership: Ownership | None,
+    ownership: OwnershipPicture | None,
 ) -> None:
     axes = figure.add_axes((0.605, 0.215, 0.335, 0.67))
     what = "single tiles and their records" if records else "single tiles"

@@ -17,7 +17,7 @@ from .report import Check, Example
 _KINDS = {"int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_()}
 
 
-class Run:
+class AuditContext:
     """Makes, persists and judges frames for the stages. Verdicts stand in the order of the calls."""
 
     def __init__(self, spark: SparkSession, access: Access, pins: Pins, examples_max: int) -> None:

@@ -143,7 +143,7 @@ def entries_misplaced(found: DataFrame, stores: Sequence[int]) -> DataFrame:
     return found.where(~F.coalesce(right, F.lit(False)))
 
 
-def in_several(found: DataFrame) -> DataFrame:
+def keys_in_several(found: DataFrame) -> DataFrame:
     """Record keys with state in several partitions: key, partitions."""
     return (
         found.where("is_whole")
@@ -153,7 +153,7 @@ def in_several(found: DataFrame) -> DataFrame:
     )
 
 
-def unlike(expected: DataFrame, seen: DataFrame, columns: Sequence[str], values: Sequence[str]) -> DataFrame:
+def unlike_keys(expected: DataFrame, seen: DataFrame, columns: Sequence[str], values: Sequence[str]) -> DataFrame:
     """Keys without exactly one row of the same values in each frame: both counts, ``expected_*`` and ``seen_*``.
 
     A full outer join that also meets duplicate keys.

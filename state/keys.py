@@ -25,7 +25,7 @@ MAP_KEY_TYPES: Final[dict[str, type]] = {"str": str, "bytes": bytes, "int": int}
 _SIGN: Final = 1 << 63
 
 
-class KeyPlace(NamedTuple):
+class StateKeyParts(NamedTuple):
     """The parts of a state key. ``map_key``: the map's key as bytes; empty for a value store."""
 
     point: int
@@ -39,14 +39,14 @@ def state_key(point: int, store: int, key: bytes, map_key: bytes = b"") -> bytes
     return _HEAD.pack(point, store, len(key)) + key + map_key
 
 
-def parse_key(data: bytes) -> KeyPlace:
+def parse_key(data: bytes) -> StateKeyParts:
     """The parts of a state key; raises ValueError for other bytes."""
     if len(data) < HEAD_BYTES:
         raise ValueError(f"a state key has at least {HEAD_BYTES} bytes; seen {len(data)}")
     point, store, length = _HEAD.unpack_from(data)
     if len(data) < HEAD_BYTES + length:
         raise ValueError(f"a state key of {len(data)} bytes can't hold a record's key of {length}")
-    return KeyPlace(point, store, data[HEAD_BYTES : HEAD_BYTES + length], data[HEAD_BYTES + length :])
+    return StateKeyParts(point, store, data[HEAD_BYTES : HEAD_BYTES + length], data[HEAD_BYTES + length :])
 
 
 def is_map_key(data: bytes) -> bool:

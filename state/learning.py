@@ -24,7 +24,7 @@ BURST_S: Final = 0.1
 """How far reading may run ahead of the limit after a pause."""
 
 
-class Wanted(NamedTuple):
+class CopyRequest(NamedTuple):
     """A request for a copy of points of one source partition, under the number of a move. ``role``: the purpose of the
     copy. ``bytes_per_s``: the limit of reading for the copy.
     """

@@ -14,7 +14,7 @@ from aiokafka.protocol.admin import CreateTopicsRequest, DeleteRecordsRequest, D
 from ...errors import SettingsError
 from ...state.tables import TABLE_CONFIG
 from ..asking import Deadline, NotSent, ReplyLost
-from ..delivery import Appends, TopicNumbers
+from ..delivery import SessionAppender, TopicNumbers
 from ..producer import TransactionalProducer
 from ..protocol import (
     BrokerError,
@@ -51,7 +51,7 @@ from .rights import ask_lacking
 
 NO_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request of an appender, which begins no transaction
 
-Made = KafkaReader | TransactionalProducer[bytes] | Appends[bytes]
+Made = KafkaReader | TransactionalProducer[bytes] | SessionAppender[bytes]
 """The parts that a broker makes, and closes when the broker is closed."""
 
 
@@ -264,9 +264,9 @@ class KafkaBroker:
     def table(self, topic: str, partition: int) -> None:
         """Kafka keeps logs only."""
 
-    def appender(self) -> Appends[bytes]:
+    def appender(self) -> SessionAppender[bytes]:
         """A new appender; the session is an idempotent producer with connections of its own."""
-        appender = Appends(self._requests, self._link.deadline)
+        appender = SessionAppender(self._requests, self._link.deadline)
         self._keep(appender)
         return appender
 

@@ -194,13 +194,13 @@ def set_partition_bytes(consumer: Any, bytes_max: int) -> None:
     consumer._fetcher._max_partition_fetch_bytes = bytes_max
 
 
-def partitions_held(consumer: Any) -> Collection[TopicPartition]:
+def answered_partitions(consumer: Any) -> Collection[TopicPartition]:
     """The partitions with an answer, in the order in which the answers came. The keys are aiokafka's partitions."""
     found: Collection[TopicPartition] = consumer._fetcher._records
     return found
 
 
-async def take_held(
+async def take_records(
     consumer: Any, source: TopicPartition, records_max: int
 ) -> Mapping[TopicPartition, list[ConsumerRecord]]:
     """The present records of one partition, as parsed; raises an error that came as the answer. The call does not

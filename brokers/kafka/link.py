@@ -233,7 +233,7 @@ def describe_code(code: int) -> str:
         return f"Kafka error {code}"
 
 
-class Initialised(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """A producer id at an epoch, and the node that gave the epoch."""
 
     producer_id: int
@@ -436,7 +436,7 @@ class KafkaLink:
 
     async def initialise(
         self, transactional_id: str | None, transaction_timeout_ms: int, deadline: Deadline, topics: Collection[str]
-    ) -> Initialised:
+    ) -> ProducerIdentity:
         """InitProducerId: producer id and epoch. With a transactional id the call fences all older producers of the id;
         without an id the producer is for writing to ``topics``.
 
@@ -461,7 +461,7 @@ class KafkaLink:
                 await deadline.pause(error)
                 continue
             if reply.error_code == Code.NONE:
-                return Initialised(reply.producer_id, reply.producer_epoch, node)
+                return ProducerIdentity(reply.producer_id, reply.producer_epoch, node)
             if reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
                 raise self.settings.rights_error(Right("transactional-id", transactional_id or "", "WRITE"))
             if reply.error_code == Code.CLUSTER_NOT_AUTHORIZED:  # a client that may write anywhere is let in

@@ -174,7 +174,7 @@ class KafkaReader:
                 continue
             self._look_at_topics(loop.time())
             wanted = [source for source in sources if source in self._positions]
-            if self._first_look is not None and inside.partitions_held(self._consumer):
+            if self._first_look is not None and inside.answered_partitions(self._consumer):
                 await self._end_first_look()
                 continue
             batches = await self._take(wanted, records_max)
@@ -233,11 +233,11 @@ class KafkaReader:
             raise BrokerError(f"the reader has failed: {failed!r}") from failed
         ours = {source: source for source in sources}  # aiokafka's partitions equal ours, but are not ours
         batches: list[Batch] = []
-        for source in [ours[theirs] for theirs in inside.partitions_held(consumer) if theirs in ours]:
+        for source in [ours[theirs] for theirs in inside.answered_partitions(consumer) if theirs in ours]:
             try:
                 # The call does not suspend: nothing can be assigned in between.
                 taken_max = 1 if source in self._careful else records_max
-                found = await inside.take_held(consumer, source, taken_max)
+                found = await inside.take_records(consumer, source, taken_max)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # decompressors may raise anything

@@ -15,7 +15,7 @@ from ..filling import fill
 from ..producer import IdState
 from ..protocol import NotAuthorized, Outgoing, TopicPartition
 from ..rights import Right
-from .link import TRY_AGAIN, Code, Initialised, KafkaLink, describe_code
+from .link import TRY_AGAIN, Code, KafkaLink, ProducerIdentity, describe_code
 from .produce_queue import ProduceQueue
 from .topics import Node
 from .transactions import DescribeTransactionsRequest
@@ -80,7 +80,7 @@ class KafkaRequests:
         link: KafkaLink,
         limits: TopicNumbers,
         codec: int,
-        initialised: Initialised,
+        initialised: ProducerIdentity,
         transactional_id: str | None,
     ) -> None:
         self.link = link
@@ -95,7 +95,9 @@ class KafkaRequests:
         """See ``BatchRequests``."""
         return self.link.deadline(what, timeout_ms)
 
-    async def missing_partitions(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+    async def missing_partitions(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> list[TopicPartition]:
         """See ``BatchRequests``."""
         return await self.link.missing_partitions(partitions, deadline, "WRITE")
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from ..asking import Deadline
-from ..delivery import Appends, TopicNumbers
+from ..delivery import SessionAppender, TopicNumbers
 from ..producer import TransactionalProducer
 from ..protocol import (
     Batch,
@@ -28,9 +28,9 @@ from ..protocol import (
 from ..rights import Lacking, Right
 from ..waiting import end_rest
 from .cluster import Cluster
-from .link import ConnectionSevered, KnownNodes, Link, unknown
+from .link import ConnectionSevered, KnownNodes, Link, unknown_topic
 from .network import RETRY_MS, RequestKind
-from .node import Fetched, Leading
+from .node import Fetched, ReachedLeaders
 from .requests import Numbered, SimulatedRequests
 
 LOOK_S: Final = 1.0
@@ -95,7 +95,7 @@ class SimulatedConnection:
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """Watermarks from confirmed leaders; raises UnknownTopic, BrokerTimeout."""
-        leading = Leading(self._cluster, self.client_name)
+        leading = ReachedLeaders(self._cluster, self.client_name)
         deadline = self._link.deadline("asking for watermarks")
         found = await self._link.ask_leaders(
             RequestKind.OFFSETS, lambda led: partial(leading.watermarks, led), partitions, deadline
@@ -104,7 +104,7 @@ class SimulatedConnection:
 
     async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """See the protocol."""
-        leading = Leading(self._cluster, self.client_name)
+        leading = ReachedLeaders(self._cluster, self.client_name)
         deadline = self._link.deadline("asking for offsets by time")
         return await self._link.ask_leaders(
             RequestKind.OFFSETS, lambda led: partial(leading.offsets_at, times, led), times, deadline
@@ -147,9 +147,9 @@ class SimulatedConnection:
     def table(self, topic: str, partition: int) -> None:
         """The cluster keeps logs only, as Kafka does."""
 
-    def appender(self) -> Appends[Numbered]:
+    def appender(self) -> SessionAppender[Numbered]:
         """A new appender; the session is an idempotent producer with a connection of its own."""
-        return Appends(self._append_requests, self._link.deadline)
+        return SessionAppender(self._append_requests, self._link.deadline)
 
     async def _append_requests(self, deadline: Deadline, _topics: Collection[str]) -> SimulatedRequests:
         link = self._new_link()
@@ -162,7 +162,7 @@ class SimulatedConnection:
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below the given offsets; raises UnknownTopic, OffsetOutOfRange."""
-        leading = Leading(self._cluster, self.client_name)
+        leading = ReachedLeaders(self._cluster, self.client_name)
         deadline = self._link.deadline("trimming")
         await self._link.ask_leaders(RequestKind.TRIM, lambda led: partial(leading.trim, before, led), before, deadline)
 
@@ -230,7 +230,7 @@ class SimulatedReader:
         positions = self._positions
         told = await self._link.topics([source.topic for source in positions], self._link.deadline("asking for topics"))
         if missing := told.missing_partitions(list(positions)):
-            raise unknown(missing[0])
+            raise unknown_topic(missing[0])
         self._is_checked = positions is self._positions  # else assigned anew meanwhile: ``fetch`` comes back
 
     async def _ask(
@@ -275,7 +275,7 @@ class SimulatedReader:
                 )
             )
             self._next_look_s, led = now + LOOK_S, link.known_leaderships(wanted)
-        leading = Leading(self._cluster, link.client_name)
+        leading = ReachedLeaders(self._cluster, link.client_name)
         step = partial(leading.read, wanted, led, records_max, news if wait > 0 else None)
         return await link.ask(RequestKind.FETCH, step, deadline, patience_s=patience_s)
 

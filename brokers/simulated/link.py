@@ -233,7 +233,7 @@ class Link:
         found: dict[TopicPartition, T] = {}
         while open_ := [source for source in sources if source not in found]:
             if missing := await self.missing_partitions(open_, deadline):
-                raise unknown(missing[0])
+                raise unknown_topic(missing[0])
             problem: object = "their leaders are not confirmed"
             try:
                 found.update(await self.ask(kind, step_of(self.known_leaderships(open_)), deadline))
@@ -298,6 +298,6 @@ class Link:
             await deadline.pause("its last transaction is not complete")
 
 
-def unknown(source: TopicPartition) -> UnknownTopic:
+def unknown_topic(source: TopicPartition) -> UnknownTopic:
     """The error for a partition that does not exist."""
     return UnknownTopic(f"topic {source.topic!r} has no partition {source.partition}")

@@ -132,7 +132,7 @@ class Node:
             raise CoordinatorUnavailable(f"node {self.number} does not coordinate {transactional_id!r}")
 
 
-class Leading:
+class ReachedLeaders:
     """The leaders of several partitions, asked by one client in one request. Only leaders on nodes that the client
     reaches answer.
     """

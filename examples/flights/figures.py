@@ -16,7 +16,7 @@ from flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, PARTITIONS, WITHOUT_
 from keylanes.brokers.protocol import Broker, TopicPartition
 from keylanes.group.history_entries import MoveEntry
 from keylanes.keyrange.hashing import SPACE_END, point_of
-from keylanes.spark.group_picture import Ownership, TimeMark
+from keylanes.spark.group_picture import OwnershipPicture, TimeMark
 from keylanes.spark.plane_tiles import NearStretch, PlaneTile, choose_stretch
 from loader import SOURCE
 from logbook import Logbook, read_logbook, read_topic
@@ -147,7 +147,7 @@ class Collected(msgspec.Struct, frozen=True):
 
     figures: Figures
     group: GroupFigures | None
-    ownership: Ownership | None
+    ownership: OwnershipPicture | None
     book: Logbook
     stretch: NearStretch | None
     records: list[tuple[int, int]]
@@ -208,7 +208,7 @@ def _moves_to_show(book: Logbook, course: Course) -> list[MoveEntry]:
     return book.group.lost_by(_incarnation_of(book, killed[0])) if killed else []
 
 
-def ownership_of(book: Logbook, course: Course, group: GroupFigures) -> Ownership:
+def ownership_of(book: Logbook, course: Course, group: GroupFigures) -> OwnershipPicture:
     """The part of the picture on several processes."""
     log = book.group
     killed = {act.name: log.last_ms.get(_incarnation_of(book, act), 0) for act in course.acts_of("kill")}
@@ -224,7 +224,7 @@ def ownership_of(book: Logbook, course: Course, group: GroupFigures) -> Ownershi
         )
         for one in group.scaled
     ]
-    return Ownership(
+    return OwnershipPicture(
         names=dict(sorted(log.names.items(), key=lambda named: (len(named[1]), named[1]))),
         shares={member.name: member.share for member in group.members},
         shares_of="the plane",

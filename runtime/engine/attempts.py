@@ -38,7 +38,7 @@ from ..handlers.outputs import (
     outputs_returned,
 )
 from ..handlers.partition_state import Scope
-from ..handlers.produced import Produced
+from ..handlers.produced import RecordResult
 from ..handlers.sizes import bytes_of
 from ..handlers.stores import Binding
 from ..partition.worker import Worker
@@ -87,7 +87,7 @@ class Attempts:
         attempt: Attempt | None,
         variables: Variables,
         sent: Sequence[Output] = (),
-    ) -> Produced | None:
+    ) -> RecordResult | None:
         """What a handler sent, returned and wrote; what can't be sent is a failed attempt."""
         failed: Exception
         try:
@@ -109,7 +109,7 @@ class Attempts:
         attempt: Attempt | None,
         variables: Variables,
         sent: Sequence[Output],
-    ) -> Produced | None:
+    ) -> RecordResult | None:
         """``_produced`` where all is known. Raises UnknownDestination where it is not, else why the attempt failed;
         then it may be asked again.
         """
@@ -117,14 +117,14 @@ class Attempts:
             attempt[0].close()
             if attempt[0].failed is not None:  # in place of whatever a handler made of it
                 raise attempt[0].failed
-        done: Produced | None = None
+        done: RecordResult | None = None
         if sent:
             outputs = [*sent, *outputs_returned(result, run.handler)]
             done = variables.run(build, outputs, record, run.handler, run.place, self._known)
         elif result is not None:
             built = self._built_one(result, record, run, variables)
             if built is not None:
-                done = Produced(record, (built[0],), False, *built[1:])
+                done = RecordResult(record, (built[0],), False, *built[1:])
             elif many := outputs_returned(result, run.handler):
                 done = variables.run(build, many, record, run.handler, run.place, self._known)
         if attempt is None:
@@ -135,7 +135,7 @@ class Attempts:
 
     async def _process(
         self, run: PartitionRun, worker: Worker, record: ConsumerRecord, first: BaseException | None = None
-    ) -> Produced | None:
+    ) -> RecordResult | None:
         """Attempts at one record until one succeeds or it failed for good. ``first``: how the first one failed, when
         that was made already.
         """
@@ -182,7 +182,7 @@ class Attempts:
 
     async def _attempt(
         self, run: PartitionRun, worker: Worker, record: ConsumerRecord, attempt: int
-    ) -> Produced | None:
+    ) -> RecordResult | None:
         handler, dispatch = run.handler, run.dispatch
         context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
         scope = run.scope(record)
@@ -252,7 +252,7 @@ class Attempts:
 
     async def _build(
         self, outputs: Sequence[Output], record: ConsumerRecord, run: PartitionRun, variables: Variables
-    ) -> Produced:
+    ) -> RecordResult:
         while True:
             try:
                 return variables.run(build, outputs, record, run.handler, run.place, self._known)
@@ -262,7 +262,7 @@ class Attempts:
 
     async def _fail_record(
         self, run: PartitionRun, record: ConsumerRecord, error: Exception, attempts: int
-    ) -> Produced:
+    ) -> RecordResult:
         handler = run.handler
         where = f"{handler.name} failed for good at {run.label} offset {record.offset} after {attempts} attempts"
         if not isinstance(handler.on_failure, DeadLetter):
@@ -293,11 +293,11 @@ def first_error(attempt: Attempt | None, error: BaseException) -> BaseException:
     return attempt[0].failed or error
 
 
-def _done(done: Produced | None, record: ConsumerRecord, changes: Layer | None) -> Produced | None:
+def _done(done: RecordResult | None, record: ConsumerRecord, changes: Layer | None) -> RecordResult | None:
     """What a record sends together with what it changes; None: neither."""
     if changes:
         if done is None:
-            done = Produced(record, (), False, 0, bytes_of(record))
+            done = RecordResult(record, (), False, 0, bytes_of(record))
         done.changes = changes
         for cell, value in zip(changes.entries, changes.values, strict=True):
             done.size += entry_bytes(cell.key, value)

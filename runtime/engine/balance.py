@@ -40,7 +40,7 @@ from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.statistics import HotKey
 from .partition_run import PartitionRun
-from .reshaping import Reshaping
+from .reshaping import RangeChanges
 
 logger = logging.getLogger("keylanes")
 
@@ -67,7 +67,7 @@ class Balance:
     def __init__(
         self,
         runs: Sequence[PartitionRun],
-        reshape: Reshaping,
+        reshape: RangeChanges,
         settings: Settings,
         cpu_s: Callable[[], float],
     ) -> None:

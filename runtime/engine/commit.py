@@ -11,13 +11,13 @@ from ...brokers.throttling import BYTES_LEAST
 from ...brokers.waiting import rest
 from ..logs.own_ledger import OwnLedger
 from ..partition.dispatch import PartitionDispatch
-from ..partition.generation import Generation, take
+from ..partition.generation import Generation, take_generation
 from ..partition.worker import Worker
 from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
 from .partition_run import PartitionRun
-from .reshaping import HOLD_BACK_MS, Reshaping, share_buffer
+from .reshaping import HOLD_BACK_MS, RangeChanges, share_buffer
 from .slots import STRETCHES_MIN, Slots
 from .transaction import Transactions
 
@@ -43,7 +43,7 @@ class CommitCycle:
         self.is_sending = False
         """A generation is taken and not committed yet: to take another would skip a tile."""
         self.on_step = on_step
-        self.reshaping = Reshaping(runs, slots, settings)
+        self.reshaping = RangeChanges(runs, slots, settings)
         self.slots = slots
         slots.on_held = self._has_come_to_its_end
         slots.on_full = self._is_full
@@ -124,7 +124,9 @@ class CommitCycle:
         # Each time another partition is first: where the limits end a generation, the last one would never have a turn.
         turn = self.transactions.commits % max(1, len(listed))
         listed = [*listed[turn:], *listed[:turn]]
-        listed.sort(key=lambda pair: not self.reshaping.has_releasable(pair[0]))  # releases come first: other members wait
+        listed.sort(
+            key=lambda pair: not self.reshaping.has_releasable(pair[0])
+        )  # releases come first: other members wait
         return listed
 
     async def commit(self, lines: Mapping[PartitionDispatch, int] | None = None) -> bool:
@@ -137,7 +139,9 @@ class CommitCycle:
         bytes_max = self.transactions.bytes_max(now)
         most = self.settings.limits.generation_bytes_max // STRETCHES_MIN
         self.slots.stretch_bytes_max = min(most, max(BYTES_LEAST, bytes_max))
-        generation = take(below, records_max=self.settings.limits.generation_records_max, bytes_max=bytes_max)
+        generation = take_generation(
+            below, records_max=self.settings.limits.generation_records_max, bytes_max=bytes_max
+        )
         self._is_more_done = generation.is_full and not self.transactions.is_throttled
         generation.opening += opening
         generation.add([], heirs)

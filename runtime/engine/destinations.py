@@ -10,7 +10,7 @@ from typing import Any, Final
 from ...brokers.partitioner import PartitionOfKey
 from ...brokers.protocol import Broker, NotAuthorized, TopicDescription
 from ...brokers.rights import OUTPUT_OPERATIONS, Right
-from ...brokers.waiting import Patience, until_answered
+from ...brokers.waiting import Patience, ask_until_answered
 from ...errors import OutputRefused, SettingsError
 from ..handlers.handler import check_topic_name
 from ..handlers.outputs import Destination, destination_of
@@ -98,7 +98,7 @@ async def description_of(
 ) -> TopicDescription | None:
     """The description of a topic as soon as the topic exists; None: missing for ``MISSING_MS``."""
     for left in reversed(range(MISSING_MS // ASK_AGAIN_MS + 1)):
-        found = await until_answered(ask, patience)
+        found = await ask_until_answered(ask, patience)
         if topic in found:
             return found[topic]
         if left:

@@ -16,7 +16,7 @@ from typing import Any
 from ...brokers.protocol import ConsumerRecord
 from ...brokers.throttling import BYTES_OPEN
 from ..handlers.context import Context, Output
-from ..handlers.produced import Produced
+from ..handlers.produced import RecordResult
 from ..partition.worker import Worker
 from ..settings import Settings
 from .attempts import first_error
@@ -168,7 +168,7 @@ class Lanes(StraightRunner, ABC):
             return
         worker.load.spend(worker.started_s, now, run.dispatch.partition, record)
         worker.started_s = math.inf
-        done: Produced | None = None
+        done: RecordResult | None = None
         if call.result is not None or call.attempt is not None or sent:
             try:
                 done = self._produced_now(run, record, call.result, call.attempt, call.context, sent)
@@ -189,7 +189,7 @@ class Lanes(StraightRunner, ABC):
         going.worker = None  # it is in its lane again
         self._finish(run, worker, done)
 
-    def _finish(self, run: PartitionRun, worker: Worker, done: Produced | None) -> None:
+    def _finish(self, run: PartitionRun, worker: Worker, done: RecordResult | None) -> None:
         run.dispatch.finish(worker, done)
         self._count(run, worker, done)
         self._enter(run, (worker,))

@@ -23,7 +23,7 @@ from ...brokers.protocol import (
     Reader,
     TopicPartition,
 )
-from ...brokers.waiting import Patience, closed_within, rest, until_answered
+from ...brokers.waiting import Patience, ask_until_answered, close_within, rest
 from ...errors import InvariantBroken
 from ...state.overlay import OverlayEntry
 from ..partition.dispatch import Blocked, PartitionDispatch
@@ -101,7 +101,7 @@ class MainReader:
         """Read until stopped or cancelled; waits for a broker that is away or refuses reading."""
         patience = Patience(self.settings.broker_retry_ms, "reading")
         try:
-            await until_answered(lambda: self._read(patience), patience)
+            await ask_until_answered(lambda: self._read(patience), patience)
         finally:
             self._has_ended = True
             for task in list(self._blocked.values()):
@@ -427,4 +427,4 @@ async def wait_for_room(
 
 
 async def _close(reader: Reader, settings: Settings) -> None:
-    await closed_within(settings.close_timeout_ms, reader.close(), "closing a reader")
+    await close_within(settings.close_timeout_ms, reader.close(), "closing a reader")

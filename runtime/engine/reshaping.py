@@ -25,7 +25,7 @@ later are released by commits of their own, with at least this time between two 
 """
 
 
-class Reshaping:
+class RangeChanges:
     """The changes of all partitions of this process. ``runs``: the partitions; the list grows and shrinks later.
 
     ``on_release_settled`` is called when a part of a release is committed.

@@ -16,7 +16,7 @@ from ...brokers.throttling import BYTES_OPEN
 from ...brokers.waiting import abandon
 from ...errors import HandlerFailed
 from ...state.overlay import OverlayEntry
-from ..handlers.produced import Produced
+from ..handlers.produced import RecordResult
 from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.statistics import RunningRecord
@@ -359,7 +359,7 @@ class Slots(Lanes):
                 dispatch.pause(record)
                 going.end(i)
                 break
-            done: Produced | None = None
+            done: RecordResult | None = None
             going.at, going.worker, going.record, going.is_called = i, worker, record, True
             attempt = run.attempt(record, route.entry) if is_stateful else None
             if not calls.begin(record.value, NOTHING if attempt is None else attempt[1]):
@@ -415,7 +415,7 @@ class Slots(Lanes):
         calls = None if run.handler.takes_context else run.calls(self.variables)
         count, now = 0, clock()
         while (record := self._next_record(run, worker)) is not None:
-            done: Produced | None = None
+            done: RecordResult | None = None
             worker.started_s = now
             if calls is None:
                 done = await self._process(run, worker, record)

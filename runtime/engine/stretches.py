@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...brokers.protocol import ConsumerRecord
-from ..handlers.produced import Produced
+from ..handlers.produced import RecordResult
 from ..partition.worker import PERMIT_NONE, PERMIT_USED, Worker
 from ..settings import Settings
 from .attempts import Attempts, first_error
@@ -53,7 +53,7 @@ class StraightRunner(Attempts):
         calls: LoopCalls,
     ) -> bool:
         """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
-        and without a ``Produced``. False: it is another case, or can't be sent.
+        and without a ``RecordResult``. False: it is another case, or can't be sent.
         """
         stretch = run.dispatch.open_stretch(worker)
         if stretch is None:
@@ -86,7 +86,7 @@ class StraightRunner(Attempts):
         result: Any,
         attempt: Attempt | None,
         calls: LoopCalls,
-    ) -> Produced | None:
+    ) -> RecordResult | None:
         """A handler that was suspended has ended."""
         if self._is_closing:  # it was cancelled, and came to an end all the same
             raise asyncio.CancelledError
@@ -98,7 +98,7 @@ class StraightRunner(Attempts):
             return None
         return await self._produced(run, worker, record, result, attempt, calls.context)
 
-    def _count(self, run: PartitionRun, worker: Worker, done: Produced | None) -> None:
+    def _count(self, run: PartitionRun, worker: Worker, done: RecordResult | None) -> None:
         worker.records += 1
         self.records_done += 1
         if done is not None:

@@ -31,7 +31,7 @@ from ...brokers.protocol import (
     TransactionUnknown,
 )
 from ...brokers.throttling import BYTES_OPEN
-from ...brokers.waiting import closed_within, fatal_of, given_up, refusal_in, within_limit
+from ...brokers.waiting import close_within, fatal_of, give_up_error, refusal_in, within_limit
 from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken
 from ...keyrange.ranges import KeyRange
 from ...offsets.codec import encode
@@ -140,7 +140,7 @@ class Transactions:
                 await asyncio.sleep(RETRY_WAIT_MS / 1000)  # the cause of a broker's abort may last
             if failure is not None and began >= deadline:
                 what = f"no transaction could be committed within {self.settings.broker_retry_ms} ms"
-                raise given_up(what, failure) from failure
+                raise give_up_error(what, failure) from failure
 
     def bytes_max(self, now_s: float) -> int:
         """The limit of a generation's bytes now, by the share of the memory and by a quota of the cluster."""
@@ -165,7 +165,7 @@ class Transactions:
         producer, self._producer = self._producer, None
         if producer is not None:
             limit = self.settings.close_timeout_ms
-            await closed_within(limit, producer.close(), "closing a producer", excused=BrokerError)
+            await close_within(limit, producer.close(), "closing a producer", excused=BrokerError)
 
     # --- one transaction -------------------------------------------------------------------------------------------
 
@@ -331,14 +331,14 @@ class Transactions:
                 except BaseException:
                     limit = self.settings.close_timeout_ms
                     # An error of the close, or a cancellation, would hide the raised error.
-                    await asyncio.shield(closed_within(limit, producer.close(), "closing", excused=BrokerError))
+                    await asyncio.shield(close_within(limit, producer.close(), "closing", excused=BrokerError))
                     raise
                 self._producer = producer
                 return
             except BrokerError as error:
                 if began >= deadline:
                     what = f"no producer could be made for {self.settings.broker_retry_ms} ms"
-                    raise given_up(what, error) from error
+                    raise give_up_error(what, error) from error
                 self._say_refusal(error)
                 await asyncio.sleep(RETRY_WAIT_MS / 1000)
 

@@ -33,7 +33,7 @@ class Looks(Protocol):
         """Look at the closed windows of a partition's workers; the partition may have other workers meanwhile."""
 
 
-class CellCosts:
+class CutCosts:
     """The costs of a partition since the last ``Windows.take``, by the index of a range of the declared cut:
     microseconds of handlers, and records.
 
@@ -78,7 +78,7 @@ class Windows:
         self.runs = runs
         self.settings = settings
         self.looks = looks
-        self._costs: dict[PartitionRun, CellCosts] = {}
+        self._costs: dict[PartitionRun, CutCosts] = {}
         self._is_stopped = False
 
     async def run(self) -> None:
@@ -107,7 +107,7 @@ class Windows:
         """Close no more windows."""
         self._is_stopped = True
 
-    def take(self, run: PartitionRun) -> CellCosts | None:
+    def take(self, run: PartitionRun) -> CutCosts | None:
         """Take the costs of a partition since the last call; None: no window was closed since."""
         return self._costs.pop(run, None)
 
@@ -119,7 +119,7 @@ class Windows:
             loads += run.dispatch.close_windows(workers[i : i + WORKERS_PER_TURN], loop.time(), seconds)
             await asyncio.sleep(0)
         if (costs := self._costs.get(run)) is None:
-            costs = self._costs[run] = CellCosts(run.cut)
+            costs = self._costs[run] = CutCosts(run.cut)
         costs.add(loads, seconds)
         if self.looks is not None and not self._is_stopped:
             await self.looks.look(run, workers, loads)

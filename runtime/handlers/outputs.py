@@ -26,7 +26,7 @@ from ...offsets.provenance import (
 from ..watch.failures import failure_text
 from .context import Output
 from .handler import Handler
-from .produced import Produced
+from .produced import RecordResult
 from .sizes import RECORD_OVERHEAD_BYTES, bytes_of
 from .values import Codec, JsonCodec, MsgpackCodec, is_pydantic
 
@@ -46,7 +46,7 @@ ERROR_BYTES_MAX: Final = 1_000
 
 
 BuiltOne: TypeAlias = tuple[Outgoing, int, int]
-"""An output, its digest, and the size of a ``Produced``."""
+"""An output, its digest, and the size of a ``RecordResult``."""
 
 
 @dataclass(slots=True)
@@ -177,10 +177,10 @@ def build_one(
     return output, output_digest(place.seed, offset, 0, topic), of_record + size
 
 
-def produced_of(record: ConsumerRecord, output: Outgoing, seed: int) -> Produced:
-    """The ``Produced`` of a record whose only output ``build_one`` made. ``seed``: the seed of the record's place."""
+def produced_of(record: ConsumerRecord, output: Outgoing, seed: int) -> RecordResult:
+    """The ``RecordResult`` of a record whose only output ``build_one`` made. ``seed``: the seed of the record's place."""
     size = bytes_of(record) + len(output.key or b"") + len(output.value or b"") + _ORIGIN_BYTES + len(output.origin)
-    return Produced(
+    return RecordResult(
         record=record,
         outputs=(output,),
         dead=False,
@@ -195,7 +195,7 @@ def build(
     handler: Handler,
     place: SourcePlace,
     known: Mapping[str, Destination],
-) -> Produced:
+) -> RecordResult:
     """The records to write for a source record; raises OutputRefused, UnknownDestination."""
     n = len(outputs)
     built: list[Outgoing] = []
@@ -237,7 +237,7 @@ def build(
         )
         digest += output_digest(place.seed, record.offset, i, topic)
         size += bytes_now
-    return Produced(record=record, outputs=built, dead=False, digest=digest & DIGEST_MASK, size=size)
+    return RecordResult(record=record, outputs=built, dead=False, digest=digest & DIGEST_MASK, size=size)
 
 
 def build_sent(given: Output, topic: str, codec: Codec, destination: Destination, turn: int) -> tuple[Outgoing, int]:
@@ -277,7 +277,7 @@ def build_dead_letter(
     error: BaseException,
     attempts: int,
     partitions: int,
-) -> Produced:
+) -> RecordResult:
     """The dead letter of a record: key, value and headers, with the cause, the number of attempts and the record's
     time. The letter gets the time of sending: by the time of an old record retention would delete the letter at once.
 
@@ -309,7 +309,7 @@ def build_dead_letter(
         timestamp=None,
         origin=origin,
     )
-    return Produced(record=record, outputs=[letter], dead=True, digest=digest, size=size)
+    return RecordResult(record=record, outputs=[letter], dead=True, digest=digest, size=size)
 
 
 def _key_bytes(key: object, i: int, n: int) -> bytes | None:

@@ -8,7 +8,7 @@ from ...brokers.protocol import ConsumerRecord, Outgoing
 from ...state.overlay import Layer
 
 
-class Produced(msgspec.Struct, gc=False):
+class RecordResult(msgspec.Struct, gc=False):
     """A finished record that produced something, and its part of the transaction. ``gc=False``: a process has many of
     these objects, and none is in a reference cycle.
 

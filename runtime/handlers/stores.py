@@ -46,7 +46,7 @@ class StoreDeclaration:
     """An encoded value of exactly this type can be decoded again; None: ``Binding.encode`` has to try."""
 
 
-class Places(dict[bytes, bytes]):
+class MapPrefixes(dict[bytes, bytes]):
     """By record's key, the common prefix of the state keys of its map entries. Remembered for some keys: a key comes
     again and again.
     """
@@ -70,7 +70,7 @@ class Binding:
     def __init__(self, number: int, declaration: StoreDeclaration) -> None:
         self.number = number
         self.declaration = declaration
-        self.places = Places(number)
+        self.places = MapPrefixes(number)
         self._cells: dict[bytes, OverlayEntry] = {}
         """By record's key, the overlay entry of its value; of some keys, and only in a store of values."""
 
@@ -137,7 +137,9 @@ class State(Generic[T]):
 
     def begin(self, key: bytes | None) -> None:
         """The store for a record of this key, in what its scope is now; for the runtime."""
-        self._cell: OverlayEntry | None = None if key is None else self._binding.entry_of(self._scope.state.overlay, key)
+        self._cell: OverlayEntry | None = (
+            None if key is None else self._binding.entry_of(self._scope.state.overlay, key)
+        )
 
     def begin_at(self, cell: OverlayEntry) -> None:
         """The store for a record whose overlay entry was looked up before; for the runtime."""
@@ -222,7 +224,7 @@ class MapState(Generic[K, V]):
         return prefix + map_key
 
 
-def looked_up(
+def look_up_entries(
     overlay: Overlay, bindings: Sequence[Binding | None], records: Sequence[ConsumerRecord]
 ) -> tuple[list[OverlayEntry | None], list[OverlayEntry]]:
     """The overlay entries that a handler will read for ``records``. First list: for each record the entry of the only

@@ -13,7 +13,7 @@ from ...offsets.events import OffsetEvent
 from ...offsets.ledger import Ledger, Place, evolve_all
 from ...offsets.provenance import app_id_of
 from ..settings import Settings
-from .reader import HistoryTrimmed, LogReader, Own
+from .reader import HistoryTrimmed, LogReader, OwnTransactions
 from .true_ends import TrueEnds
 
 logger = logging.getLogger("keylanes")
@@ -92,7 +92,7 @@ class OwnLedger:
         self.logs = identity.logs
         self.ledger = Ledger()
         self.transaction = 0
-        self._own_transactions = Own()
+        self._own_transactions = OwnTransactions()
         self._has_begun = False
         self._control_lock = asyncio.Lock()
         self.offsets_lock = asyncio.Lock()
@@ -223,7 +223,9 @@ class OwnLedger:
             await self.logs.ends_of([self.logs.offsets(number) for number in log_partitions])
         else:
             await self.read()
-        await self.read_offsets_to(await self.identity.true_ends.offsets(log_partitions, self.identity.incarnation or 0))
+        await self.read_offsets_to(
+            await self.identity.true_ends.offsets(log_partitions, self.identity.incarnation or 0)
+        )
 
     async def read_offsets_to(self, ends: Mapping[TopicPartition, int]) -> None:
         """Read partitions of the offset log up to the positions in ``ends``. Raises LogError, BrokerError."""

@@ -18,7 +18,7 @@ from ...brokers.waiting import within_limit
 from ...errors import LogError
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import EventError, decode
-from ...offsets.control import event_counts, take
+from ...offsets.control import apply_event, event_counts
 from ...offsets.control_events import AppCreated, ControlEvent, RangesGranted
 from ...offsets.event_values import LEVEL
 from ...offsets.events import Committed, Event, LogOpened, OffsetEvent, SnapshotTaken
@@ -61,7 +61,7 @@ class EventsRead(NamedTuple):
 
 
 @dataclass(slots=True)
-class Own:
+class OwnTransactions:
     """The own transactions of the reading process. A commit folds the events at once, and the reader passes them over.
 
     ``folded``: the last transaction that a commit of this process has folded. ``in_flight``: the transaction under way;
@@ -226,9 +226,9 @@ class LogReader:
         if self._has_begun:
             evolve(ledger, event)
         else:
-            take(ledger.control, event)
+            apply_event(ledger.control, event)
 
-    async def begin_offsets(self, ledger: Ledger, own: Own | None = None) -> Ledger:
+    async def begin_offsets(self, ledger: Ledger, own: OwnTransactions | None = None) -> Ledger:
         """Read the offset log from the newest snapshots on to its ends: as the first read, or after a trim of the part
         to be read next. ``own``: see ``read_offsets``; own folded transactions are read again, too.
 
@@ -260,7 +260,7 @@ class LogReader:
         self._has_begun, self._is_beginning, self._granted_meanwhile = True, False, []
         return ledger
 
-    async def _begin(self, ledger: Ledger, own: Own | None, before: Mapping[TopicPartition, int]) -> None:
+    async def _begin(self, ledger: Ledger, own: OwnTransactions | None, before: Mapping[TopicPartition, int]) -> None:
         """Begin the ledger. ``before``: earlier positions of the partitions; the read goes at least as far again."""
         # Take ``granted`` before asking for the ends: a grant read meanwhile may belong to a log opened since.
         granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
@@ -333,18 +333,22 @@ class LogReader:
                     "are lost. Restore the log, or start under a new application name."
                 )
 
-    async def read_offsets(self, ledger: Ledger, own: Own | None, ends: Mapping[TopicPartition, int]) -> Ledger:
+    async def read_offsets(
+        self, ledger: Ledger, own: OwnTransactions | None, ends: Mapping[TopicPartition, int]
+    ) -> Ledger:
         """Read partitions of the offset log from the last positions up to the positions in ``ends``; raises LogError.
         ``own``: the transactions that are not to be folded.
         """
         async for read in self.stream({source: (self.positions[source], high) for source, high in ends.items()}):
             events = [placed.event for placed in read.events]
             self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)
-            self.fold_offsets(ledger, read.source, events, own or Own())  # type: ignore[arg-type]  # of the offset log
+            self.fold_offsets(ledger, read.source, events, own or OwnTransactions())  # type: ignore[arg-type]  # of the offset log
             self.positions[read.source] = read.end
         return ledger
 
-    def fold_offsets(self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], own: Own) -> Ledger:
+    def fold_offsets(
+        self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], own: OwnTransactions
+    ) -> Ledger:
         """Change the ledger by events of a partition of the offset log; see ``read_offsets``."""
         for event in events:
             if own.takes(event):

@@ -22,7 +22,7 @@ from ...brokers.protocol import (
     TopicPartition,
     TransactionRefused,
 )
-from ...brokers.waiting import Patience, closed_within, fatal_of, rest, until_answered, within_limit
+from ...brokers.waiting import Patience, ask_until_answered, close_within, fatal_of, rest, within_limit
 from ...errors import LogError
 from ...group.coordinator import decide, needs
 from ...group.declarations import Declared
@@ -31,7 +31,7 @@ from ...group.learning import parked_moves
 from ...group.members import LEFT, members_dismissed
 from ...group.plan_moves import PlanQuestion
 from ...group.plans import answer_of
-from ...group.rates import Obeyed, Shares
+from ...group.rates import RateFold, RateShares
 from ...group.signals_fold import COORDINATORS, PARTITIONS, Heard
 from ...group.unowned_points import Unowned, points_unowned, waits_for_names
 from ...group.view import CoordinatorMemory, DecisionBatch, View
@@ -44,11 +44,11 @@ from ...offsets.signals import WAITS_MAX, CoordinatorBeat, Wait
 from ..logs.own_ledger import OwnLedger
 from ..logs.reader import offsets_topic
 from .decisions import Decisions
-from .following import Following
-from .levelling import Levelling
+from .following import ControlTail
+from .levelling import CatchUpCheck
 from .rules import rules_of
 from .signals import Signals
-from .sources import Sources, StateGrown, stateful_in, tell_begun
+from .sources import Sources, StateTopicGrown, log_found_starts, stateful_in
 
 logger = logging.getLogger("keylanes")
 
@@ -73,9 +73,9 @@ class CoordinatorLoop:
         self,
         standing: OwnLedger,
         heard: Heard,
-        obeyed: Obeyed,
+        obeyed: RateFold,
         signals: Signals,
-        following: Following,
+        following: ControlTail,
         *,
         is_alone: bool,
     ) -> None:
@@ -87,13 +87,13 @@ class CoordinatorLoop:
         self._is_alone = is_alone
         self.decisions = Decisions(self.broker, identity.logs.control, identity.true_ends, self.settings)
         self.sources = Sources(self.broker, self.settings)
-        self.levelling = Levelling(standing, heard)
+        self.levelling = CatchUpCheck(standing, heard)
         self.declared = Declared()
         self.resigns = False
         self.dismissed: tuple[int, ...] = ()
         """Who leaves and need not wait for others, as it was told last."""
         self._term = self._seated = self._beats = 0
-        self._memory, self._shares = CoordinatorMemory(identity.app, identity.birth, 0), Shares(0)
+        self._memory, self._shares = CoordinatorMemory(identity.app, identity.birth, 0), RateShares(0)
         self.unowned: list[Unowned] = []
         """What no member owned when this process decided last."""
         self._told_waiting: set[int] = set()
@@ -254,7 +254,7 @@ class CoordinatorLoop:
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         self._memory = CoordinatorMemory(identity.app, identity.birth, now_ms, self.candidate.is_alone)
         self._memory.log_partitions = identity.logs.log_partitions
-        self._shares, self.dismissed = Shares(self._term), ()
+        self._shares, self.dismissed = RateShares(self._term), ()
         self._seated = self._term
         for task in self._tasks.values():
             task.cancel()
@@ -305,7 +305,9 @@ class CoordinatorLoop:
         self._look_at_unowned()
         is_heard = not self._is_alone and not self.following.is_lost()
         view = self._view()
-        if is_heard and (self._shares.is_due(self._shares.next_shares(view)) or members_dismissed(view) != self.dismissed):
+        if is_heard and (
+            self._shares.is_due(self._shares.next_shares(view)) or members_dismissed(view) != self.dismissed
+        ):
             self.beat()
         for difference in self.declared.differences(view):
             logger.warning("%s: %s", self.identity.app, difference)
@@ -374,7 +376,7 @@ class CoordinatorLoop:
         if what in self._tasks:
             return
         patience = Patience(self.settings.broker_retry_ms, what)
-        task = asyncio.ensure_future(until_answered(work, patience))
+        task = asyncio.ensure_future(ask_until_answered(work, patience))
         self._tasks[what] = task
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -396,7 +398,7 @@ class CoordinatorLoop:
         for one in member.transactional_ids:
             making = self.broker.producer(one, transaction_timeout_ms=settings.transaction_timeout_ms)
             producer = await within_limit(making, limit_ms, f"fencing {one}")
-            await closed_within(settings.close_timeout_ms, producer.close(), "closing a producer", excused=BrokerError)
+            await close_within(settings.close_timeout_ms, producer.close(), "closing a producer", excused=BrokerError)
         seat.fenced.add(member.incarnation)
 
     async def _read(self, wanted: list[tuple[Place, int]]) -> None:
@@ -414,14 +416,14 @@ class CoordinatorLoop:
         seat = self._memory
         try:
             found = await self.sources.look(self.standing.ledger.control, topics)
-        except StateGrown:
+        except StateTopicGrown:
             if self._is_heard_with_state(topics):
                 raise
             await asyncio.sleep(self.rules.interval_ms / 1000)  # whoever kept it may be gone: it is expelled, or heard
             return
         seat.sources |= found
         seat.missing_topics |= set(topics) - found.keys()
-        tell_begun(found)
+        log_found_starts(found)
         self._looked_s = asyncio.get_running_loop().time()
 
     def _is_heard_with_state(self, topics: Sequence[str]) -> bool:
@@ -436,7 +438,7 @@ class CoordinatorLoop:
         seat = self._memory
         grown = await self.sources.look_again(self.standing.ledger.control, seat.sources)
         seat.sources |= grown
-        tell_begun(grown)
+        log_found_starts(grown)
 
     async def _find_ends(self) -> None:
         seat, handled = self._memory, self._view().handled_topics

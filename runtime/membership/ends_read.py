@@ -14,7 +14,7 @@ from ...brokers.protocol import (
     TopicPartition,
     Watermarks,
 )
-from ...brokers.waiting import closed_within, within_limit
+from ...brokers.waiting import close_within, within_limit
 from ...state.sampling import PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS
 from ..settings import Settings
 
@@ -47,7 +47,7 @@ async def both_ends(broker: Broker, settings: Settings, spans: Mapping[TopicPart
     except (TimeoutError, OffsetOutOfRange, CorruptRecord):  # the main reader of the partition raises such errors
         pass
     finally:
-        closing = closed_within(settings.close_timeout_ms, reader.close(), "closing a reader", excused=BrokerError)
+        closing = close_within(settings.close_timeout_ms, reader.close(), "closing a reader", excused=BrokerError)
         await asyncio.shield(closing)
     return found
 

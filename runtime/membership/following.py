@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...brokers.protocol import AuthenticationRefused, Batch, BrokerError, NotAuthorized, Reader
-from ...brokers.waiting import Patience, closed_within, fatal_of, rest
+from ...brokers.waiting import Patience, close_within, fatal_of, rest
 from ...group.signals_fold import News
 from ..logs.own_ledger import OwnLedger
 from ..settings import Settings
@@ -25,7 +25,7 @@ class LogMoment(NamedTuple):
     wall_ms: int
 
 
-class Following:
+class ControlTail:
     """Reads the control log for a process. ``news``: the times of the events. ``listeners`` are called after each read.
 
     A reader at the end of the log learns of new events, but does not learn that no more events exist: a deposed leader
@@ -153,4 +153,4 @@ class Following:
 
     async def _close(self, reader: Reader | None) -> None:
         if reader is not None:
-            await closed_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of the control log")
+            await close_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of the control log")

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...brokers.protocol import TopicPartition, Watermarks
 from ...brokers.waiting import within_limit
-from ...group.rates import Obeyed, limits_of
+from ...group.rates import RateFold, limits_of
 from ...group.signals_fold import COORDINATORS, Heard
 from ...group.unowned_points import Unowned
 from ...offsets.control import Member
@@ -16,10 +16,10 @@ from ..handlers.start import Start
 from ..logs.own_ledger import Identity, OwnLedger
 from ..stores.answers import GroupView
 from .coordinating import PROBES, CoordinatorLoop
-from .following import Following
+from .following import ControlTail
 from .offer import Offer
 from .signals import Signals
-from .sources import Sources, check_identities, missing_stores
+from .sources import Sources, check_identities, check_stores
 from .starts import Starts
 from .taking_part import MemberSignals
 
@@ -41,8 +41,8 @@ class Group:
         self.signals = Signals(
             app=identity.app, broker=identity.broker, settings=settings, heard=self.heard, on_heard=self._on_heard
         )
-        self.following = Following(standing, settings, self.heard.news)
-        self.obeyed = Obeyed()
+        self.following = ControlTail(standing, settings, self.heard.news)
+        self.obeyed = RateFold()
         self.member_signals = MemberSignals(
             standing=standing,
             heard=self.heard,
@@ -107,7 +107,7 @@ class Group:
         check_identities(control.identities, identities)
         trial, places = Starts(self.identity.broker, self.settings, starts, is_trial=True), list(sources)
         trial.check(control)
-        missing_stores(control, places, self.stores)
+        check_stores(control, places, self.stores)
         growing = {topic for topic, partition in places if (topic, partition) not in control.started}
         if not growing:
             return {}

@@ -15,7 +15,7 @@ from ..engine.ends import Ends
 from ..logs.own_ledger import OwnLedger
 
 
-class Levelling:
+class CatchUpCheck:
     """The check of a coordinator in a term."""
 
     def __init__(self, standing: OwnLedger, heard: Heard) -> None:

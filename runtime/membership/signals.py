@@ -23,7 +23,7 @@ from ...brokers.protocol import (
     Reader,
     TopicPartition,
 )
-from ...brokers.waiting import closed_within, fatal_of, within_limit
+from ...brokers.waiting import close_within, fatal_of, within_limit
 from ...errors import FatalError
 from ...group.signals_fold import COORDINATORS, PARTITIONS, Heard
 from ...offsets.codec import SignalError, decode_signal, encode
@@ -203,7 +203,7 @@ class Signals:
             self.on_heard(has_news)
 
     async def _close(self, reader: Reader) -> None:
-        await closed_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of signals")
+        await close_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of signals")
 
     async def close(self) -> None:
         """Drop the connections, after a bounded wait for the appends under way."""
@@ -216,7 +216,7 @@ class Signals:
                     task.cancel()
         appenders, self._appenders = list(self._appenders.values()), {}
         for appender in appenders:
-            await closed_within(self.settings.close_timeout_ms, appender.close(), "closing an appender of signals")
+            await close_within(self.settings.close_timeout_ms, appender.close(), "closing an appender of signals")
 
 
 def _is_plain(signal: Signal) -> bool:

@@ -22,14 +22,14 @@ from ...offsets.starts import EARLIEST, LATEST
 from ..handlers.start import FROM_EARLIEST, Start
 from ..logs.topics import NEW_TOPIC
 from ..settings import Settings
-from .starts import Starts, tell
+from .starts import Starts, log_starts
 
 logger = logging.getLogger("keylanes")
 
 GROUP = "group:"
 
 
-class StateGrown(SourceError):
+class StateTopicGrown(SourceError):
     """A topic with state has more partitions than at the beginning of its state."""
 
 
@@ -129,7 +129,7 @@ def start_of_text(text: str) -> Start:
         raise LogError(f"a member joined with start {text!r}, which this version does not know") from None
 
 
-def missing_stores(control: Control, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> None:
+def check_stores(control: Control, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> None:
     """Raises SettingsError when the stores in the log do not fit ``stores``; SourceError when a topic with state has
     partitions in ``sources`` that were not started.
     """
@@ -147,7 +147,7 @@ def check_growth(control: Control, sources: Iterable[Place], stateful: Collectio
     for topic in sorted(declared & set(stateful)):
         if any(place not in started for place in places if place[0] == topic):
             now, before = (sum(place[0] == topic for place in of) for of in (places, started))
-            raise StateGrown(
+            raise StateTopicGrown(
                 f"{topic} has {now} partitions now; its state was begun with {before}. State is kept by partition and "
                 "key, and with more partitions a key's records go to another one, where its state is not. Nothing was "
                 f"read. {NEW_TOPIC}"
@@ -194,6 +194,6 @@ def check_begin(source: TopicPartition, marks: Watermarks, edge: int) -> None:
         )
 
 
-def tell_begun(found: Mapping[str, SourceFound]) -> None:
+def log_found_starts(found: Mapping[str, SourceFound]) -> None:
     """Log the offsets from which new partitions of ``found`` are started."""
-    tell({TopicPartition(name, at): begun for name, one in found.items() for at, begun in one.begun})
+    log_starts({TopicPartition(name, at): begun for name, one in found.items() for at, begun in one.begun})

@@ -112,7 +112,7 @@ class Starts:
         return {place: found.offsets.get(place, marks[place].start) for place in places}
 
 
-def tell(begun: Mapping[TopicPartition, Begun]) -> None:
+def log_starts(begun: Mapping[TopicPartition, Begun]) -> None:
     """Log the offsets from which partitions are started, topic by topic."""
     for topic in sorted({place.topic for place in begun}):
         own = {place.partition: one for place, one in sorted(begun.items()) if place.topic == topic}

@@ -10,7 +10,7 @@ from ...brokers.waiting import rest
 from ...errors import FencedError, LogError, SettingsError
 from ...group.features import CONTRADICTS, LEVEL_TOO_LOW, kind_of
 from ...group.member import NotJoined, Rejected, Works, state_of
-from ...group.rates import Obeyed
+from ...group.rates import RateFold
 from ...group.signals_fold import Heard, partition_of
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
@@ -35,7 +35,7 @@ class MemberSignals:
         self,
         standing: OwnLedger,
         heard: Heard,
-        obeyed: Obeyed,
+        obeyed: RateFold,
         signals: Signals,
         stores: Sequence[StoreSpec],
         *,

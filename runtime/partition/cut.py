@@ -170,7 +170,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> SplitMade:
     return SplitMade(dispatch=dispatch, epoch=worker.epoch, worker=parent_number, at=at, left=left_number)
 
 
-def are_level(workers: Sequence[Worker]) -> bool:
+def have_one_edge(workers: Sequence[Worker]) -> bool:
     """Whether neighbours may merge: all are under one grant and taken to one offset, and none has a running or dropped
     record, or a done record beyond this offset.
     """
@@ -181,7 +181,7 @@ def are_level(workers: Sequence[Worker]) -> bool:
     )
 
 
-def hold(workers: Sequence[Worker]) -> bool:
+def begin_hold(workers: Sequence[Worker]) -> bool:
     """Hold neighbours at the offset that the furthest neighbour reaches. The others run on to the same edge. False, and
     no hold, when a neighbour lacks dropped records: the neighbour has to catch up first.
     """
@@ -198,7 +198,7 @@ def _reach(worker: Worker) -> int:
     return max(worker.taken_to, worker.done_to if worker.running is None else worker.running.offset + 1)
 
 
-def let_go(workers: Sequence[Worker]) -> None:
+def end_hold(workers: Sequence[Worker]) -> None:
     """End a hold."""
     for worker in workers:
         worker.hold_at = None
@@ -208,7 +208,7 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
     """Merge neighbours with the same edge. Returns the merged worker, and a change for each pair, from left to right.
     Raises ValueError for other workers.
     """
-    if not are_level(workers) or any(a.end != b.first for a, b in pairwise(workers)):
+    if not have_one_edge(workers) or any(a.end != b.first for a, b in pairwise(workers)):
         raise ValueError(f"only level neighbours merge; seen {[w.number for w in workers]}")
     changes = []
     number = workers[0].number
@@ -280,7 +280,7 @@ def _join_edges(left: Edge, right: Edge) -> Edge | None:
     return Edge(left.first, right.end, left.edge) if left.edge == right.edge else None
 
 
-def carve(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker]) -> list[SplitMade]:
+def split_at_borders(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker]) -> list[SplitMade]:
     """Split the workers that lie across a border of a range: whole workers then make up the range. ``spared``: workers
     that are not split.
     """
@@ -296,7 +296,7 @@ def workers_within(dispatch: PartitionDispatch, within: KeyRange) -> list[Worker
     return [w for w in dispatch.workers if within.covers(KeyRange(w.first, w.end))]
 
 
-def wind_up(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
+def hold_at_ends(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
     """Have workers begin no further record: each is held behind its running record; without a running record, at its
     edge. A done record without results counts, too: otherwise the next owner would run the record again.
     """
@@ -305,7 +305,7 @@ def wind_up(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
         worker.hold_at = max(worker.taken_to, stands)
 
 
-def are_through(workers: Sequence[Worker]) -> bool:
+def are_releasable(workers: Sequence[Worker]) -> bool:
     """Whether workers after ``wind_up`` may be released: nothing runs, and a generation has taken all done records."""
     return all(w.running is None and w.taken_to == w.hold_at for w in workers)
 

@@ -24,11 +24,11 @@ from itertools import pairwise
 from xxhash import xxh64_intdigest
 
 from ...brokers.protocol import Batch, ConsumerRecord, TopicPartition
-from ...keyrange.hashing import SEED, SPACE_END, point_of, point_of_place
+from ...keyrange.hashing import SEED, SPACE_END, point_of, point_without_key
 from ...keyrange.lookup import IntervalTable
 from ...keyrange.policy import WorkerLoad
 from ...state.overlay import OverlayEntry
-from ..handlers.produced import Produced
+from ..handlers.produced import RecordResult
 from ..handlers.sizes import RECORD_OVERHEAD_BYTES, bytes_of
 from ..watch.statistics import PartitionStatistics
 from .worker import Stretch, Worker
@@ -166,7 +166,7 @@ class PartitionDispatch:
                 point = cell.point
             else:  # as in point_of, without a call
                 key = record.key
-                point = point_of_place(self.partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
+                point = point_without_key(self.partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
             worker = owners.find(point)
             at += 1
             # An arriving range may be further than the front: records below its edge were done elsewhere.
@@ -240,8 +240,8 @@ class PartitionDispatch:
         worker.running = record
 
     def open_stretch(self, worker: Worker) -> Stretch | None:
-        """The open stretch, for results of a worker's record without a ``Produced``. The next line ends the stretch.
-        None: the worker has records in ``done``, and results behind these have to be a ``Produced``, too.
+        """The open stretch, for results of a worker's record without a ``RecordResult``. The next line ends the stretch.
+        None: the worker has records in ``done``, and results behind these have to be a ``RecordResult``, too.
         """
         if worker.done_count:
             return None
@@ -423,7 +423,7 @@ class PartitionDispatch:
         worker.queue_bytes -= RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         return record
 
-    def finish(self, worker: Worker, done: Produced | None) -> None:
+    def finish(self, worker: Worker, done: RecordResult | None) -> None:
         """Finish the running record. ``done``: the record's results; None: no results."""
         if worker.running is not None:
             worker.done_to = worker.running.offset + 1

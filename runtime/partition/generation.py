@@ -18,13 +18,13 @@ from ...offsets.provenance import DIGEST_MASK, place_seed
 from ...state.changes import StateChanges
 from ...state.overlay import Layer
 from ..handlers.outputs import produced_of
-from ..handlers.produced import Produced
+from ..handlers.produced import RecordResult
 from .cut import Change
 from .dispatch import PartitionDispatch
 from .worker import Stretch, Worker
 
 
-class WorkerShare:
+class WorkerPart:
     """The part of one worker in a generation: ``[offset_from, offset_to)`` and the results of its records there.
 
     ``number``, ``first`` and ``end``: the worker's number and key range when the share was taken; the worker may be
@@ -47,7 +47,7 @@ class WorkerShare:
         end: int,
         offset_from: int,
         offset_to: int,
-        done: list[Produced],
+        done: list[RecordResult],
     ) -> None:
         self.dispatch = dispatch
         self.worker = worker
@@ -60,7 +60,7 @@ class WorkerShare:
         self.layers: list[Layer] = []
         self.layers_size = self.outputs = self.digest = 0
 
-    def moved_like(self, left: "WorkerShare") -> bool:
+    def moved_like(self, left: "WorkerPart") -> bool:
         """Whether the share is the right neighbour of ``left``, in points and number, of one grant, and moved alike."""
         return (
             left.end == self.first
@@ -76,7 +76,7 @@ class WorkerShare:
         return _move([self])
 
 
-def _move(alike: Sequence[WorkerShare]) -> WorkerAdvance:
+def _move(alike: Sequence[WorkerPart]) -> WorkerAdvance:
     """The common progress of neighbours that moved alike."""
     outputs = dead = digest = 0
     for share in alike:
@@ -109,7 +109,7 @@ class Generation:
     ``opening``: earlier changes that made the workers of the shares.
     """
 
-    shares: list[WorkerShare] = field(default_factory=list)
+    shares: list[WorkerPart] = field(default_factory=list)
     structure: list[Change] = field(default_factory=list)
     heirs: list[tuple[Worker, int]] = field(default_factory=list)
     """Workers made by the structure, each with the offset where it goes on."""
@@ -173,7 +173,7 @@ class Generation:
             for share in shares:
                 share.outputs = share.digest = 0
             firsts = [share.first for share in shares]
-            dones: dict[int, list[Produced]] = {}
+            dones: dict[int, list[RecordResult]] = {}
             for stretch in stretches:
                 kept_size = 0
                 for point, done in _kept_records(dispatch, stretch):
@@ -259,7 +259,9 @@ class Generation:
         return [part for part in parts if part]
 
 
-def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: int, bytes_max: int) -> Generation:
+def take_generation(
+    dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: int, bytes_max: int
+) -> Generation:
     """A generation of the done records below each partition's line, at most ``records_max`` records with results and
     about ``bytes_max`` bytes; the rest waits for the next generation.
     """
@@ -270,12 +272,12 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
         stretches, line = dispatch.take_stretches(below, bytes_max - size, records_max - records)
         size += sum(stretch.size for stretch in stretches)
         records += sum(len(stretch.outputs) for stretch in stretches)
-        shares: list[WorkerShare] = []
+        shares: list[WorkerPart] = []
         for worker in dispatch.workers:
             to = min(worker.edge_now(front), line)
             if to <= worker.taken_to:
                 continue
-            taken: list[Produced] = []
+            taken: list[RecordResult] = []
             done = worker.done
             while done and done[0].record.offset < to:
                 if records >= records_max or size >= bytes_max:
@@ -288,7 +290,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
             if to <= worker.taken_to:
                 continue
             shares.append(
-                WorkerShare(
+                WorkerPart(
                     dispatch=dispatch,
                     worker=worker,
                     number=worker.number,
@@ -308,7 +310,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
     return generation
 
 
-def _tally(dispatch: PartitionDispatch, shares: Sequence[WorkerShare], stretches: Iterable[Stretch]) -> None:
+def _tally(dispatch: PartitionDispatch, shares: Sequence[WorkerPart], stretches: Iterable[Stretch]) -> None:
     """Count the outputs of stretches, and sum up their digests, in the shares of their workers."""
     firsts = [share.first for share in shares]
     share_of = {share.worker: share for share in shares}
@@ -326,8 +328,8 @@ def _tally(dispatch: PartitionDispatch, shares: Sequence[WorkerShare], stretches
             share.digest += done.digest
 
 
-def _kept_records(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, Produced]]:
-    """The records of a stretch that sent something, as ``Produced``, each with the record's point."""
+def _kept_records(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, RecordResult]]:
+    """The records of a stretch that sent something, as ``RecordResult``, each with the record's point."""
     seed = place_seed(dispatch.topic, dispatch.partition)
     for record, output in zip(stretch.records, stretch.outputs, strict=True):
         yield point_of(record.key, dispatch.partition, record.offset), produced_of(record, output, seed)
@@ -341,14 +343,14 @@ def move_edges(generation: Generation) -> None:
         heir.edge = max(heir.edge, offset)
 
 
-def _pieces(share: WorkerShare, records: int) -> list[WorkerShare]:
+def _pieces(share: WorkerPart, records: int) -> list[WorkerPart]:
     """A share in pieces of at most ``records`` records with results."""
-    pieces: list[WorkerShare] = []
+    pieces: list[WorkerPart] = []
     start = share.offset_from
     for i in range(0, len(share.done), records):
         done, last = share.done[i : i + records], i + records >= len(share.done)
         end = share.offset_to if last else share.done[i + records].record.offset
-        piece = WorkerShare(
+        piece = WorkerPart(
             dispatch=share.dispatch,
             worker=share.worker,
             number=share.number,

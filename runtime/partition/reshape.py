@@ -26,18 +26,18 @@ from ...offsets.event_values import NO_MOVE
 from ...offsets.ledger import EpochPart
 from .cut import (
     Change,
-    are_level,
-    are_through,
-    carve,
+    are_releasable,
+    begin_hold,
     cut,
+    end_hold,
     groups_to_merge,
-    hold,
+    have_one_edge,
+    hold_at_ends,
     hot_bounds,
-    let_go,
     merge,
     release,
     split,
-    wind_up,
+    split_at_borders,
     workers_within,
 )
 from .dispatch import PartitionDispatch
@@ -126,7 +126,7 @@ class Reshaped:
 
     def refuse_merge(self, held: MergeHold, why: str) -> None:
         """End a hold without a merge, and refuse the hold's wish."""
-        let_go(held.workers)
+        end_hold(held.workers)
         if held.wish is not None:
             self.refuse(held.wish, f"{KeyRange(held.workers[0].first, held.workers[-1].end)} {why}")
 
@@ -181,7 +181,7 @@ class Wishes:
         forgotten. Workers that a release has not released yet run on.
         """
         if isinstance(wish, ReleaseWish) and wish in self.leaving:
-            let_go(self.leaving.pop(wish).workers)
+            end_hold(self.leaving.pop(wish).workers)
             self._staying.add(wish.dispatch)
         self.splitting = [other for other in self.splitting if other is not wish]
         self.merging = [other for other in self.merging if other is not wish]
@@ -246,7 +246,7 @@ class Wishes:
             groups = groups_to_merge(dispatch, wanted)
             if not groups:
                 del self.wanted[dispatch]
-            self.holds += [MergeHold(dispatch, group, until_s) for group in groups if hold(group)]
+            self.holds += [MergeHold(dispatch, group, until_s) for group in groups if begin_hold(group)]
         return reshaped
 
     def settle(self) -> list[Wish]:
@@ -272,13 +272,13 @@ class Wishes:
                 self.holds.remove(held)
                 self._staying.add(dispatch)
         hot = hot_bounds(dispatch.workers, wish.wanted)  # of all workers: some neighbours leave by another wish
-        parted = carve(dispatch, within, self._leaving_of(dispatch))
+        parted = split_at_borders(dispatch, within, self._leaving_of(dispatch))
         if parted:
             self._opening += parted
             self._heirs += [(worker, worker.taken_to) for worker in dispatch.workers]
         workers = self._to_leave(wish)
         self.leaving[wish] = LeavingRange(workers, hot)
-        wind_up(dispatch, workers)
+        hold_at_ends(dispatch, workers)
 
     def _to_leave(self, wish: ReleaseWish) -> list[Worker]:
         """The workers that the wish is to release, in order of points."""
@@ -294,7 +294,7 @@ class Wishes:
     def _leave(self, wish: ReleaseWish, reshaped: Reshaped) -> None:
         """Release the workers of a wish that are finished; the wish is fulfilled with the last one."""
         dispatch, leaving = wish.dispatch, self.leaving[wish]
-        through = [worker for worker in leaving.workers if are_through([worker])]
+        through = [worker for worker in leaving.workers if are_releasable([worker])]
         if _goes_whole(wish) and len(through) < len(leaving.workers):
             return
         if through:
@@ -314,7 +314,7 @@ class Wishes:
 
     def _end_hold(self, held: MergeHold, now: float, reshaped: Reshaped) -> bool:
         """Merge the workers of a hold, or end the hold when its time is up. Returns whether the hold is over."""
-        if are_level(held.workers) and all(w.taken_to == w.hold_at for w in held.workers):
+        if have_one_edge(held.workers) and all(w.taken_to == w.hold_at for w in held.workers):
             heir, changes = merge(held.dispatch, held.workers)
             reshaped.changes += changes
             reshaped.heirs.append((heir, heir.taken_to))
@@ -357,7 +357,7 @@ class Wishes:
             reshaped.refuse(wish, f"{within} is held under several grants")
         elif any(w.hold_at is not None for w in group):
             return False
-        elif hold(group):
+        elif begin_hold(group):
             self.holds.append(MergeHold(dispatch, group, until_s, wish))
         else:
             reshaped.refuse(wish, f"a worker in {within} has to catch up first")

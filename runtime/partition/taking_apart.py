@@ -13,8 +13,8 @@ from ...brokers.protocol import TransactionRefused
 from ...errors import OutputRefused
 from ..handlers.handler import DeadLetter, Stop
 from ..handlers.outputs import Destination, build_dead_letter, place_of
-from ..handlers.produced import Produced
-from .generation import Generation, WorkerShare
+from ..handlers.produced import RecordResult
+from .generation import Generation, WorkerPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ def take_apart(
 
 
 def _instead(
-    share: WorkerShare, refusal: TransactionRefused, policy: DeadLetter | Stop, known: Mapping[str, Destination]
-) -> tuple[Produced, str] | Failed:
+    share: WorkerPart, refusal: TransactionRefused, policy: DeadLetter | Stop, known: Mapping[str, Destination]
+) -> tuple[RecordResult, str] | Failed:
     """The dead letter that the share's only record sends in place of the refused output, and the message about it."""
     dispatch = share.dispatch
     done, place = share.done[0], place_of(dispatch.topic, dispatch.partition, dispatch.app_id)

@@ -6,7 +6,7 @@ from typing import Final
 
 from ...brokers.protocol import ConsumerRecord, Outgoing
 from ...state.overlay import Layer
-from ..handlers.produced import Produced
+from ..handlers.produced import RecordResult
 from .load import LoadMeter
 
 PERMIT_NONE: Final = 0
@@ -60,12 +60,12 @@ class Worker:
     records: int = 0
     queue: deque[ConsumerRecord] = field(default_factory=deque)
     started_s: float = 0.0
-    done: deque[Produced] = field(default_factory=deque)
+    done: deque[RecordResult] = field(default_factory=deque)
     awaited_bytes: int = 0
     permit: int = PERMIT_NONE
     load: LoadMeter = field(default_factory=LoadMeter)
 
-    def keep(self, done: Produced) -> None:
+    def keep(self, done: RecordResult) -> None:
         """Keep the results of the last record for a commit."""
         self.done.append(done)
         self.done_count += 1
@@ -115,7 +115,7 @@ class Tally:
 @dataclass(slots=True, eq=False)
 class Stretch:
     """Results of records that ran straight from their batch, with offsets in ``[offset_from, offset_to)``: outputs, or
-    changes of state, with the last value of each key. A record that both sends and changes state has a ``Produced`` of
+    changes of state, with the last value of each key. A record that both sends and changes state has a ``RecordResult`` of
     its own instead.
 
     An open stretch has ``offset_to`` equal to ``offset_from``; the line that ends the stretch sets ``offset_to``. A

@@ -20,10 +20,10 @@ from typing import Final, Literal, TypeAlias
 
 from ...brokers.protocol import BrokerError
 from ...errors import KeylanesError, SettingsError
-from ...group.requests import Expulsion, asked_for_the_dead
+from ...group.requests import Expulsion, make_expulsion_of_dead
 from ...group.signals_fold import COORDINATORS
 from ...offsets.control import Control
-from ..asking import GroupLogs, ask, asker
+from ..asking import GroupLogs, requester_text, send_request
 from ..connect import connect
 from ..settings import Settings
 from .child import ABORT, AT_ONCE, CAUSE, COMES_BACK, START_FOLDER, STOP, VARIABLE
@@ -232,17 +232,17 @@ class Parent:
 
     async def _report(self, number: int, birth: str) -> None:
         """Tell the group of a child's death until the child is expelled; the group need not wait for the session."""
-        request_id, by = os.urandom(8).hex(), asker(f"the parent of process {number}")
+        request_id, by = os.urandom(8).hex(), requester_text(f"the parent of process {number}")
 
         def make(control: Control) -> Expulsion:
-            return asked_for_the_dead(control, request_id, by, birth)
+            return make_expulsion_of_dead(control, request_id, by, birth)
 
         broker = connect(self.address, self.settings, self.app, "parent")
         try:
             await broker.open()
             logs = await GroupLogs.of(self.app, broker, self.settings)
             timeout_s = 2 * self.settings.session_timeout_ms / 1000
-            await ask(logs, make, request_id, timeout_s, logger.debug, also=(COORDINATORS,))
+            await send_request(logs, make, request_id, timeout_s, logger.debug, also=(COORDINATORS,))
         except (KeylanesError, BrokerError) as error:
             logger.warning("%s: that process %d has died was not told to the group: %s", self.app, number, error)
         finally:

@@ -28,7 +28,7 @@ How: TypeAlias = Literal["owner", "copy"]
 """Whether the answer comes from the owner's state or from a copy."""
 
 
-class Followed(Protocol):
+class FollowedCopies(Protocol):
     """Copies of state that other processes own."""
 
     def stale_ms(self, place: Place, point: int) -> int | None:
@@ -81,13 +81,13 @@ class GroupView:
         return self._control().members[incarnation]
 
 
-class Answering(NamedTuple):
+class LocalAnswers(NamedTuple):
     """A ``Lookup`` in the local state of a source partition. ``stale_ms_max``: None allows no copy."""
 
     place: Place
     state: PartitionState
     group: GroupView
-    copies: Followed
+    copies: FollowedCopies
     stale_ms_max: int | None = None
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:

@@ -17,7 +17,7 @@ from ...brokers.protocol import (
     Watermarks,
 )
 from ...brokers.threads import DaemonThreads
-from ...brokers.waiting import Patience, closed_within, until_answered
+from ...brokers.waiting import Patience, ask_until_answered, close_within
 from ...errors import StateError, StoreError
 from ...state.restore import ChangelogUnfit
 from ...state.rocks import RocksError
@@ -77,7 +77,7 @@ async def ask_changelogs(
         return await asyncio.gather(broker.describe(topics), broker.watermarks(changelogs))
 
     try:
-        described, marks = await until_answered(asked, patience)
+        described, marks = await ask_until_answered(asked, patience)
     except UnknownTopic as error:
         raise StateError(f"a changelog is missing: {error}. {_WHAT_TO_DO}") from error
     configs = {name: found.config for name, found in described.items()}
@@ -151,7 +151,7 @@ class Fetches:
                 await self.close()
                 raise
 
-        batches = await until_answered(fetched, self._patience)
+        batches = await ask_until_answered(fetched, self._patience)
         for batch in batches:
             self.positions[batch.source] = batch.offset_next
         return batches
@@ -166,7 +166,7 @@ class Fetches:
                 opening.exception()  # asyncio would log an error that nobody retrieves
         reader, self._reader = self._reader, None
         if reader is not None:
-            await closed_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of changelogs")
+            await close_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of changelogs")
 
 
 class CopyThreads:

@@ -28,10 +28,10 @@ from ..handlers.handler import Handler
 from ..handlers.outputs import RECORD_FRAME_BYTES, destination_of
 from ..handlers.partition_state import PartitionState
 from ..handlers.store_declarations import codec_of
-from ..handlers.stores import Binding, Bindings, looked_up
+from ..handlers.stores import Binding, Bindings, look_up_entries
 from ..settings import Settings
 from ..watch.statistics import Progress
-from .answers import Answering, Followed, GroupView
+from .answers import FollowedCopies, GroupView, LocalAnswers
 from .follower import BrokerTable, CopyTable, OwnCopy, StateThreads, Storage
 from .key_places import KeyPlaces
 from .learner import Learner
@@ -93,7 +93,7 @@ class Keeper:
         self.learner = Learner(broker, settings, self.storages, wall_ms, self._threads, self.key_places.compare)
         self.group: GroupView | None = None
         """By which questions from outside are answered."""
-        self.followed: Followed = self.learner
+        self.followed: FollowedCopies = self.learner
         self._withheld: str | None = None
         """Why no question from outside is answered any more."""
 
@@ -308,7 +308,7 @@ class Keeper:
         if (doubt := group.doubt()) is not None:
             raise StateNotReady(f"store {name!r} can't be read: {doubt}")
         partitions = {
-            place[1]: Answering(place, storage.state, group, self.followed)
+            place[1]: LocalAnswers(place, storage.state, group, self.followed)
             for place, storage in self.storages.items()
             if place[0] == info.topic
         }
@@ -325,7 +325,7 @@ class Keeper:
         """
         if state is None:
             return ()
-        cells, lacking = looked_up(state.overlay, bindings, records)
+        cells, lacking = look_up_entries(state.overlay, bindings, records)
         for at in range(0, len(lacking), AHEAD_KEYS_MAX):
             part = lacking[at : at + AHEAD_KEYS_MAX]
             state.overlay.learn(part, await self._threads.run(state.table.get_many, [cell.key for cell in part]))

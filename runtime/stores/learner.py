@@ -31,7 +31,7 @@ from ...offsets.ledger import Place
 from ...offsets.signals import Copy as CopyTold
 from ...state.learning import (
     ByteRateLimit,
-    Wanted,
+    CopyRequest,
     least_position,
     points_of,
     ranges_of,
@@ -55,7 +55,7 @@ class _CopyWanted:
     def __init__(self, asked: CopyAsked, now_s: float) -> None:
         self.place: Place = asked.topic_partition
         bands = [KeyRange(band.first, band.end) for band in asked.bands]
-        self.wanted = Wanted(asked.move, points_of(bands), asked.role, asked.bytes_per_s)
+        self.wanted = CopyRequest(asked.move, points_of(bands), asked.role, asked.bytes_per_s)
         self.label = f"{asked.topic}[{asked.partition}] {', '.join(map(str, bands))} (move {asked.move}, {asked.role})"
         self.began_s, self.is_ready, self.bytes = now_s, False, 0
 

@@ -18,7 +18,7 @@ from ...state.keys import MapKey, encode_map_key
 from ...state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_store
 from ...state.tables import StoreInfo
 from ..handlers.stores import Binding
-from .answers import Answering
+from .answers import LocalAnswers
 from .key_places import KeyPlaces
 
 V = TypeVar("V")
@@ -39,7 +39,7 @@ class DeclaredStore(NamedTuple):
 
     info: StoreInfo
     binding: Binding
-    partitions: Mapping[int, Answering]
+    partitions: Mapping[int, LocalAnswers]
     places: KeyPlaces
 
     def partition_of(self, key: bytes) -> int:
@@ -120,7 +120,7 @@ class StoreView(Generic[V]):
         return self._find().partition_of(_bytes_of(key))
 
     def _entries(
-        self, found: DeclaredStore, key: bytes | str, map_key: MapKey | None, partitions: Mapping[int, Answering]
+        self, found: DeclaredStore, key: bytes | str, map_key: MapKey | None, partitions: Mapping[int, LocalAnswers]
     ) -> list[Entry]:
         data = _bytes_of(key)
         at = None if map_key is None else encode_map_key(map_key, found.info.key_type)
@@ -141,7 +141,7 @@ class StoreView(Generic[V]):
         found: DeclaredStore,
         key: bytes,
         at: bytes | None,
-        partitions: Mapping[int, Answering],
+        partitions: Mapping[int, LocalAnswers],
         unread: StateNotReady,
     ) -> list[Entry]:
         """Look for a key that all readable partitions lack in the partition that the partitioner gives the key. Raises
@@ -162,7 +162,7 @@ class StoreView(Generic[V]):
 
     def _partitions(
         self, found: DeclaredStore, partition: int | None, stale_ms_max: int | None
-    ) -> dict[int, Answering]:
+    ) -> dict[int, LocalAnswers]:
         topic = found.info.topic
         if stale_ms_max is not None and (not isinstance(stale_ms_max, int) or stale_ms_max < 0):
             raise ValueError(f"stale_ms_max is a whole number of ms, 0 or more, or None; seen {stale_ms_max!r}")

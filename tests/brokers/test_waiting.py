@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced
-from keylanes.brokers.waiting import PATIENCE_STEP_MS, Patience, closed_within, until_answered
+from keylanes.brokers.waiting import PATIENCE_STEP_MS, Patience, ask_until_answered, close_within
 
 from ..stage.virtual import virtual
 from ..tiers.marks import tier
@@ -46,7 +46,7 @@ def now_s() -> float:
 async def test_it_asks_again_until_there_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     """The answer comes out; one line tells of it however often was asked, and there is a step between two tries."""
     ask, begun_s = Asked(late(), late(), late(), "yes"), now_s()
-    assert await until_answered(ask, Patience(LIMIT_MS, "asking")) == "yes"
+    assert await ask_until_answered(ask, Patience(LIMIT_MS, "asking")) == "yes"
     assert now_s() - begun_s == pytest.approx(3 * PATIENCE_STEP_MS / 1000)
     assert ask.tries == 4
     assert caplog.messages == [f"asking: the broker does not answer, trying for {LIMIT_MS} ms: no answer"]
@@ -57,7 +57,7 @@ async def test_it_ends_with_the_patience() -> None:
     """The last error is raised at the first try behind the limit."""
     begun_s = now_s()
     with pytest.raises(BrokerTimeout, match="no answer"):
-        await until_answered(Asked(late()), Patience(LIMIT_MS, "asking"))
+        await ask_until_answered(Asked(late()), Patience(LIMIT_MS, "asking"))
     assert now_s() - begun_s == pytest.approx(LIMIT_MS / 1000, abs=PATIENCE_STEP_MS / 1000)
 
 
@@ -67,7 +67,7 @@ async def test_an_answer_begins_the_patience_anew() -> None:
     patience = Patience(LIMIT_MS, "asking")
     for _ in range(3):
         tries = [late() for _ in range(LIMIT_MS // PATIENCE_STEP_MS)]
-        assert await until_answered(Asked(*tries, "yes"), patience) == "yes"
+        assert await ask_until_answered(Asked(*tries, "yes"), patience) == "yes"
 
 
 @pytest.mark.parametrize("error", [ProducerFenced("fenced"), BrokerError("refused"), ValueError("wrong")])
@@ -76,7 +76,7 @@ async def test_other_errors_are_raised_at_once(error: Exception) -> None:
     """An answer that says no is an answer."""
     ask = Asked(error)
     with pytest.raises(type(error), match=str(error)):
-        await until_answered(ask, Patience(LIMIT_MS, "asking"))
+        await ask_until_answered(ask, Patience(LIMIT_MS, "asking"))
     assert ask.tries == 1
 
 
@@ -84,7 +84,7 @@ async def test_other_errors_are_raised_at_once(error: Exception) -> None:
 async def test_a_cancelled_question_is_not_asked_again() -> None:
     """Between two tries, as in one."""
     ask = Asked(late())
-    asking = asyncio.create_task(until_answered(ask, Patience(LIMIT_MS, "asking")))
+    asking = asyncio.create_task(ask_until_answered(ask, Patience(LIMIT_MS, "asking")))
     await asyncio.sleep(PATIENCE_STEP_MS / 2000)
     asking.cancel()
     await asyncio.wait([asking])
@@ -96,9 +96,9 @@ async def test_a_cancelled_question_is_not_asked_again() -> None:
 async def test_what_goes_wrong_in_a_close_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is raised; the line is as loud as was asked for."""
     caplog.set_level(logging.DEBUG, "keylanes")
-    await closed_within(LIMIT_MS, Asked(OSError("gone"))(), "closing a reader")
-    await closed_within(LIMIT_MS, Asked(None)(), "closing a reader")
-    await closed_within(LIMIT_MS, Asked(late())(), "closing", excused=BrokerError, level=logging.WARNING)
+    await close_within(LIMIT_MS, Asked(OSError("gone"))(), "closing a reader")
+    await close_within(LIMIT_MS, Asked(None)(), "closing a reader")
+    await close_within(LIMIT_MS, Asked(late())(), "closing", excused=BrokerError, level=logging.WARNING)
     assert [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "keylanes"] == [
         ("DEBUG", "closing a reader: gone"),
         ("WARNING", "closing: no answer"),
@@ -109,7 +109,7 @@ async def test_what_goes_wrong_in_a_close_is_logged(caplog: pytest.LogCaptureFix
 async def test_a_close_ends_with_its_limit(caplog: pytest.LogCaptureFixture) -> None:
     """One that hangs is given up, also where only errors of a broker are excused."""
     hangs, begun_s = asyncio.Event(), now_s()
-    await closed_within(LIMIT_MS, hangs.wait(), "closing", excused=BrokerError, level=logging.WARNING)
+    await close_within(LIMIT_MS, hangs.wait(), "closing", excused=BrokerError, level=logging.WARNING)
     assert now_s() - begun_s == pytest.approx(LIMIT_MS / 1000)
     assert caplog.messages == [f"closing: closing took longer than {LIMIT_MS} ms"]
 
@@ -118,13 +118,13 @@ async def test_a_close_ends_with_its_limit(caplog: pytest.LogCaptureFixture) -> 
 async def test_an_error_of_another_kind_is_raised() -> None:
     """A broken invariant of a close is not an unreachable broker."""
     with pytest.raises(ValueError, match="wrong"):
-        await closed_within(LIMIT_MS, Asked(ValueError("wrong"))(), "closing", excused=(BrokerError, OSError))
+        await close_within(LIMIT_MS, Asked(ValueError("wrong"))(), "closing", excused=(BrokerError, OSError))
 
 
 @virtual
 async def test_a_cancellation_passes_through_a_close() -> None:
     """Also where all errors are excused."""
-    closing = asyncio.create_task(closed_within(LIMIT_MS, asyncio.Event().wait(), "closing"))
+    closing = asyncio.create_task(close_within(LIMIT_MS, asyncio.Event().wait(), "closing"))
     await asyncio.sleep(0.01)
     closing.cancel()
     await asyncio.wait([closing])

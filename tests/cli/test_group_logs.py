@@ -9,7 +9,7 @@ import pytest
 from keylanes import SettingsError
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
-from keylanes.cli.group_logs import LastHeard, Stands, read_group, read_history
+from keylanes.cli.group_logs import GroupMoment, LastBeats, read_group, read_history
 from keylanes.cli.group_text import group_json, group_text, history_text
 from keylanes.cli.moments import moment_ms
 from keylanes.group.history_entries import Change, MoveEntry, MoveState
@@ -56,11 +56,11 @@ class Group:
         await broker.open()
         return await GroupLogs.of("app", broker, Settings())
 
-    async def stands(self, at_ms: int | None = None) -> Stands:
+    async def stands(self, at_ms: int | None = None) -> GroupMoment:
         """How it stands, or stood."""
         return await read_group(await self.logs(), at_ms, now_ms)
 
-    async def until(self, holds: Callable[[Stands], bool]) -> Stands:
+    async def until(self, holds: Callable[[GroupMoment], bool]) -> GroupMoment:
         """Wait until it stands so."""
         async with asyncio.timeout(WAIT_S):
             while not holds(stands := await self.stands()):  # noqa: ASYNC110  # nobody tells
@@ -72,10 +72,10 @@ class Group:
         self.cluster.write([Outgoing(SOURCE, p, b"k", b"%d" % number) for p in range(PARTITIONS)], ())
 
 
-def runs_with(*names: str) -> Callable[[Stands], bool]:
+def runs_with(*names: str) -> Callable[[GroupMoment], bool]:
     """Whether these have all partitions, and are at work on them."""
 
-    def does(stands: Stands) -> bool:
+    def does(stands: GroupMoment) -> bool:
         held = {member.instance for member in stands.group.members if member.held}
         return held == {*names} and stands.group.state is GroupState.RUNNING
 
@@ -109,7 +109,7 @@ async def test_who_lives_was_heard_a_moment_ago_and_who_was_killed_was_not() -> 
     assert gone.heard is not None
     assert (list(gone.heard.last_ms), gone.heard.expired) == ([1], {2})
     assert "the signals hold nothing of it" in group_text("app", gone)
-    assert group_text("app", gone._replace(heard=LastHeard({}, ()))).count("never heard of") == 2
+    assert group_text("app", gone._replace(heard=LastBeats({}, ()))).count("never heard of") == 2
     assert "heard" not in group_text("app", gone._replace(heard=None))
     first_told, second_told = json.loads(group_json("app", gone))["members"]
     assert moment_ms("--at", first_told["last_beat"], 0) == gone.heard.last_ms[1]

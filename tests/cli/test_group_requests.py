@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from keylanes import SettingsError
-from keylanes.group.requests import Request, asked_expulsion, asked_move
+from keylanes.group.requests import Request, make_expulsion, make_move_request
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control import Control
-from keylanes.runtime.asking import NotDone, ask
+from keylanes.runtime.asking import NotDone, send_request
 from keylanes.runtime.logs.own_ledger import Expelled
 
 from ..stage.cluster import fold_of
@@ -35,13 +35,13 @@ def owners(group: Group, partition: int) -> list[tuple[int, int, int]]:
 async def asked(group: Group, make: Callable[[Control], Request], timeout_s: float = 60.0) -> list[str]:
     """Ask; the stages that were told."""
     said: list[str] = []
-    await ask(await group.logs(), make, REQUEST, timeout_s, said.append)
+    await send_request(await group.logs(), make, REQUEST, timeout_s, said.append)
     return said
 
 
 def move(partition: int, to: str, **more: str) -> Callable[[Control], Request]:
     """Of a partition of the source."""
-    return lambda control: asked_move(control, REQUEST, BY, (SOURCE, partition), to, **more)
+    return lambda control: make_move_request(control, REQUEST, BY, (SOURCE, partition), to, **more)
 
 
 @virtual
@@ -117,7 +117,7 @@ async def test_a_member_is_expelled_on_request() -> None:
     group = Group()
     _, second = await group.start("a"), await group.start("b")
     await group.until(runs_with("a", "b"))
-    said = await asked(group, partial(asked_expulsion, request=REQUEST, by=BY, who="b"))
+    said = await asked(group, partial(make_expulsion, request=REQUEST, by=BY, who="b"))
     assert said[-1] == "incarnation 2 b is expelled; its ranges go to the others"
     await group.until(runs_with("a"))
     await second.fails(Expelled, r"was expelled \(operator\)")
@@ -130,8 +130,8 @@ async def test_nothing_is_asked_where_nobody_can_run() -> None:
     first = await group.start("a")
     logs = await group.logs()
     with pytest.raises(SettingsError, match=r"app.signals does not exist: no process of this version has run"):
-        await ask(logs._replace(has_signals=False), move(0, "a"), REQUEST, 1.0, lambda _: None)
+        await send_request(logs._replace(has_signals=False), move(0, "a"), REQUEST, 1.0, lambda _: None)
     logs.broker.is_alone = True
     with pytest.raises(SettingsError, match=r"no process of the application runs"):
-        await ask(logs, move(0, "a"), REQUEST, 1.0, lambda _: None)
+        await send_request(logs, move(0, "a"), REQUEST, 1.0, lambda _: None)
     await first.stop()

@@ -1,6 +1,6 @@
 """A group in words: as few ranges as there are, whatever the number of grants that they came with. No broker."""
 
-from keylanes.cli.group_logs import Stands
+from keylanes.cli.group_logs import GroupMoment
 from keylanes.cli.group_text import RANGES_SHOWN, group_text, history_text
 from keylanes.group.history import History
 from keylanes.group.history_entries import EventTime, MoveEntry, MoveState, Party
@@ -23,7 +23,7 @@ def text_of(*held: tuple[OwnedRange, ...]) -> list[str]:
         for i, own in enumerate(held, 1)
     )
     group = GroupShown(GroupState.RUNNING, 1, "birth 1", 1, 8, 8, members, ())
-    return group_text("shop", Stands(group, None, 0, None)).splitlines()[1:]
+    return group_text("shop", GroupMoment(group, None, 0, None)).splitlines()[1:]
 
 
 def share_of(held: tuple[OwnedRange, ...]) -> float:
@@ -66,7 +66,7 @@ def test_what_is_under_way_is_a_line_for_each_partition() -> None:
     copies = [CopyShown(i, 1, "learner", (cell(i, 0),), 7, 9, i > 0) for i in range(3)]
     copies.append(CopyShown(3, 2, "standby", (cell(3, 0),), 7, 9, False))
     group = GroupShown(GroupState.IN_REBALANCE, 1, "", 1, 8, 8, (), tuple(waits), (*moves, *own), tuple(copies))
-    stands = Stands(group, None, 0, None)
+    stands = GroupMoment(group, None, 0, None)
     lines = [line.strip() for line in group_text("shop", stands).splitlines()[2:]]
     assert lines[0] == (
         f"orders[0]: each of 6 ranges {back}; 50000000-54000000 waits for incarnation 1 to take it up; "
@@ -93,7 +93,7 @@ def test_busy_time_has_its_unit() -> None:
     """It is no processor time: a handler that waits is busy, too."""
     member = MemberShown(1, "a", "b", "host", 1, "member", True, (cell(0, 1),), 0.25)
     group = GroupShown(GroupState.RUNNING, 1, "b", 1, 8, 8, (member,), ())
-    told = group_text("shop", Stands(group, None, 0, None, {1: PointsCost(34_330_000, 0, 0, 0)}))
+    told = group_text("shop", GroupMoment(group, None, 0, None, {1: PointsCost(34_330_000, 0, 0, 0)}))
     assert told.endswith("(25%, busy 34.33 s/s)")
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from rich.console import Console
 
-from keylanes.cli.group_logs import Stands
+from keylanes.cli.group_logs import GroupMoment
 from keylanes.cli.group_text import group_json, group_text
 from keylanes.cli.group_watch import changes_shown, picture, watch
 from keylanes.group.loads import PointsCost
@@ -27,7 +27,7 @@ class Watched:
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self.seen: list[tuple[float, Stands]] = []
+        self.seen: list[tuple[float, GroupMoment]] = []
 
     async def __aenter__(self) -> Self:
         logs = await self.group.logs()
@@ -39,11 +39,11 @@ class Watched:
         await asyncio.wait([self.task])
         assert self.task.cancelled(), "it goes on until it is interrupted"
 
-    def show(self, stands: Stands) -> None:
+    def show(self, stands: GroupMoment) -> None:
         """As a screen would."""
         self.seen.append((asyncio.get_running_loop().time(), stands))
 
-    async def until(self, holds: Callable[[Stands], bool]) -> Stands:
+    async def until(self, holds: Callable[[GroupMoment], bool]) -> GroupMoment:
         """Wait for one that is so."""
         async with asyncio.timeout(60):
             while not self.seen or not holds(self.seen[-1][1]):  # noqa: ASYNC110  # nobody tells
@@ -134,7 +134,7 @@ async def test_a_picture_has_all_of_it() -> None:
     assert f"{SOURCE}[3]: waits for a capable member" in told
 
 
-def screen(stands: Stands) -> str:
+def screen(stands: GroupMoment) -> str:
     """What a terminal shows."""
     console = Console(file=io.StringIO(), width=150)
     console.print(picture("app", stands))

@@ -3,7 +3,7 @@
 import pytest
 
 from keylanes import SettingsError
-from keylanes.group.requests import asked_expulsion, asked_move, member_of
+from keylanes.group.requests import make_expulsion, make_move_request, member_of
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.keyrange.steps import Steps
@@ -65,14 +65,14 @@ def test_a_member_is_named_by_its_incarnation_or_its_name() -> None:
 )
 def test_points_are_named_in_several_ways(given: dict[str, str], within: KeyRange) -> None:
     """As bounds, as keylanes group shows them, or as cells of the declared cut; all of them when nothing is said."""
-    move = asked_move(control(), "r", "me", ("orders", 0), "shop-a", **given)
+    move = make_move_request(control(), "r", "me", ("orders", 0), "shop-a", **given)
     assert (move.within, move.target, move.signal.epoch) == (within, 1, 0)
 
 
 def test_for_anybody_the_request_names_the_epoch() -> None:
     """Or one that comes late would move it once more."""
-    assert asked_move(control(), "r", "me", ("orders", 0), "any").signal.epoch == 7
-    assert asked_move(control(), "r", "me", ("orders", 0), "any", cells="1..3").signal.epoch == 3
+    assert make_move_request(control(), "r", "me", ("orders", 0), "any").signal.epoch == 7
+    assert make_move_request(control(), "r", "me", ("orders", 0), "any", cells="1..3").signal.epoch == 3
 
 
 @pytest.mark.parametrize(
@@ -96,36 +96,36 @@ def test_for_anybody_the_request_names_the_epoch() -> None:
 def test_what_can_not_be_asked_is_refused(place: tuple[str, int], to: str, given: dict[str, str], why: str) -> None:
     """With what was seen, and what is allowed."""
     with pytest.raises(SettingsError, match=why):
-        asked_move(control(), "r", "me", place, to, **given)
+        make_move_request(control(), "r", "me", place, to, **given)
 
 
 def test_nothing_is_asked_of_nobody() -> None:
     """An application without members has nobody who could do it."""
     with pytest.raises(SettingsError, match="has no member: start a process first"):
-        asked_move(Control(), "r", "me", ("orders", 0), "any")
+        make_move_request(Control(), "r", "me", ("orders", 0), "any")
     with pytest.raises(SettingsError, match="has no member: start a process first"):
-        asked_expulsion(Control(), "r", "me", "1")
+        make_expulsion(Control(), "r", "me", "1")
     with pytest.raises(SettingsError, match="'9' is no member; there are"):
-        asked_expulsion(control(), "r", "me", "9")
+        make_expulsion(control(), "r", "me", "9")
 
 
 def test_a_move_is_done_when_its_points_are_owned_anew() -> None:
     """By its target, whoever had what; for anybody, at later epochs."""
     found = control()
-    move = asked_move(found, "r", "me", ("orders", 0), "shop-a")
-    anywhere = asked_move(found, "r", "me", ("orders", 0), "any", cells="0")
+    move = make_move_request(found, "r", "me", ("orders", 0), "shop-a")
+    anywhere = make_move_request(found, "r", "me", ("orders", 0), "any", cells="0")
     assert not move.stage(found).is_done
     found.owners["orders", 0].put(0, QUARTER, Owner(8, 1))
     assert move.stage(found) == ("orders[0] belongs to incarnation 1 shop-a", True, False)
     assert anywhere.stage(found).is_done
-    assert not asked_move(found, "r", "me", ("orders", 0), "any").stage(found).is_done
+    assert not make_move_request(found, "r", "me", ("orders", 0), "any").stage(found).is_done
 
 
 def test_how_far_a_move_is_is_told() -> None:
     """Whom it waits for; a plan whose moves are done already is none of it, and it has to be asked again."""
     found = control()
-    move = asked_move(found, "r", "me", ("orders", 0), "shop-a", cells="0")
-    anywhere = asked_move(found, "r", "me", ("orders", 0), "any", cells="0")
+    move = make_move_request(found, "r", "me", ("orders", 0), "shop-a", cells="0")
+    anywhere = make_move_request(found, "r", "me", ("orders", 0), "any", cells="0")
     found.moves.plan, found.moves.planned = 5, {9: PlannedMove(9, "orders", 0, 0, QUARTER, 0, 2, 0, 0.0, 0)}
     waits = ("orders[0] 00000000-40000000 waits for the coordinator to plan it", False, False)
     assert move.stage(found) == anywhere.stage(found) == waits
@@ -140,7 +140,7 @@ def test_how_far_a_move_is_is_told() -> None:
 def test_a_move_whose_target_goes_comes_to_nothing() -> None:
     """It is said at once."""
     found = control()
-    move = asked_move(found, "r", "me", ("orders", 0), "2")
+    move = make_move_request(found, "r", "me", ("orders", 0), "2")
     found.members[2] = member(2, "", {"orders": 4}, expelled=True)
     with pytest.raises(SettingsError, match=r"orders\[0\] can't go to incarnation 2, which was expelled meanwhile"):
         move.stage(found)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from keylanes.group.rates import LEAST, Obeyed, Shares, _Known, limits_of, parts_of
+from keylanes.group.rates import LEAST, RateFold, RateShares, _Known, limits_of, parts_of
 from keylanes.group.signals_fold import COORDINATORS, Heard, partition_of
 from keylanes.group.view import CoordinatorMemory, Rules, View
 from keylanes.keyrange.hashing import SPACE_END
@@ -57,7 +57,7 @@ class Party:
 
     incarnation: int
     at: int
-    obeyed: Obeyed = field(default_factory=Obeyed)
+    obeyed: RateFold = field(default_factory=RateFold)
     said: list[Beat] = field(default_factory=list)
     late: list[Beat] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ class Office:
     """A coordinator, or one that was replaced and does not know it yet."""
 
     term: int
-    shares: Shares
+    shares: RateShares
     ledger: Ledger = field(default_factory=Ledger)
     heard: Heard = field(default_factory=lambda: Heard(10_000, 1_000))
     at: int = 0
@@ -104,7 +104,7 @@ class World:
         term = len(self.offices) + 1
         self.turn = Turn(term)
         self.write(CoordinatorElected(term, "", f"office {term}", "app"))
-        self.offices.append(Office(term, Shares(term)))
+        self.offices.append(Office(term, RateShares(term)))
 
     def join(self, rate: float | None = None) -> Party:
         number = max(self.members, default=0) + 1
@@ -272,16 +272,18 @@ PLANTED: dict[str, Put] = {
         ("in self.told)", "in self.told[-1:])"),
     ),
     "a share is free when its member is expelled": changed(
-        Shares, "next_shares", ("for m in view.control.unfenced_members() if any", "for m in view.living_members if any")
+        RateShares,
+        "next_shares",
+        ("for m in view.control.unfenced_members() if any", "for m in view.living_members if any"),
     ),
     "a new coordinator takes shares that it does not know for none": changed(
-        Shares, "_of_topic", ("for i in self._unheard)", "for i in ())")
+        RateShares, "_of_topic", ("for i in self._unheard)", "for i in ())")
     ),
     "a beat of a coordinator that was replaced is obeyed": changed(
-        Obeyed, "hear", ("(beat.term, beat.number) <= (self.term, self.number)", "False")
+        RateFold, "hear", ("(beat.term, beat.number) <= (self.term, self.number)", "False")
     ),
     "what a member said before counts again": changed(
-        Shares, "hear", ("or (known is not None and beat.number < known.number)", "")
+        RateShares, "hear", ("or (known is not None and beat.number < known.number)", "")
     ),
 }
 
@@ -297,7 +299,7 @@ def test_a_planted_defect_is_found(put: Put, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_beat_without_a_share_changes_none() -> None:
     """Nor does one that is older, or one that speaks of another incarnation."""
-    obeyed = Obeyed()
+    obeyed = RateFold()
     beats = [
         (CoordinatorBeat(2, 5, False, 1_000, False, (), (MemberRates(1, (Rate("a", 4.0), Rate("b", 2.0))),), ()), True),
         (CoordinatorBeat(2, 4, False, 1_000, False, (), (MemberRates(1, (Rate("a", 9.0),)),), ()), False),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylanes.group.cells import CellState, cells
-from keylanes.group.standings import Standings, touch
+from keylanes.group.standings import CellCache, touch
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control_events import MemberExpelled, MemberFenced, MemberJoined, PartitionStarted, RangesGranted
 from keylanes.offsets.decide import Turn
@@ -53,7 +53,7 @@ class World:
 
     def __init__(self) -> None:
         self.ledger, self.turn, self.now_ms = Ledger(), Turn(1), 0
-        self.kept, self.read = Standings(), set[tuple[Place, int]]()
+        self.kept, self.read = CellCache(), set[tuple[Place, int]]()
         evolve(self.ledger, coordinator_elected(1, "c", "x"))
         for _ in range(2):
             self.does("join", 0, PLACES[0], (0, 3))
@@ -148,5 +148,5 @@ def test_what_is_kept_is_what_is_at_each_look(steps: list[tuple[str, int, Place,
 )
 def test_what_is_not_noticed_is_found(name: str, piece: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thing that cells are made of is needed."""
-    changed(Standings, name, piece)(Planting(monkeypatch))
+    changed(CellCache, name, piece)(Planting(monkeypatch))
     is_found(test_what_is_kept_is_what_is_at_each_look)

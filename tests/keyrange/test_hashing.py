@@ -38,7 +38,7 @@ def test_points_of_keys_are_those_of_spark() -> None:
 def test_points_of_places_are_those_of_spark() -> None:
     """A record without a key has the point of xxhash64(int partition, long offset)."""
     for row in GOLDEN["places"]:
-        assert hashing.point_of_place(row["partition"], row["offset"]) == row["point"]
+        assert hashing.point_without_key(row["partition"], row["offset"]) == row["point"]
         assert hashing.point_of(None, row["partition"], row["offset"]) == row["point"]
 
 

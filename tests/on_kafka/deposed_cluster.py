@@ -20,11 +20,11 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from keylanes.devkafka.asking import answering_cluster
+from keylanes.devkafka.asking import cluster_at
 from keylanes.devkafka.folder import hold_lock, make_private
 from keylanes.devkafka.jars import KafkaServerError, class_path
 from keylanes.devkafka.java import java_home
-from keylanes.devkafka.node import START_SECONDS, STOP_SECONDS, Kafka, KafkaNode, new_cluster_id
+from keylanes.devkafka.node import START_SECONDS, STOP_SECONDS, KafkaNode, KafkaProgram, new_cluster_id
 from keylanes.devkafka.properties import cluster_settings, node_settings
 from keylanes.devkafka.wire import Answer, ask
 
@@ -52,7 +52,7 @@ CLIENT_SETTINGS: Final[dict[str, Any]] = {
 """Of clients that have to hear of new leaders soon."""
 
 
-class NodeKafka(Kafka):
+class NodeKafka(KafkaProgram):
     """Apache Kafka for one node: its commands run in the node's namespace, and format with the wanted features."""
 
     before: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ class DeposedCluster:
     def _wait_ready(self, cluster: str, deadline: float) -> None:
         """Wait until nodes 2 and 3 list all nodes, and node 1 can be reached."""
         ports = [_here(number) for number in NODES]
-        while any(answering_cluster(port, ports) != cluster for port in ports[1:]) or not _listens(CLIENTS[1], 9192):
+        while any(cluster_at(port, ports) != cluster for port in ports[1:]) or not _listens(CLIENTS[1], 9192):
             if ended := [number for number, node in self._nodes.items() if not node.is_running()]:
                 raise KafkaServerError(f"nodes {ended} ended while they started\n{self.log_tail()}")
             if time.monotonic() > deadline:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka.protocol.offset import OffsetRequest
 
 from keylanes.brokers.kafka.broker import KafkaBroker
-from keylanes.brokers.kafka.link import TRY_AGAIN, Code, Initialised, KafkaLink
+from keylanes.brokers.kafka.link import TRY_AGAIN, Code, KafkaLink, ProducerIdentity
 from keylanes.brokers.kafka.offsets import ask_leaders
 from keylanes.brokers.kafka.requests import KafkaRequests
 from keylanes.brokers.kafka.transactions import DescribeTransactionsRequest
@@ -513,7 +513,7 @@ class KafkaRun(Run):
         old: KafkaRequests = producer.requests
         link = KafkaLink(broker._settings)
         await link.open()
-        same = Initialised(old.producer_id, old.epoch, old.coordinator)
+        same = ProducerIdentity(old.producer_id, old.epoch, old.coordinator)
         requests = KafkaRequests(link, old.limits, old.codec, same, transactional_id)
         twin = TransactionalProducer(requests, transactional_id, LONG_MS)
         twin.session.sequences = dict(producer.session.sequences)

@@ -13,7 +13,7 @@ from keylanes import Security
 from keylanes.devkafka.asking import Acl
 from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.jars import KafkaServerError
-from keylanes.devkafka.security import ADMIN, BAD, Access, ClusterSecurity
+from keylanes.devkafka.security import ADMIN, BAD, ClusterSecurity, ClusterUsers
 
 from ..tiers.brokers import MECHANISMS, SharedKafka
 from ..tiers.marks import tier
@@ -167,6 +167,6 @@ def test_what_does_not_go_together_is_refused() -> None:
 def test_without_openssl_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TLS needs a program that may not be there."""
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    access = Access(tmp_path / "security", ClusterSecurity(tls=True), list)
+    access = ClusterUsers(tmp_path / "security", ClusterSecurity(tls=True), list)
     with pytest.raises(KafkaServerError, match="openssl to make certificates, which is not on the path: install it"):
         access.prepare()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keylanes.brokers.delivery import Appends, Session
+from keylanes.brokers.delivery import Session, SessionAppender
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.kafka.reader import KafkaReader
 from keylanes.brokers.producer import TransactionalProducer
@@ -99,9 +99,9 @@ def told_once_to_end(patch: Planting) -> None:
 def appenders_share_a_session(patch: Planting) -> None:
     """All appenders of a connection are one."""
     appender = KafkaBroker.appender
-    shared: dict[KafkaBroker, Appends[bytes]] = {}
+    shared: dict[KafkaBroker, SessionAppender[bytes]] = {}
 
-    def the_same(self: KafkaBroker) -> Appends[bytes]:
+    def the_same(self: KafkaBroker) -> SessionAppender[bytes]:
         return shared.setdefault(self, appender(self))
 
     patch.setattr(KafkaBroker, "appender", the_same)

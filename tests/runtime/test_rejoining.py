@@ -10,7 +10,7 @@ import pytest
 from keylanes import Settings
 from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.member import AppRun
-from keylanes.runtime.rejoining import BACK_OFF_S, Rejoining
+from keylanes.runtime.rejoining import BACK_OFF_S, AppRuns
 
 from ..stage.virtual import virtual
 
@@ -38,7 +38,7 @@ class Short:
         self.stops += 1
 
 
-def rejoining(made: list[Short], *, first_is_ready: bool = True) -> Rejoining:
+def rejoining(made: list[Short], *, first_is_ready: bool = True) -> AppRuns:
     """Runs, the first of which is over at once, and the next when it is told to stop."""
 
     def make() -> AppRun:
@@ -46,7 +46,7 @@ def rejoining(made: list[Short], *, first_is_ready: bool = True) -> Rejoining:
         made.append(Short(lambda: is_first or made[-1].stops > 0, is_ready=first_is_ready or not is_first))
         return cast(AppRun, made[-1])
 
-    return Rejoining(make, lambda member: None, Settings())
+    return AppRuns(make, lambda member: None, Settings())
 
 
 @virtual

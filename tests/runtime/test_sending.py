@@ -32,7 +32,7 @@ from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnecti
 from keylanes.brokers.simulated.network import Fault, RequestKind
 from keylanes.group.signals_fold import PARTITIONS
 from keylanes.offsets.provenance import HEADER
-from keylanes.runtime.sending import Sending
+from keylanes.runtime.sending import Sender
 from keylanes.state.topics import TopicStore
 
 from ..stage.ground import Ground
@@ -180,7 +180,7 @@ async def test_a_connection_that_is_opened_while_the_run_ends_is_closed(tmp_path
     await owner.open()
     await owner.create([TopicSpec("orders", 2, {})])
     app = shop()
-    sending = Sending("shop", app.handlers, app.settings, {}, lambda _: (sender, True))
+    sending = Sender("shop", app.handlers, app.settings, {}, lambda _: (sender, True))
     sent = asyncio.create_task(sending.send(Record(1, topic="orders", key="a")))
     await asyncio.sleep(0)  # it is being opened
     await sending.close()
@@ -258,7 +258,9 @@ def produced(cluster: SimulatedBroker, patch: pytest.MonkeyPatch) -> Counter[Req
 
 def numbers(cluster: SimulatedBroker, partition: int) -> list[int]:
     """What was written to a partition of the orders."""
-    return [decode(record.value or b"") for record in cluster.committed_records("orders") if record.partition == partition]
+    return [
+        decode(record.value or b"") for record in cluster.committed_records("orders") if record.partition == partition
+    ]
 
 
 @virtual
@@ -317,7 +319,7 @@ async def test_a_connection_is_kept_until_it_is_closed_or_was_idle() -> None:
         made.append(cluster.connect(client_id))
         return made[-1], True
 
-    sending = Sending("shop", app.handlers, app.settings, {}, make)
+    sending = Sender("shop", app.handlers, app.settings, {}, make)
     order = Record(1, topic="orders", key="k")
     for pause_s, count in ((0, 1), (290, 1), (290, 1), (310, 2)):
         await asyncio.sleep(pause_s)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from keylanes.brokers.delivery import Appends, Session
+from keylanes.brokers.delivery import Session, SessionAppender
 from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, TransactionUnknown
 from keylanes.brokers.simulated.connection import SimulatedConnection
@@ -24,7 +24,7 @@ from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
 from keylanes.runtime.logs.own_ledger import OwnLedger
-from keylanes.runtime.logs.reader import LogReader, Own
+from keylanes.runtime.logs.reader import LogReader, OwnTransactions
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership.coordinating import CoordinatorLoop
 from keylanes.runtime.membership.decisions import Decisions
@@ -124,9 +124,9 @@ def append_not_awaited(patch: Planting) -> None:
 def appenders_share_a_session(patch: Planting) -> None:
     """All appenders of a connection are one."""
     appender = SimulatedConnection.appender
-    shared: dict[SimulatedConnection, Appends[Numbered]] = {}
+    shared: dict[SimulatedConnection, SessionAppender[Numbered]] = {}
 
-    def the_same(self: SimulatedConnection) -> Appends[Numbered]:
+    def the_same(self: SimulatedConnection) -> SessionAppender[Numbered]:
         return shared.setdefault(self, appender(self))
 
     patch.setattr(SimulatedConnection, "appender", the_same)
@@ -186,7 +186,7 @@ def found_in_one_partition(patch: Planting) -> None:
     """What is known of own transactions is looked up anew for each partition of the log."""
     fold = LogReader.fold_offsets
 
-    def look_up(self: LogReader, ledger: Ledger, source: Any, events: Any, own: Own) -> Ledger:
+    def look_up(self: LogReader, ledger: Ledger, source: Any, events: Any, own: OwnTransactions) -> Ledger:
         known = ledger.transactions.get(own.incarnation, 0)
         return fold(self, ledger, source, events, replace(own, folded=known, in_flight=None))
 
@@ -197,8 +197,8 @@ def own_folded_twice(patch: Planting) -> None:
     """Own events, which were folded when they were committed, are folded again when the log is read."""
     fold = LogReader.fold_offsets
 
-    def all_of_it(self: LogReader, ledger: Ledger, source: Any, events: Any, own: Own) -> Ledger:
-        return fold(self, ledger, source, events, Own())
+    def all_of_it(self: LogReader, ledger: Ledger, source: Any, events: Any, own: OwnTransactions) -> Ledger:
+        return fold(self, ledger, source, events, OwnTransactions())
 
     patch.setattr(LogReader, "fold_offsets", all_of_it)
 
@@ -434,7 +434,7 @@ PLANTS = [
     Plant(
         "commit cancelled by a stop",
         changed(
-            stopping.Stopping,
+            stopping.Shutdown,
             "_commit",
             ("await self._until_or_failed(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))", "pass"),
             ("if cycle.is_sending or pending:", "if False:"),

@@ -51,8 +51,8 @@ def merged_when_not_level(patch: Planting) -> None:
     def always(workers: Sequence[Worker]) -> bool:
         return all(w.running is None and not w.done for w in workers)
 
-    patch.setattr(structure, "are_level", always)
-    patch.setattr(reshape, "are_level", always)
+    patch.setattr(structure, "have_one_edge", always)
+    patch.setattr(reshape, "have_one_edge", always)
 
 
 def resumes_behind(patch: Planting) -> None:
@@ -305,7 +305,7 @@ PLANTS = [
     ),
     Plant(
         "outputs beyond the edge",
-        changed(generation, "take", ("done[0].record.offset < to:", "done[0].record.offset <= to:")),
+        changed(generation, "take_generation", ("done[0].record.offset < to:", "done[0].record.offset <= to:")),
         (test_generation.test_most_edges_fall_on_the_line,),
         finding=r"assert shares\(generation\)|shares\(generation\) ==",
     ),

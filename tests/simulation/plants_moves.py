@@ -21,7 +21,7 @@ def released_while_it_runs(patch: Planting) -> None:
         return True
 
     change(patch, cut, "release", ("any(w.running is not None for w in workers)", "False"))
-    everywhere(patch, cut.are_through, always)
+    everywhere(patch, cut.are_releasable, always)
 
 
 def held_back_for_long(patch: Planting) -> None:

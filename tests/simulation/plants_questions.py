@@ -1,7 +1,7 @@
 """Defects in who answers a question for state, and with what."""
 
 from keylanes.runtime.handlers.partition_state import PartitionState
-from keylanes.runtime.stores.answers import Answering, GroupView
+from keylanes.runtime.stores.answers import GroupView, LocalAnswers
 from keylanes.runtime.stores.keeper import Keeper
 
 from ..runtime.membership import test_questions as questions
@@ -44,7 +44,7 @@ PLANTS = [
     ),
     Plant(
         "a copy that is too old answers",
-        changed(Answering, "_how", ("stale_ms <= self.stale_ms_max", "stale_ms >= 0")),
+        changed(LocalAnswers, "_how", ("stale_ms <= self.stale_ms_max", "stale_ms >= 0")),
         kinds=("cut", "move", "deal"),
         stateful=True,
         finding="has a copy that answers",

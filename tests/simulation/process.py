@@ -20,7 +20,7 @@ from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership.offer import Origin
 from keylanes.runtime.partition.worker import Worker
-from keylanes.runtime.rejoining import Rejoining
+from keylanes.runtime.rejoining import AppRuns
 from keylanes.runtime.watch.steps import Step
 from keylanes.state.tables import Change, LocalCopy, Mark, Marker
 
@@ -88,7 +88,7 @@ class Process:
         self.steadiness = Steadiness(self.loop.time, self._bands, self.settings.commit_interval_ms / 1000)
         self.members: list[AppRun] = []
         """One for each time that it asked to take part."""
-        self.life = Rejoining(self._make, self._adopt, self.settings)
+        self.life = AppRuns(self._make, self._adopt, self.settings)
         self.task = self.spawn(self.life.run(until_level=self.until_level))
         self.task.add_done_callback(self._ended)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.errors import StateNotReady
 from keylanes.offsets.events import Event, StateChanged
-from keylanes.runtime.stores.answers import Answering
+from keylanes.runtime.stores.answers import LocalAnswers
 from keylanes.state.keys import parse_key
 
 from .twin import SEEN, Writes
@@ -87,7 +87,7 @@ class Questions:
         assert passed_ms <= process.settings.query_view_ms_max, f"{what}, {passed_ms:.0f} ms after it was expelled"
         self.reached["answered by who was expelled"] += 1
 
-    def _ask_copy(self, process: "Process", asking: Answering, place: TopicPartition, at: bytes) -> None:
+    def _ask_copy(self, process: "Process", asking: LocalAnswers, place: TopicPartition, at: bytes) -> None:
         try:
             answer = asking.read_committed(at, parse_key(at).point)
         except StateNotReady:

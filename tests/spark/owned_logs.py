@@ -6,7 +6,7 @@ from typing import NamedTuple
 from keylanes.offsets.events import Committed, Event, SnapshotTaken
 from keylanes.spark.copying import Copying, fold_copying, judge_copying
 from keylanes.spark.history import Grants, Source, fold_control, oldest_snapshot
-from keylanes.spark.ownership import Edges, OffsetLog, Ownership, Span, TileRun, fold_ownership
+from keylanes.spark.ownership import Edges, EventSpan, OffsetLog, Ownership, TileSeries, fold_ownership
 from keylanes.spark.ownership_checks import Verdict, judge_ownership
 
 from .honest import Run
@@ -49,8 +49,8 @@ def judged(run: Run) -> Owned:
 
 def offset_log(logs: Logs, starts: Mapping[int, int]) -> OffsetLog:
     """As the stage makes it of rows."""
-    runs: list[TileRun] = []
-    spans: list[Span] = []
+    runs: list[TileSeries] = []
+    spans: list[EventSpan] = []
     rare: dict[int, list[tuple[int, Event]]] = {}
     taken: dict[Source, SnapshotTaken] = {}
     for number, events in logs.items():
@@ -63,7 +63,7 @@ def offset_log(logs: Logs, starts: Mapping[int, int]) -> OffsetLog:
         for at, event in events:
             if isinstance(event, Committed) and at >= since:
                 epoch = (event.topic, event.partition), event.epoch
-                spans.append(Span(number, event.incarnation, epoch, at, at))
+                spans.append(EventSpan(number, event.incarnation, epoch, at, at))
                 of = (number, *epoch, event.incarnation)
-                runs += [TileRun(*of, t.first, t.end, t.offset_to, at, at, event.transaction) for t in event.tiles]
+                runs += [TileSeries(*of, t.first, t.end, t.offset_to, at, at, event.transaction) for t in event.tiles]
     return OffsetLog(runs, spans, rare, taken)

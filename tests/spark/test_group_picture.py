@@ -22,7 +22,7 @@ from keylanes.spark.group_picture import (
     COLOURS,
     DEPTHS,
     PALE_SHARES,
-    Ownership,
+    OwnershipPicture,
     TimeMark,
     colour_of,
     draw_group,
@@ -32,7 +32,7 @@ from keylanes.spark.group_picture import (
 
 pytestmark = tier("check")
 
-TWO = Ownership(
+TWO = OwnershipPicture(
     names={7: "a-1", 8: "a-2", 9: "a-1"},
     shares={"a-1": 0.5, "a-2": 0.5},
     shares_of="the plane",

@@ -5,7 +5,7 @@ import time
 
 from keylanes import Settings
 from keylanes.cli.application import Named
-from keylanes.cli.group_logs import open_group_logs, read_history, stands_of
+from keylanes.cli.group_logs import group_at, open_group_logs, read_history
 from keylanes.group.history import History
 from keylanes.group.overview import GroupShown
 
@@ -13,7 +13,7 @@ from keylanes.group.overview import GroupShown
 def group_of(app: str, address: str, **settings: object) -> GroupShown:
     """The group now; blocks. Raises SettingsError where there is no such application, BrokerUnavailable."""
     named = Named(app, address, Settings.of(**settings))
-    return asyncio.run(stands_of(named, None, lambda: int(time.time() * 1000))).group
+    return asyncio.run(group_at(named, None, lambda: int(time.time() * 1000))).group
 
 
 def history_of(app: str, address: str, **settings: object) -> History:

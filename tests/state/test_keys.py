@@ -10,8 +10,8 @@ from keylanes.state.changelog import beacon_key
 from keylanes.state.keys import (
     HEAD_BYTES,
     MAP_KEY_TYPES,
-    KeyPlace,
     MapKey,
+    StateKeyParts,
     bounds_of,
     decode_map_key,
     encode_map_key,
@@ -31,7 +31,7 @@ pytestmark = tier("check")
 BYTES = st.binary(max_size=6) | st.text("\x00\xff", max_size=3).map(lambda text: text.encode("latin-1"))
 POINTS = st.integers(0, SPACE_END - 1) | st.sampled_from([0, 1, 255, 256, SPACE_END - 256, SPACE_END - 1])
 STORES = st.integers(0, 65535)
-PLACES = st.builds(KeyPlace, POINTS, STORES, BYTES, BYTES)
+PLACES = st.builds(StateKeyParts, POINTS, STORES, BYTES, BYTES)
 RANGES = st.tuples(POINTS, POINTS).map(lambda pair: KeyRange(min(pair), max(pair) + 1))
 INTS = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -42,7 +42,7 @@ def inside(data: bytes, first: bytes, end: bytes | None) -> bool:
 
 
 @given(PLACES)
-def test_a_key_is_read_back(place: KeyPlace) -> None:
+def test_a_key_is_read_back(place: StateKeyParts) -> None:
     """The parts come back as they went in, the point alone too; a beacon's key is shorter than every state key."""
     data = state_key(*place)
     assert parse_key(data) == place
@@ -54,7 +54,7 @@ def test_a_key_is_read_back(place: KeyPlace) -> None:
 
 
 @given(PLACES, PLACES)
-def test_keys_sort_by_point_then_store(one: KeyPlace, other: KeyPlace) -> None:
+def test_keys_sort_by_point_then_store(one: StateKeyParts, other: StateKeyParts) -> None:
     """Of two keys the lower point is first, then the lower store; different places have different keys."""
     a, b = state_key(*one), state_key(*other)
     assert (a == b) == (one == other)
@@ -63,8 +63,8 @@ def test_keys_sort_by_point_then_store(one: KeyPlace, other: KeyPlace) -> None:
 
 
 @given(PLACES, RANGES)
-@example(KeyPlace(SPACE_END - 1, 0, b"k", b""), WHOLE)
-def test_a_key_range_is_one_scan(place: KeyPlace, within: KeyRange) -> None:
+@example(StateKeyParts(SPACE_END - 1, 0, b"k", b""), WHOLE)
+def test_a_key_range_is_one_scan(place: StateKeyParts, within: KeyRange) -> None:
     """The keys between a range's bounds are those whose points it has."""
     assert inside(state_key(*place), *bounds_of(within)) == within.contains(place.point)
 
@@ -94,7 +94,7 @@ def test_where_a_prefix_ends(prefix: bytes, end: bytes | None) -> None:
 
 
 @given(PLACES, PLACES)
-def test_a_map_is_a_scan(one: KeyPlace, other: KeyPlace) -> None:
+def test_a_map_is_a_scan(one: StateKeyParts, other: StateKeyParts) -> None:
     """The key without a map key is the prefix of the entries of one key in one store, and of no others."""
     prefix = state_key(*one[:3])
     assert inside(state_key(*other), prefix, prefix_end(prefix)) == (one[:3] == other[:3])

@@ -23,7 +23,7 @@ import pytest
 from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.ports import HOST
 from keylanes.devkafka.properties import CLIENTS, PROXIED
-from keylanes.devkafka.security import INTERNAL, Access, ClusterSecurity
+from keylanes.devkafka.security import INTERNAL, ClusterSecurity, ClusterUsers
 from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import KeylanesError
 
@@ -91,9 +91,9 @@ class SharedKafka(msgspec.Struct, frozen=True, dict=True):
         return self.ports[PROXIED]
 
     @cached_property
-    def access(self) -> Access:
+    def access(self) -> ClusterUsers:
         """Users, passwords, certificates and access lists of the secured one."""
-        access = Access(self.folder / "security", SECURITY, lambda: [self.ports[INTERNAL]])
+        access = ClusterUsers(self.folder / "security", SECURITY, lambda: [self.ports[INTERNAL]])
         access.join()
         return access
 

@@ -19,7 +19,7 @@ from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
 from keylanes.runtime.engine.balance import SAY_LOOKS, Balance
 from keylanes.runtime.engine.partition_run import PartitionRun
-from keylanes.runtime.engine.reshaping import Reshaping
+from keylanes.runtime.engine.reshaping import RangeChanges
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, SplitWish
 from keylanes.runtime.partition.worker import Worker
@@ -67,7 +67,7 @@ class Running(Engine):
         return self.member.work.balance
 
     @property
-    def reshape(self) -> Reshaping:
+    def reshape(self) -> RangeChanges:
         """Who splits and merges."""
         return self.member.work.cycle.reshaping
 

@@ -14,7 +14,7 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.errors import HandlerFailed
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.runtime.partition.generation import Generation, take
+from keylanes.runtime.partition.generation import Generation, take_generation
 from keylanes.runtime.partition.worker import Worker
 
 from ...stage.ground import Ground
@@ -46,7 +46,7 @@ def numbered(count: int, value: bytes | None = None) -> list[SimulatedRecord]:
 
 def taken(stage: Stage) -> Generation:
     """All that is done, in whole stretches."""
-    return take([(stage.dispatch, stage.dispatch.draw_line())], records_max=1_000, bytes_max=1 << 30)
+    return take_generation([(stage.dispatch, stage.dispatch.draw_line())], records_max=1_000, bytes_max=1 << 30)
 
 
 @pytest.mark.parametrize("function", [_unfit, _raising])
@@ -92,7 +92,7 @@ async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped:
                 await asyncio.sleep(0)
             assert not any(worker.queue for worker in dispatch.workers)
             assert slots.done_bytes < 101_000
-            generation = take([(dispatch, dispatch.draw_line())], records_max=10_000, bytes_max=1 << 30)
+            generation = take_generation([(dispatch, dispatch.draw_line())], records_max=10_000, bytes_max=1 << 30)
             sent += len(generation.outputs())
             if is_stopped:
                 slots.stop()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from keylanes.keyrange.policy import WorkerLoad
 from keylanes.keyrange.ranges import KeyRange, even_bounds
-from keylanes.runtime.engine.windows import CellCosts
+from keylanes.runtime.engine.windows import CutCosts
 
 SIZE = 24
 
@@ -27,7 +27,7 @@ def workers(draw: st.DrawFn) -> list[WorkerLoad]:
 def test_costs_lie_in_the_cells_of_the_workers(rounds: list[list[WorkerLoad]], cells: int, seconds: float) -> None:
     """Against a twin that keeps them by points: a worker's time and records are shared out evenly; nothing is lost."""
     cut = even_bounds(cells, KeyRange(0, SIZE))
-    costs, busy_us, records = CellCosts(cut), 0, 0
+    costs, busy_us, records = CutCosts(cut), 0, 0
     busy_in, records_in = [Fraction(0)] * cells, [Fraction(0)] * cells
     for loads in rounds:
         costs.add(loads, seconds)

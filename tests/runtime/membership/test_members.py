@@ -15,7 +15,7 @@ from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership.coordinating import PROBES
-from keylanes.runtime.rejoining import Rejoining
+from keylanes.runtime.rejoining import AppRuns
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 from ...stage.passing import Passing
@@ -327,7 +327,7 @@ async def test_who_was_expelled_comes_back(group: Group) -> None:
     other, away = (group.process(name, is_named=False) for name in "ab")
     await other.start()
     lives: list[AppRun] = []
-    life = Rejoining(away.make, lives.append, away.settings())
+    life = AppRuns(away.make, lives.append, away.settings())
     living = asyncio.get_running_loop().create_task(life.run())
     await until(share(other, away))
     signals: Any = away.member.group.signals

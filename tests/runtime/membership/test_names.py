@@ -16,7 +16,7 @@ from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.processes.child import CAUSE, COMES_BACK, Sibling
-from keylanes.runtime.rejoining import Rejoining
+from keylanes.runtime.rejoining import AppRuns
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 from .group import BEAT_S, Group, coordinators, held, in_group, passing_on, start, until
@@ -35,7 +35,7 @@ async def test_who_was_superseded_ends_for_good(group: Group, lives_max: int, *,
     """
     lives = list[AppRun]()
     old = group.process("a", passing_on(exit_on_expulsion=exits))
-    life = Rejoining(old.make, lives.append, old.settings())
+    life = AppRuns(old.make, lives.append, old.settings())
     living = asyncio.get_running_loop().create_task(life.run())
     await until(lambda: held(old) == {0, 1})
     birth, faults = old.member.identity.birth, group.cluster.faults

@@ -16,7 +16,7 @@ from keylanes.keyrange.hashing import point_of, point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.provenance import DIGEST_MASK, place_seed
 from keylanes.runtime.handlers.outputs import produced_of
-from keylanes.runtime.handlers.produced import Produced
+from keylanes.runtime.handlers.produced import RecordResult
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.partition import cut as structure
 from keylanes.runtime.partition import generation
@@ -37,11 +37,11 @@ class Parts:
     dispatch: type[PartitionDispatch] = PartitionDispatch
     split: Callable[..., Any] = structure.split
     merge: Callable[..., Any] = structure.merge
-    hold: Callable[..., Any] = structure.hold
-    are_level: Callable[..., Any] = structure.are_level
+    hold: Callable[..., Any] = structure.begin_hold
+    have_one_edge: Callable[..., Any] = structure.have_one_edge
     release: Callable[..., Any] = structure.release
-    wind_up: Callable[..., Any] = structure.wind_up
-    take: Callable[..., Any] = generation.take
+    wind_up: Callable[..., Any] = structure.hold_at_ends
+    take: Callable[..., Any] = generation.take_generation
 
 
 @dataclass
@@ -60,13 +60,13 @@ class Away:
     end: int
 
 
-def said(done: Produced) -> dict[bytes, bytes | None]:
+def said(done: RecordResult) -> dict[bytes, bytes | None]:
     """What a record changed of the state."""
     changes = done.changes
     return {} if changes is None else {c.key: value for c, value in zip(changes.entries, changes.values, strict=True)}
 
 
-def digest_of(produced: list[Produced]) -> int:
+def digest_of(produced: list[RecordResult]) -> int:
     """What a commit says of it."""
     return sum(done.digest for done in produced) & DIGEST_MASK
 
@@ -81,7 +81,7 @@ class Drive:
     end: int = 0
     begun: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
-    producing: dict[int, Produced] = field(default_factory=dict)
+    producing: dict[int, RecordResult] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     standing: Standing | None = None
     main_position: int = 0
@@ -205,7 +205,7 @@ class Drive:
         if self.rng.random() < 0.5:
             self.take()
 
-    def _lay_down(self, worker: Worker, done: Produced) -> None:
+    def _lay_down(self, worker: Worker, done: RecordResult) -> None:
         is_both = bool(done.changes) and bool(done.outputs)
         stretch = self.dispatch.open_stretch(worker)
         if stretch is None or done.dead or is_both or (self.is_stateful and not done.changes):
@@ -296,7 +296,7 @@ class Drive:
         self.done.add(record.offset)
         self.active.append(worker)  # its task goes on
 
-    def _produced(self, record: ConsumerRecord) -> Produced | None:
+    def _produced(self, record: ConsumerRecord) -> RecordResult | None:
         """What a record produces: an output, changes of the state where there is one, both or nothing."""
         offset, rng = record.offset, self.rng
         has_output, has_changes = rng.random() < (0.2 if self.is_stateful else 0.5), rng.random() < 0.6
@@ -310,7 +310,7 @@ class Drive:
             done = produced_of(record, Outgoing("out", 0, record.key, b"", origin=b"%d" % offset), self.seed)
             done.dead = rng.random() < 0.1
         else:
-            done = Produced(record, (), False, 0, 100)
+            done = RecordResult(record, (), False, 0, 100)
         if changes:
             done.changes = changes
         self.producing[offset] = done
@@ -349,7 +349,7 @@ class Drive:
         """What was taken is committed."""
         generation.move_edges(taken)
 
-    def _check_share(self, share: generation.WorkerShare, line: int) -> list[Produced]:
+    def _check_share(self, share: generation.WorkerPart, line: int) -> list[RecordResult]:
         """What its records produced."""
         assert share.offset_from < share.offset_to <= max(line, share.offset_from)
         inside = [p for p in self.samples if share.first <= p < share.end]
@@ -366,7 +366,7 @@ class Drive:
         assert move.digest == digest_of(wanted), f"{share.number}: other outputs"
         return wanted
 
-    def _apart(self, taken: Generation, covered: list[list[Produced]]) -> list[Generation]:
+    def _apart(self, taken: Generation, covered: list[list[RecordResult]]) -> list[Generation]:
         """The generation in parts, as after a failure: each has just what its tiles say."""
         ends = {id(share.worker): share.offset_to for share in taken.shares}
         taken.spread()
@@ -417,12 +417,12 @@ class Drive:
                 if adjacent and self.parts.hold(group):
                     self.held = group
             return
-        if self.parts.are_level(self.held) and all(w.taken_to == w.hold_at for w in self.held):
+        if self.parts.have_one_edge(self.held) and all(w.taken_to == w.hold_at for w in self.held):
             heir, _ = self.parts.merge(self.dispatch, self.held)
             heir.edge = heir.taken_to
             self.held = []
         elif self.rng.random() < 0.3:
-            structure.let_go(self.held)
+            structure.end_hold(self.held)
             self.held = []
         self.active += self.dispatch.runnable()
 
@@ -435,7 +435,7 @@ class Drive:
                 i = self.rng.randrange(len(self.dispatch.workers))
                 self.leaving = self.dispatch.workers[i : i + 2]
                 self.parts.wind_up(self.dispatch, self.leaving)
-        elif structure.are_through(self.leaving):
+        elif structure.are_releasable(self.leaving):
             self.parts.release(self.dispatch, self.leaving)
             for worker in self.leaving:
                 self.active = [w for w in self.active if w is not worker]
@@ -482,7 +482,7 @@ class Drive:
 
     def drain(self) -> None:
         """Nothing new happens any more; everything comes to its end."""
-        structure.let_go([*self.held, *self.leaving])
+        structure.end_hold([*self.held, *self.leaving])
         self.held, self.leaving = [], []
         while self.away:
             self._come_back(self.away.pop())

@@ -10,20 +10,20 @@ from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.event_values import NO_MOVE, Edge
 from keylanes.offsets.events import RangesReleased, WorkersMerged
-from keylanes.runtime.handlers.produced import Produced
+from keylanes.runtime.handlers.produced import RecordResult
 from keylanes.runtime.partition.cut import (
-    are_level,
-    are_through,
+    are_releasable,
+    begin_hold,
     groups_to_merge,
-    hold,
+    have_one_edge,
+    hold_at_ends,
     hot_bounds,
     merge,
     release,
     split,
-    wind_up,
 )
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
-from keylanes.runtime.partition.generation import take
+from keylanes.runtime.partition.generation import take_generation
 from keylanes.runtime.partition.load import Points
 from keylanes.runtime.partition.worker import Worker
 
@@ -52,12 +52,12 @@ def run(dispatch: PartitionDispatch, worker: Worker, times: int = 1, *, produces
     for _ in range(times):
         record = dispatch.next_record(worker)
         assert record is not None
-        dispatch.finish(worker, Produced(record, [], False, 0, 1) if produces else None)
+        dispatch.finish(worker, RecordResult(record, [], False, 0, 1) if produces else None)
 
 
 def take_all(dispatch: PartitionDispatch) -> None:
     """A generation of everything that is done."""
-    take([(dispatch, dispatch.front)], records_max=1_000, bytes_max=1 << 20)
+    take_generation([(dispatch, dispatch.front)], records_max=1_000, bytes_max=1 << 20)
 
 
 def offsets(worker: Worker) -> list[int]:
@@ -106,14 +106,14 @@ def test_neighbours_are_held_where_the_furthest_stands_and_then_merge() -> None:
     dispatch = dispatch_of(2, keys)
     left, right = dispatch.workers
     run(dispatch, right, 2)
-    assert hold([left, right])
+    assert begin_hold([left, right])
     assert left.hold_at == right.hold_at == 3
     assert dispatch.next_record(right) is None
     run(dispatch, left)
-    assert not are_level([left, right])
+    assert not have_one_edge([left, right])
     take_all(dispatch)
     assert left.taken_to == right.taken_to == 3
-    assert are_level([left, right])
+    assert have_one_edge([left, right])
     heir, changes = merge(dispatch, [left, right])
     assert [change.event(6) for change in changes] == [WorkersMerged(9, 6, 3, "t", 0, 0, 1, 2)]
     assert offsets(heir) == [3, 4, 5]
@@ -127,7 +127,7 @@ def test_a_worker_that_lacks_records_is_not_held() -> None:
     """It has to catch up first; nobody waits for it."""
     dispatch = dispatch_of(2, [])
     dispatch.workers[0].dropped_from = 0
-    assert not hold(dispatch.workers)
+    assert not begin_hold(dispatch.workers)
     assert all(w.hold_at is None for w in dispatch.workers)
 
 
@@ -160,15 +160,15 @@ def test_a_release_ends_behind_what_is_done_and_names_ranges_by_grant() -> None:
     busy = next(w for w in dispatch.workers if w.queue)
     dispatch.next_record(busy)
     leaving = list(dispatch.workers)
-    wind_up(dispatch, leaving)
+    hold_at_ends(dispatch, leaving)
     assert all(dispatch.next_record(w) is None for w in leaving if w is not busy)
-    assert not are_through(leaving)
+    assert not are_releasable(leaving)
     with pytest.raises(ValueError, match="none of its records runs"):
         release(dispatch, leaving)
     dispatch.finish(busy, None)
-    assert not are_through(leaving)
+    assert not are_releasable(leaving)
     take_all(dispatch)
-    assert are_through(leaving)
+    assert are_releasable(leaving)
     bounds = even_bounds(3)
     idle, ran = (Edge(bounds[1], bounds[2], 0), Edge(0, bounds[1], 2))
     assert [change.event(6) for change in release(dispatch, leaving, hot_bounds(leaving, ()))] == [
@@ -186,7 +186,7 @@ def test_the_bounds_of_hot_ranges_are_told_with_both_sides() -> None:
     leaving = list(dispatch.workers)
     hot = hot_bounds(leaving, even_bounds(2))
     assert hot == {HALF // 2, HALF + HALF // 2}
-    wind_up(dispatch, leaving)
+    hold_at_ends(dispatch, leaving)
     told = [release(dispatch, [worker], hot, move=7)[0] for worker in leaving]
     assert [one.bounds for one in told] == [(HALF // 2,), (HALF // 2,), (HALF + HALF // 2,), (HALF + HALF // 2,)]
     assert {one.move for one in told} == {7}

@@ -50,7 +50,9 @@ def planted(name: str, old: str, new: str) -> Parts:
 
 def tallying(old: str, new: str) -> Any:
     """``take`` with a defect in how it counts what stretches send."""
-    take = mutated(generation.take, "_tally(dispatch, shares, stretches)", "_tally(dispatch, shares, stretches)")
+    take = mutated(
+        generation.take_generation, "_tally(dispatch, shares, stretches)", "_tally(dispatch, shares, stretches)"
+    )
     take.__globals__["_tally"] = mutated(generation._tally, old, new)
     return take
 
@@ -88,7 +90,9 @@ PLANTS: dict[str, Callable[[], Parts]] = {
     "a stretch goes on behind a line": lambda: planted("draw_line", "self._stretch = None", "pass"),
     "laid down behind what is kept": lambda: planted("open_stretch", "if worker.done_count:", "if False:"),
     "the outputs of stretches at the wrong worker": lambda: Parts(
-        take=mutated(generation.take, "_tally(dispatch, shares, stretches)", "_tally(dispatch, shares[:1], stretches)")
+        take=mutated(
+            generation.take_generation, "_tally(dispatch, shares, stretches)", "_tally(dispatch, shares[:1], stretches)"
+        )
     ),
     "the outputs of a stretch whose worker was split or merged": lambda: Parts(
         take=tallying("in _kept_records(dispatch, stretch):", "in ():")
@@ -113,10 +117,10 @@ PLANTS: dict[str, Callable[[], Parts]] = {
         "has_room_again", "and held + size <= quota", "or held + size <= quota"
     ),
     "a generation beyond what is done": lambda: Parts(
-        take=mutated(generation.take, "min(worker.edge_now(front), line)", "line")
+        take=mutated(generation.take_generation, "min(worker.edge_now(front), line)", "line")
     ),
     "outputs beyond the line": lambda: Parts(
-        take=mutated(generation.take, "done[0].record.offset < to:", "done[0].record.offset <= to:")
+        take=mutated(generation.take_generation, "done[0].record.offset < to:", "done[0].record.offset <= to:")
     ),
     "a split child without dropped_from": lambda: Parts(
         split=mutated(
@@ -143,13 +147,13 @@ PLANTS: dict[str, Callable[[], Parts]] = {
         )
     ),
     "a merge of workers that lack records": lambda: Parts(
-        hold=mutated(structure.hold, "if any(w.dropped_from is not None for w in workers):", "if False:"),
-        are_level=mutated(structure.are_level, " and w.dropped_from is None", ""),
-        merge=mutated(structure.merge, "not are_level(workers) or ", ""),
+        hold=mutated(structure.begin_hold, "if any(w.dropped_from is not None for w in workers):", "if False:"),
+        have_one_edge=mutated(structure.have_one_edge, " and w.dropped_from is None", ""),
+        merge=mutated(structure.merge, "not have_one_edge(workers) or ", ""),
     ),
     "a release that forgets what produced nothing": lambda: Parts(
         wind_up=mutated(
-            structure.wind_up,
+            structure.hold_at_ends,
             "worker.edge_now(dispatch.front) if worker.running is None else worker.running.offset + 1",
             "0 if worker.running is None else worker.running.offset + 1",
         )

@@ -8,10 +8,10 @@ from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.event_values import Edge
 from keylanes.offsets.events import Committed, OffsetEvent
-from keylanes.runtime.handlers.produced import Produced
+from keylanes.runtime.handlers.produced import RecordResult
 from keylanes.runtime.partition.cut import Cut, Released
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
-from keylanes.runtime.partition.generation import Generation, move_edges, take
+from keylanes.runtime.partition.generation import Generation, move_edges, take_generation
 from keylanes.runtime.partition.worker import Worker
 
 from ...stage.log_events import range_released
@@ -41,7 +41,7 @@ def finish(
     record = dispatch.next_record(worker)
     assert record is not None
     built = [Outgoing("out", 0, None, b"%d.%d" % (record.offset, i)) for i in range(outputs)]
-    dispatch.finish(worker, Produced(record, built, dead, 1 << record.offset, size) if outputs else None)
+    dispatch.finish(worker, RecordResult(record, built, dead, 1 << record.offset, size) if outputs else None)
 
 
 def shares(generation: Generation) -> list[tuple[int, int, int, list[int]]]:
@@ -51,7 +51,7 @@ def shares(generation: Generation) -> list[tuple[int, int, int, list[int]]]:
 
 def everything(dispatch: PartitionDispatch, line: int | None = None) -> Generation:
     """Without limits."""
-    return take([(dispatch, dispatch.front if line is None else line)], records_max=1_000, bytes_max=1 << 30)
+    return take_generation([(dispatch, dispatch.front if line is None else line)], records_max=1_000, bytes_max=1 << 30)
 
 
 def test_most_edges_fall_on_the_line() -> None:
@@ -82,7 +82,7 @@ def test_a_limit_in_records_ends_a_share_at_the_record_left_out() -> None:
     for _ in range(3):
         finish(dispatch, dispatch.workers[0])
     finish(dispatch, dispatch.workers[1], outputs=0)
-    generation = take([(dispatch, 4)], records_max=2, bytes_max=1 << 20)
+    generation = take_generation([(dispatch, 4)], records_max=2, bytes_max=1 << 20)
     assert shares(generation) == [(0, 0, 2, [0, 1]), (1, 0, 4, []), (2, 0, 4, []), (3, 0, 4, [])]
     assert shares(everything(dispatch)) == [(0, 2, 4, [2])]
 
@@ -92,7 +92,11 @@ def test_a_limit_in_bytes_is_passed_by_one_record_at_most() -> None:
     dispatch = filled([0, 0, 0])
     for _ in range(3):
         finish(dispatch, dispatch.workers[0], size=100)
-    assert [len(take([(dispatch, 3)], records_max=9, bytes_max=50).shares[0].done) for _ in range(3)] == [1, 1, 1]
+    assert [len(take_generation([(dispatch, 3)], records_max=9, bytes_max=50).shares[0].done) for _ in range(3)] == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_events_count_what_their_tiles_hold() -> None:

@@ -16,10 +16,10 @@ from keylanes.offsets.event_values import Edge
 from keylanes.offsets.provenance import ERROR_HEADER, TIMESTAMP_HEADER, place_seed
 from keylanes.runtime.handlers.handler import DeadLetter, Stop
 from keylanes.runtime.handlers.outputs import Destination, produced_of
-from keylanes.runtime.handlers.produced import Produced
+from keylanes.runtime.handlers.produced import RecordResult
 from keylanes.runtime.partition.cut import Cut, Released
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
-from keylanes.runtime.partition.generation import Generation, take
+from keylanes.runtime.partition.generation import Generation, take_generation
 from keylanes.runtime.partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apart
 from keylanes.state.keys import state_key
 from keylanes.state.overlay import Layer, Overlay
@@ -135,7 +135,7 @@ def worked(topic: str, steps: Sequence[Step], numbers: WorkerNumbers) -> tuple[P
             stretch.size += done.size
             stretch.send(worker, record, built[0], done.digest)
         else:
-            done = Produced(record, built, kind == "dead", 1 << offset, 10)
+            done = RecordResult(record, built, kind == "dead", 1 << offset, 10)
             done.changes = changes if kind in ("laid", "change") else None
             worker.keep(done)
     dispatch.front = len(steps)
@@ -146,7 +146,7 @@ def taken(*plans: Sequence[Step]) -> tuple[Generation, list[Lane]]:
     """All that is done in partitions of the topics a, b, …, with a change of structure before and one behind it."""
     numbers = WorkerNumbers()
     found = [worked(topic, steps, numbers) for topic, steps in zip("ab", plans, strict=False)]
-    generation = take([(d, d.draw_line()) for d, _ in found], records_max=1_000, bytes_max=1 << 30)
+    generation = take_generation([(d, d.draw_line()) for d, _ in found], records_max=1_000, bytes_max=1 << 30)
     generation.structure.append(RELEASED)
     generation.opening.append(ADDED)
     return generation, [lane for _, lanes in found for lane in lanes]
