@@ -35,7 +35,7 @@ from .errors import (
     StateValueTooLarge,
     StoreError,
 )
-from .runtime.compiled import IS_COMPILED, VERSION
+from .runtime.build_info import IS_COMPILED, VERSION
 
 if TYPE_CHECKING:
     from .brokers.partitioner import Partitioner

@@ -1,8 +1,9 @@
 """Records on the way to the log: cut into batches with sequence numbers, and sent until the broker takes each batch.
 
 The decisions are made here, once for the adapters ``kafka`` and ``simulated``. An adapter sends the requests and names
-the meaning of each answer (``Verdict``). Calls of ``SessionAppender``, and of a ``TransactionalProducer`` (producer.py), go
-through a ``Session``: the session cuts the records into batches, sends the batches and judges the answers.
+the meaning of each answer (``Verdict``). Calls of ``SessionAppender``, and of a ``TransactionalProducer``
+(producer.py), go through a ``Session``: the session cuts the records into batches, sends the batches and judges the
+answers.
 """
 
 import asyncio
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from .asking import Deadline
-from .filling import by_partition
+from .batch_records import by_partition
+from .deadline import Deadline
 from .protocol import (
     BrokerError,
     BrokerTimeout,

@@ -23,8 +23,8 @@ from ..errors import EmbeddedInUse, StoreError
 from ..state.rocks import RocksError, RocksInUse
 from ..state.tables import Table
 from ..state.topics import EpochStale, Guard, NotALog, OffsetMissing, StoredRecord, TopicMissing, TopicStore
+from .batch_records import by_partition
 from .delivery import PartitionTurns
-from .filling import by_partition
 from .protocol import (
     Batch,
     BrokerError,

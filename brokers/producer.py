@@ -26,7 +26,7 @@ import contextlib
 from collections.abc import Collection, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from .asking import Deadline
+from .deadline import Deadline
 from .delivery import SENT_AGAIN, AppendAnswer, BatchRequests, FencedAnswer, RecordsRefused, Session, Verdict
 from .protocol import (
     BrokerError,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..devkafka.asking import MECHANISMS, OPERATIONS, RESOURCES, Acl
+from ..devkafka.admin import MECHANISMS, OPERATIONS, RESOURCES, Acl
 from ..devkafka.cluster import KafkaCluster
 from ..devkafka.jars import KAFKA_VERSION, pinned_jars
 from ..devkafka.security import PLAIN, ClusterSecurity

@@ -17,7 +17,7 @@ from ..group.history import History
 from ..group.history_entries import select_entries
 from ..group.requests import ANYBODY, Expulsion, MoveRequest, Request, make_expulsion, make_move_request
 from ..offsets.control import Control
-from ..runtime.asking import requester_text, send_request
+from ..runtime.outside_requests import requester_text, send_request
 from .application import Named, application_of
 from .codes import epilog
 from .group_logs import group_at, open_group_logs, read_history

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from ..brokers.patience import fatal_of, within_limit
 from ..brokers.protocol import BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from ..brokers.rights import Right
-from ..brokers.waiting import fatal_of, within_limit
 from ..errors import SettingsError
 from ..group.beats import Beats
 from ..group.history import History
@@ -23,7 +23,6 @@ from ..offsets.events import Committed, SnapshotTaken, StateChanged
 from ..offsets.ledger import Ledger
 from ..offsets.signals import CoordinatorBeat, Copies, Copy, Load, Signal
 from ..offsets.snapshots import newest_snapshot, search_starts
-from ..runtime.asking import GroupLogs
 from ..runtime.connect import connect
 from ..runtime.logs.reader import (
     FETCH_RECORDS_MAX,
@@ -35,6 +34,7 @@ from ..runtime.logs.reader import (
     signals_topic,
 )
 from ..runtime.logs.rights import refuse_lacking
+from ..runtime.outside_requests import GroupLogs
 from ..runtime.watch.progress import ProgressShown
 from .application import Named
 from .moments import written

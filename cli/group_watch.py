@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from ..brokers.patience import within_limit
 from ..brokers.protocol import OffsetOutOfRange, Reader, TopicPartition
-from ..brokers.waiting import within_limit
 from ..group.beats import Beats
 from ..group.loads import Loads
 from ..group.overview import GroupShown, show_group
@@ -18,8 +18,8 @@ from ..offsets.codec import SignalError, decode_signal
 from ..offsets.control import Control
 from ..offsets.ledger import Ledger
 from ..offsets.signals import Copies, Copy, Load
-from ..runtime.asking import GroupLogs
 from ..runtime.logs.reader import FETCH_RECORDS_MAX, HistoryTrimmed, LogReader, signals_topic
+from ..runtime.outside_requests import GroupLogs
 from .group_logs import GroupMoment, LastBeats, costs_of, parked_by, read_signal_contents
 from .group_text import beat_text, busy_text, group_json, group_text, ranges_text, under_way
 

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ..brokers.patience import within_limit
 from ..brokers.protocol import TopicPartition
-from ..brokers.waiting import within_limit
 from ..errors import SettingsError
 from ..offsets.control import Control, Member, Owner
 from ..offsets.ledger import Ledger

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from ..brokers.patience import fatal_of
 from ..brokers.protocol import Broker, BrokerError, TopicDescription, TopicSpec
-from ..brokers.waiting import fatal_of
 from ..errors import EmbeddedInUse, SettingsError
 from ..runtime.app import App
 from ..runtime.connect import connect

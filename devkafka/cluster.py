@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import StoreError
-from .asking import cluster_at, unregister_broker
+from .admin import cluster_at, unregister_broker
 from .folder import POLL_SECONDS, hold_lock, make_private, tail
 from .jars import KafkaServerError, Progress, class_path
 from .java import JavaHome, java_home

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import StoreError
-from .asking import (
+from .admin import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     MECHANISMS,

@@ -19,6 +19,7 @@ Times are timestamps of records. The timestamps may come from several clocks, so
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from ..keyrange.ranges import join_neighbours
@@ -199,68 +200,32 @@ class History:
         ms: int,
         event: MemberJoined | MemberExpelled | MemberFenced | MemberRefused | CoordinatorElected,
     ) -> None:
-        term = event.term
+        change = partial(Change, position=position, at_ms=ms, term=event.term)
         match event:
             case CoordinatorElected(instance=instance, birth=birth):
                 known = self._births.get(birth, 0)
                 party = self._parties.get(known) or Party(0, instance, "")
-                self._changes.append(
-                    Change(position=position, at_ms=ms, what="elected", party=party, birth=birth, cause="", term=term)
-                )
+                self._changes.append(change(what="elected", party=party, birth=birth, cause=""))
             case MemberRefused(birth=birth, reason=reason):
-                self._changes.append(
-                    Change(
-                        position=position, at_ms=ms, what="refused", party=None, birth=birth, cause=reason, term=term
-                    )
-                )
+                self._changes.append(change(what="refused", party=None, birth=birth, cause=reason))
             case MemberJoined(incarnation=new, birth=birth):
                 if new > self.control.incarnation_max and self.control.member_of(birth) is None:
                     self._parties[new], self._births[birth] = Party(new, event.instance, event.host), new
                     self._causes.append(JOIN)
-                    self._changes.append(
-                        Change(
-                            position=position,
-                            at_ms=ms,
-                            what="joined",
-                            party=self._parties[new],
-                            birth=birth,
-                            cause="",
-                            term=term,
-                        )
-                    )
+                    self._changes.append(change(what="joined", party=self._parties[new], birth=birth, cause=""))
             case MemberExpelled(incarnation=old):
                 member, cause = self.control.members.get(old), event.cause
                 if member is not None and not member.expelled:
                     self._gone[old] = ExpulsionNote(EventTime(ms, "expelled"), position, cause)
                     self._causes.append(cause)
                     what, why = ("left", "") if cause == LEFT else ("expelled", cause)
-                    self._changes.append(
-                        Change(
-                            position=position,
-                            at_ms=ms,
-                            what=what,
-                            party=self._party(old),
-                            birth=member.birth,
-                            cause=why,
-                            term=term,
-                        )
-                    )
+                    self._changes.append(change(what=what, party=self._party(old), birth=member.birth, cause=why))
             case MemberFenced(incarnation=old):
                 member, gone = self.control.members.get(old), self._gone.get(old)
                 if member is not None and not member.fenced:
                     if gone is not None:
                         self._gone[old] = gone._replace(fenced_ms=ms)
-                    self._changes.append(
-                        Change(
-                            position=position,
-                            at_ms=ms,
-                            what="fenced",
-                            party=self._party(old),
-                            birth=member.birth,
-                            cause="",
-                            term=term,
-                        )
-                    )
+                    self._changes.append(change(what="fenced", party=self._party(old), birth=member.birth, cause=""))
 
     # --- telling -----------------------------------------------------------------------------------------------------
 

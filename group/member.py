@@ -31,9 +31,9 @@ class Out(NamedTuple):
 
 
 class Works(NamedTuple):
-    """The process is a member. ``new_epochs``: the (place, epoch) pairs granted and not taken up; ``release_requests``: new
-    requests to release; ``withdrawn_moves``: moves under release whose request was withdrawn. ``copies``: all copies that the log
-    asks of the member.
+    """The process is a member. ``new_epochs``: the (place, epoch) pairs granted and not taken up; ``release_requests``:
+    new requests to release; ``withdrawn_moves``: moves under release whose request was withdrawn. ``copies``: all
+    copies that the log asks of the member.
     """
 
     incarnation: int

@@ -19,11 +19,11 @@ from ..offsets.decide import Turn, decide_grant
 from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
+from .cell_cache import touch
 from .cells import Cell, CellState
 from .copies import CopyProgress, FixedPoints, MoveBudget, copies_by_place, is_near, may_have, spans_of, uncovered_spans
 from .members import members_dismissed
 from .shares import NOBODY
-from .standings import touch
 from .view import DecisionBatch, View
 
 JOIN_WITHIN_MS: Final = 2_000

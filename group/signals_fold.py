@@ -188,7 +188,8 @@ class Heard:
         return self.silences[partition_of(instance, birth)]
 
     def beats_since(self, instance: str, birth: str, asked: str) -> bool:
-        """Whether a process was heard after another process first asked to join. If so, both are at work. ``join_requests``:
+        """Whether a process was heard after another process first asked to join. If so, both are at work.
+        ``join_requests``:
         the birth of the other process.
         """
         since_ms = self.join_request_ms[asked][partition_of(instance, birth)]

@@ -9,9 +9,9 @@ from ..offsets.control import LOAD, Control, Member
 from ..offsets.control_events import Decision, MemberExpelled, PlanMade, RangesGranted, ReleaseAsked
 from ..offsets.event_values import PinnedEnd, PlannedMove
 from ..offsets.ledger import Ledger, Place
+from .cell_cache import CellCache
 from .cells import Cell, cells
 from .signals_fold import Heard
-from .standings import CellCache
 
 JOIN: Final = "join bands"
 """The cause of a plan that joins bands of a member."""
@@ -189,7 +189,8 @@ class CoordinatorMemory:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The input of a decision, unchanged while the decision is made. ``memory``: the coordinator's memory; ``position``:
+    """The input of a decision, unchanged while the decision is made. ``memory``: the coordinator's memory;
+    ``position``:
     the end of the control log that was read; ``now_ms``: by any clock that never goes back.
     """
 

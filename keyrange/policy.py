@@ -3,7 +3,7 @@
 A worker runs one record at a time. A worker that is busy most of the time while records wait is the bottleneck of its
 keys: the worker is *hot*, and ``workers_to_watch`` names the hot workers that need a histogram. When the loop's thread
 has no time left all handlers take long, and more workers would make matters worse. Then the caller sets
-``PolicyLimits.demand_share``: only a worker with far more demand than the others is hot, because this worker would
+``PolicyLimits.demand_factor``: only a worker with far more demand than the others is hot, because this worker would
 finish its waiting records last. The rules, in the order in which decisions come out:
 
 - *Split*, the worker with the most demand first: a hot worker with a histogram. A point with half of the load or more

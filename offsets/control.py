@@ -93,9 +93,9 @@ class Moves:
     """Planned and requested changes of ownership. ``planned``: the moves of the newest whole plan, and earlier moves
     that have begun.
 
-    ``parts``: the parts of a plan whose last part was not read yet; ``copies``, ``release_requests``: requests to members to copy
-    state, and to release ranges, by move. A copy is over when its member owns all of its bands, or was expelled, or the
-    copy was ended. ``answer``: the request for a member's plan, until the next whole plan.
+    ``parts``: the parts of a plan whose last part was not read yet; ``copies``, ``release_requests``: requests to
+    members to copy state, and to release ranges, by move. A copy is over when its member owns all of its bands, or was
+    expelled, or the copy was ended. ``answer``: the request for a member's plan, until the next whole plan.
     """
 
     plan: int = 0
@@ -121,8 +121,8 @@ class Control:
     """The fold; only ``evolve_control`` changes the object. ``coordinator``: the birth of the last elected process;
     ``number``: the number of the last event of its term.
 
-    ``members`` by incarnation; ``owners`` by place; ``started``: offsets by (topic, partition), and ``start_events`` their
-    events; ``stores`` by name; ``identities``: the broker's identity of a source topic, by topic name.
+    ``members`` by incarnation; ``owners`` by place; ``started``: offsets by (topic, partition), and ``start_events``
+    their events; ``stores`` by name; ``identities``: the broker's identity of a source topic, by topic name.
     """
 
     created: AppCreated | None = None

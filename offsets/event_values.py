@@ -15,7 +15,7 @@ NO_MOVE: Final = 0
 """The move of an event that belongs to no move."""
 
 
-class _OfPartition(Protocol):
+class _Located(Protocol):
     """Whatever names a source partition."""
 
     @property
@@ -30,7 +30,7 @@ class OfPartition:
     __slots__ = ()
 
     @property
-    def topic_partition(self: _OfPartition) -> tuple[str, int]:
+    def topic_partition(self: _Located) -> tuple[str, int]:
         """The source partition as (topic, partition)."""
         return (self.topic, self.partition)
 

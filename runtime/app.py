@@ -13,8 +13,9 @@ from ..brokers.partitioner import Partitioner
 from ..brokers.protocol import Broker, Headers
 from ..errors import EXIT_ABORTED, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
+from .app_runs import AppRuns
 from .block import Block
-from .compiled import IS_COMPILED
+from .build_info import IS_COMPILED
 from .connect import SCHEMES, connect
 from .declared_partitioners import partitioners_of
 from .declared_start import StartFrom, start_of
@@ -31,6 +32,7 @@ from .handlers.handler import (
     Timestamps,
     check_beside,
     check_called,
+    check_declared,
     check_topic_name,
     declare,
 )
@@ -41,14 +43,12 @@ from .membership.offer import Origin
 from .process import check_loop, run_in_own_loop
 from .processes.child import SIBLING
 from .processes.parent import Processes, count_of, run_processes
-from .rejoining import AppRuns
-from .sending import Sender
+from .sender import Sender
 from .settings import Settings
+from .shutdown import ENDED, StopBudget
 from .stop_signals import obey
-from .stopping import ENDED, StopBudget
 from .stores.view import DeclaredStore, StoreView
 from .testing import PARTITIONS, Call, SimulatedApp
-from .watch.failures import foreign_in
 from .watch.statistics import Health, Statistics
 from .watch.steps import Step
 from .watch.watchdog import LoopWatch
@@ -201,7 +201,7 @@ class App:
         if SIBLING is not None:
             SIBLING.number_log_lines()
         elif count_of(processes) > 1:
-            self._check_handlers()
+            check_declared(self.name, self.handlers)
             run_processes(self.name, self.broker, self.settings, processes, until_level=until == "level")
             return
         try:
@@ -255,20 +255,14 @@ class App:
         await self._run(self._begin(on_step), until_level=until_level)
 
     def _begin(self, on_step: Callable[[Step], None]) -> AppRuns:
-        self._check_handlers()
+        check_declared(self.name, self.handlers)
         check_loop(asyncio.get_running_loop())
         if self._state in AT_WORK:
             raise SettingsError(f"application {self.name!r} runs already in this process")
-        runs = AppRuns(lambda: self._make_member(on_step), lambda member: self._adopt(member, _as_it_is), self.settings)
-        self._runs = runs
-        return runs
-
-    def _check_handlers(self) -> None:
-        if not self.handlers:
-            raise SettingsError(
-                f"application {self.name!r} has no handler; seen none, it needs one or more: declare a function with "
-                '@app.handler("topic"), or import the module that does'
-            )
+        self._runs = AppRuns(
+            lambda: self._make_member(on_step), lambda member: self._adopt(member, _as_it_is), self.settings
+        )
+        return self._runs
 
     async def _run(self, runs: AppRuns, *, until_level: bool) -> None:
         codes = {code: one.name for one in self.handlers.values() if one.is_async for code in codes_of(one.function)}
@@ -277,7 +271,7 @@ class App:
         try:
             await runs.run(until_level=until_level)
         except Exception as error:
-            self._log_fatal(error)
+            log_fatal(self.name, error, self.on_fatal)
             raise
         finally:
             watching.cancel()
@@ -285,8 +279,7 @@ class App:
 
     def _stop_left_s(self, now_s: float) -> float:
         """The seconds that the stop may still take, by the loop's time."""
-        budget = StopBudget(self.settings) if self._runs is None else self._runs.budget
-        return budget.left_s(ENDED, now_s)
+        return (StopBudget(self.settings) if self._runs is None else self._runs.budget).left_s(ENDED, now_s)
 
     def _make_broker(self, role: str = "") -> tuple[Broker, bool]:
         """The broker, and whether this application has made, and closes, the broker."""
@@ -331,14 +324,6 @@ class App:
             origin=Origin(platform.node(), 0 if SIBLING is None else SIBLING.count),
             accepts=self.accepts,
         )
-
-    def _log_fatal(self, error: Exception) -> None:
-        logger.critical("%s stops: %s", self.name, error, exc_info=foreign_in(error))
-        if self.on_fatal is not None:
-            try:
-                self.on_fatal(error)
-            except Exception:
-                logger.exception("on_fatal failed")  # the caller has to get the error that ended the run
 
     # --- sending ---------------------------------------------------------------------------------------------------
 
@@ -482,10 +467,10 @@ class App:
         makes topics that no handler declares. Raises SettingsError.
 
         Time is virtual and waits for nothing real: a handler that asks the loop for a socket, a host name or a process
-        ends the test with NotSimulated. Give the handler a fake client. ``def`` handlers run in turn, and a blocking
-        call in a handler blocks the test; real sockets work there, and no virtual time passes meanwhile.
+        ends the test with NotSimulated; give it a fake client. ``def`` handlers run in turn. A blocking call in a
+        handler blocks the test; real sockets work there, and no virtual time passes meanwhile.
         """
-        self._check_handlers()
+        check_declared(self.name, self.handlers)
         self._watch = watch = HandlerWatch(self.settings.limits.loop_lag_ms)
         return SimulatedApp(
             name=self.name,

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from ..brokers.patience import rest, within_limit
 from ..brokers.protocol import Broker, BrokerError, TopicPartition
-from ..brokers.waiting import rest, within_limit
 from ..group.unowned_points import Unowned
 from ..keyrange.hashing import SPACE_END
 from .holding import Holding
@@ -17,8 +17,8 @@ ENDS_INTERVAL_MS: Final = 10_000
 
 class EndsWatch:
     """The ends of the source partitions with ranges in this process; on the coordinator, of ranges without an owner,
-    too (``unowned_ranges``). ``seen_s``: when the last answered question for the ends was sent, by the loop's time. Until
-    the first answer the ends from the take-up of the ranges count (``Holding.found``).
+    too (``unowned_ranges``). ``seen_s``: when the last answered question for the ends was sent, by the loop's time.
+    Until the first answer the ends from the take-up of the ranges count (``Holding.found``).
     """
 
     def __init__(

@@ -23,8 +23,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from ..brokers.patience import Patience, ask_until_answered, fatal_of
 from ..brokers.protocol import BrokerError, TopicPartition
-from ..brokers.waiting import Patience, ask_until_answered, fatal_of
 from ..group.member import Works, range_of, state_of
 from ..group.members import LEFT
 from ..keyrange.ranges import WHOLE, KeyRange, join_neighbours
@@ -35,15 +35,16 @@ from ..offsets.signals import ReleaseTold
 from ..state.restore import Writers
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
-from .engine.reshaping import share_buffer
+from .engine.range_changes import share_buffer
 from .handlers.handler import Handler
 from .handlers.outputs import place_of
 from .logs.own_ledger import OwnLedger
+from .membership.member_signals import MemberSignals
 from .membership.sources import Sources
-from .membership.taking_part import MemberSignals
 from .partition.cut import Released
-from .partition.dispatch import PartitionDispatch, WorkerNumbers
-from .partition.reshape import ReleaseWish
+from .partition.dispatch import PartitionDispatch
+from .partition.wishes import ReleaseWish
+from .partition.worker import WorkerNumbers
 from .settings import Settings
 from .stores.keeper import Keeper
 

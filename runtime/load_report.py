@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from ..brokers.waiting import rest
+from ..brokers.patience import rest
 from ..group.reports import Reports, loads_of
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import KeyRange

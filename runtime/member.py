@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec.structs import replace
 
 from ..brokers.partitioner import Partitioner, check_partitioner
+from ..brokers.patience import Patience, ask_until_answered, close_within, fatal_of, rest, within_limit
 from ..brokers.protocol import (
     Broker,
     BrokerError,
@@ -23,10 +24,9 @@ from ..brokers.protocol import (
     TopicDescription,
     TopicPartition,
 )
-from ..brokers.waiting import Patience, ask_until_answered, close_within, fatal_of, rest, within_limit
 from ..errors import FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
 from ..state.overlay import OverlayEntry
-from .compiled import IS_COMPILED
+from .build_info import IS_COMPILED
 from .ends_watch import CatchUpProgress, EndsWatch
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
@@ -51,8 +51,9 @@ from .membership.group import Group
 from .membership.offer import SOMEWHERE, Origin, offer_of
 from .membership.patience import StartPatience
 from .requests import Requests
+from .run_log import RunLog
 from .settings import Settings
-from .stopping import (
+from .shutdown import (
     BROKER_CLOSED,
     COMMITTED,
     CONNECTIONS_CLOSED,
@@ -62,7 +63,6 @@ from .stopping import (
     Shutdown,
 )
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
-from .telling import RunLog
 from .watch.foreign_outputs import ForeignOutputs
 from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
@@ -210,7 +210,7 @@ class AppRun:
             await running
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Stop in order, see stopping.py; ``at_once``: wait neither for others nor for handlers."""
+        """Stop in order, see shutdown.py; ``at_once``: wait neither for others nor for handlers."""
         if self.state == "running":
             self.state = "stopping"
         self.stopping.order_stop(self.now_s(), at_once=at_once)
@@ -331,11 +331,8 @@ class AppRun:
         )
         cycle = CommitCycle(standing, transactions, holding.runs, self.slots, self.keeper, settings, self.on_step)
         holding.works_with(cycle)
-        holding.begins, holding.ends, holding.finds = (
-            self._begin_reading,
-            self._end_reading,
-            self.telling.log_new_partitions,
-        )
+        holding.begins, holding.ends = self._begin_reading, self._end_reading
+        holding.finds = self.telling.log_new_partitions
         self._work = self._make_work(cycle)
         holding.expects = self.work.catch_up.make_ready
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from ..brokers.patience import abandon
 from ..brokers.threads import DaemonThreads
-from ..brokers.waiting import abandon
 from ..errors import SettingsError
 
 COLLECTED_AFTER: Final = (200_000, 20, 100)

@@ -9,8 +9,8 @@ from ..offsets.signals import MoveAsked
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun, run_of
 from .holding import Holding
-from .membership.taking_part import MemberSignals
-from .partition.reshape import MergeWish, SplitWish, Wish
+from .membership.member_signals import MemberSignals
+from .partition.wishes import MergeWish, SplitWish, Wish
 from .partition.worker import Worker
 
 ANYBODY = 0

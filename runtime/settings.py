@@ -206,7 +206,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def stop_limit_ms(self) -> int:
-        """The limit of a stop, in ms: see stopping.py."""
+        """The limit of a stop, in ms: see shutdown.py."""
         return self.leave_ms + self.drain_timeout_ms + self.close_timeout_ms
 
     @property

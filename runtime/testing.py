@@ -28,7 +28,7 @@ from .handlers.values import value_decoder
 from .logs.reader import signals_topic
 from .logs.topics import destinations_of, reserved_topics
 from .member import AppRun
-from .sending import Sender
+from .sender import Sender
 from .settings import Settings
 
 logger = logging.getLogger("keylanes")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..brokers.protocol import TopicPartition
-from .compiled import IS_COMPILED
+from .build_info import IS_COMPILED
 from .ends_watch import CatchUpProgress, EndsWatch
 from .engine.balance import Balance
 from .engine.commit import CommitCycle

@@ -15,7 +15,7 @@ from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
 from ..offsets.control_events import CoordinatorElected, MemberJoined, PlanMade
 from ..offsets.event_values import NO_MOVE
-from .copying import ENDED, LEARNER, OWNED, STANDBY, Copying
+from .copy_checks import ENDED, LEARNER, OWNED, STANDBY, Copying
 from .group_report import CopyFigures, Durations, GroupFigures, MemberFigures, Reign, TermFigures, Unowned
 from .history import Grants, Source
 from .ownership import NOBODY, Claim, Edges, Epoch, OffsetLog, Ownership, cuts_of, releases_of

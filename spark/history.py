@@ -57,8 +57,8 @@ class WorkerSpan(NamedTuple):
 
     Workers with one ``run`` lie side by side in order of their numbers. Therefore the numbers ``worker`` to ``worker +
     count - 1`` of a tile are neighbours if the first and the last number share a run. Most workers came with the first
-    worker of their run (in transaction ``run_born``) and never went. All others are ``is_odd``; ``odd_before`` counts the
-    odd workers in front.
+    worker of their run (in transaction ``run_born``) and never went. All others are ``is_odd``; ``odd_before`` counts
+    the odd workers in front.
     """
 
     source: Source

@@ -1,12 +1,12 @@
 """Stage beside the records: the owners of points and of copies of state.
 
-The statements on owners are in ownership_checks.py, the statements on copies in copying.py.
+The statements on owners are in ownership_checks.py, the statements on copies in copy_checks.py.
 """
 
 from pyspark.sql import functions as F
 
 from . import brokers, checks
-from .copying import fold_copying, judge_copying
+from .copy_checks import fold_copying, judge_copying
 from .group_figures import Times, group_figures
 from .group_report import GroupFigures
 from .judge_logs import LogFold

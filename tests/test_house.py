@@ -434,7 +434,7 @@ UNPLACED = {
 }
 """Files without a room."""
 
-INDIRECT = {"The pure rooms": ("runtime/partition/planted.py", "from ...brokers import waiting")}
+INDIRECT = {"The pure rooms": ("runtime/partition/planted.py", "from ...brokers import patience")}
 """No loop by name, and one all the same."""
 
 

@@ -192,7 +192,11 @@ class Stage:
             self.look()
             owners = {name for partition in range(self.work.partitions) for _, _, name in logs.holders(partition)}
             is_whole = "" not in owners and (not to_all or owners == {*self.running})
-            if not is_whole or {*logs.names().values()} != {*self.running} or logs.ledger.control.moves.release_requests:
+            if (
+                not is_whole
+                or {*logs.names().values()} != {*self.running}
+                or logs.ledger.control.moves.release_requests
+            ):
                 since_s = time.monotonic()
             if time.monotonic() > until_s:
                 raise WrongRun(f"no steady group within {START_S_MAX:g} s: {sorted(owners)} of {sorted(self.running)}")
@@ -207,7 +211,9 @@ class Stage:
             if moves.release_requests or moves.copies:
                 since_s = time.monotonic()
             if time.monotonic() > until_s:
-                raise WrongRun(f"no rest within {START_S_MAX:g} s: {sorted(moves.release_requests)}, {sorted(moves.copies)}")
+                raise WrongRun(
+                    f"no rest within {START_S_MAX:g} s: {sorted(moves.release_requests)}, {sorted(moves.copies)}"
+                )
 
     async def handled(self, logs: Logs, records: int, seconds_max: float = END_S_MAX) -> float:
         """Wait until all records were handled; the time then. Raises WrongRun."""

@@ -13,7 +13,7 @@ from aiokafka.protocol.admin import CreateTopicsRequest, DeleteRecordsRequest, D
 
 from ...errors import SettingsError
 from ...state.tables import TABLE_CONFIG
-from ..asking import Deadline, NotSent, ReplyLost
+from ..deadline import Deadline, NotSent, ReplyLost
 from ..delivery import SessionAppender, TopicNumbers
 from ..producer import TransactionalProducer
 from ..protocol import (

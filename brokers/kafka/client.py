@@ -24,13 +24,13 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import CloseReason
 from aiokafka.protocol.fetch import FetchRequest
 
-from ..asking import first_of
+from ..deadline import first_of
 from ..leaders import Leaders
 from ..protocol import AuthenticationRefused, TopicPartition
 from ..silence import SilentNodes
 from ..throttling import Allowance, Throttling
 from . import inside
-from .connecting import in_words, log_in_of, refusal_of
+from .connect_errors import in_words, log_in_of, refusal_of
 from .connection import KafkaConnection, extend
 from .log_ins import LogIns
 from .tokens import NoToken
@@ -284,7 +284,9 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._note_throttling(node_id, connection, request, reply)
         return reply
 
-    async def _reading_connection(self, node: Node, group: ConnectionGroup, limit: asyncio.Timeout | None) -> KafkaConnection:
+    async def _reading_connection(
+        self, node: Node, group: ConnectionGroup, limit: asyncio.Timeout | None
+    ) -> KafkaConnection:
         """A connection on which the broker reads now; raises NodeNotReadyError."""
         while True:
             connection: KafkaConnection | None = await self._get_conn(node, group=group)

@@ -15,7 +15,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest_v3
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
-from ..asking import Deadline, NotSent, ReplyLost
+from ..deadline import Deadline, NotSent, ReplyLost
 from ..protocol import BrokerError, GroupOffsets, TopicPartition
 from ..rights import Right
 from .link import TRY_AGAIN, Code, KafkaLink, describe_code

@@ -21,7 +21,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
-from ..asking import Deadline, NotSent, ReplyLost
+from ..deadline import Deadline, NotSent, ReplyLost
 from ..leaders import Leaders
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
 from ..rights import Operation, Right, as_granted

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 
 from ..protocol import AuthenticationRefused
-from .connecting import LOG_IN_REFUSED
+from .connect_errors import LOG_IN_REFUSED
 from .tokens import NoToken, Tokens
 
 logger = logging.getLogger("keylanes")

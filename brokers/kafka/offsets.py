@@ -26,7 +26,7 @@ from aiokafka.protocol.api import Request, RequestStruct
 from aiokafka.protocol.offset import OffsetResponse_v4
 from aiokafka.protocol.types import Array, Int8, Int32, Int64, Schema, String
 
-from ..asking import Deadline, NotSent, ReplyLost
+from ..deadline import Deadline, NotSent, ReplyLost
 from ..delivery import TopicNumbers
 from ..protocol import BrokerError, TopicPartition, UnknownTopic, Watermarks
 from ..rights import Operation, Right
@@ -174,7 +174,9 @@ class ConfirmedWatermarks:
                 )
         return found
 
-    async def _confirmed_partitions(self, epochs: Mapping[TopicPartition, int], deadline: Deadline) -> set[TopicPartition]:
+    async def _confirmed_partitions(
+        self, epochs: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> set[TopicPartition]:
         """The partitions with a confirmed leader (enough replicas know no newer epoch), or with a believed leader."""
         needed, in_sync = await self._replicas_needed(epochs)
         rows_by_node: dict[Node, dict[str, list[Row]]] = {}
@@ -205,7 +207,9 @@ class ConfirmedWatermarks:
         self._warn({partition.topic for partition in believed})
         return epochs.keys() - deposed - (doubted - believed)
 
-    async def _replicas_needed(self, partitions: Collection[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+    async def _replicas_needed(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[str, int]]:
         """How many replicas beside the leader have to agree, for partitions with several; and min.insync.replicas."""
         replicas = {
             partition: len(known.replicas)

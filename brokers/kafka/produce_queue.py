@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from ..asking import Deadline
+from ..deadline import Deadline
 from ..delivery import REQUEST_BYTES_MAX, AppendAnswer, ProduceBatch
 from ..protocol import TopicPartition
 from ..throttling import Allowance

@@ -9,9 +9,9 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from ..asking import Deadline, NotSent, ReplyLost
+from ..batch_records import fill
+from ..deadline import Deadline, NotSent, ReplyLost
 from ..delivery import AppendAnswer, ProduceBatch, TopicNumbers, Verdict
-from ..filling import fill
 from ..producer import IdState
 from ..protocol import NotAuthorized, Outgoing, TopicPartition
 from ..rights import Right

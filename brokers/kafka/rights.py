@@ -17,7 +17,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from ..asking import Deadline, NotSent, ReplyLost
+from ..deadline import Deadline, NotSent, ReplyLost
 from ..rights import Lacking, Operation, Right
 from .groups import GROUP_COORDINATOR
 from .link import DEFAULT_REPLICATION, TOPIC_RESOURCE, Code, KafkaLink
@@ -120,9 +120,7 @@ async def _refused_writes(link: KafkaLink, topics: Collection[str], deadline: De
 
 async def _refused_deletions(link: KafkaLink, topics: Collection[str], deadline: Deadline) -> list[str]:
     rows = [(name, [(NO_PARTITION, 0)]) for name in topics]
-    return _refused_topics(
-        await link.ask_any(DeleteRecordsRequest(rows, link.settings.broker_wait_ms), deadline), 2
-    )
+    return _refused_topics(await link.ask_any(DeleteRecordsRequest(rows, link.settings.broker_wait_ms), deadline), 2)
 
 
 def _refused_topics(reply: Any, code_at: int) -> list[str]:

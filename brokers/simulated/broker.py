@@ -24,7 +24,7 @@ _LATENCY: Final = Latency()
 
 
 class CommittedRecord(NamedTuple):
-    """A record of ``SimulatedBroker.committed``; ``timestamp`` in ms."""
+    """A record of ``SimulatedBroker.committed_records``; ``timestamp`` in ms."""
 
     partition: int
     offset: int

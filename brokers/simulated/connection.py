@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from ..asking import Deadline
+from ..deadline import Deadline
 from ..delivery import SessionAppender, TopicNumbers
+from ..patience import end_rest
 from ..producer import TransactionalProducer
 from ..protocol import (
     Batch,
@@ -26,7 +27,6 @@ from ..protocol import (
     Watermarks,
 )
 from ..rights import Lacking, Right
-from ..waiting import end_rest
 from .cluster import Cluster
 from .link import ConnectionSevered, KnownNodes, Link, unknown_topic
 from .network import RETRY_MS, RequestKind

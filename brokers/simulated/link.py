@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ..asking import Deadline
+from ..deadline import Deadline
 from ..leaders import Leaders
 from ..protocol import BrokerError, BrokerTimeout, TopicPartition, UnknownTopic
 from ..silence import SilentNodes

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
-from ..asking import NotSent
+from ..deadline import NotSent
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
 from ..rights import Operation, Right
 from .nodes import NoAnswer

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from ..asking import Deadline, NotSent
+from ..deadline import Deadline, NotSent
 from ..delivery import AppendAnswer, ProduceBatch, TopicNumbers, Verdict
 from ..producer import IdState
 from ..protocol import (
@@ -91,7 +91,9 @@ class SimulatedRequests:
         """See ``BatchRequests``."""
         return self.link.deadline(what, timeout_ms)
 
-    async def missing_partitions(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+    async def missing_partitions(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> list[TopicPartition]:
         """See ``BatchRequests``."""
         return await self.link.missing_partitions(partitions, deadline, to_write=True)
 

@@ -29,7 +29,7 @@ from concurrent.futures import Executor
 from typing import Any, Final, NoReturn, TypeVar
 
 from ...errors import NotSimulated
-from ..waiting import end_rest
+from ..patience import end_rest
 
 T = TypeVar("T")
 
@@ -151,7 +151,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def skip_rests(self, awake_s: float) -> bool:
-        """Move the clock on to ``awake_s`` seconds before the next timer that is no rest (waiting.py); False: the timer
+        """Move the clock on to ``awake_s`` seconds before the next timer that is no rest (patience.py); False: the
+        timer
         is due sooner. Rests that have passed then end at once, each once.
         """
         due = [timer.when() for timer in self._scheduled if not timer.cancelled() and not _is_rest(timer)]

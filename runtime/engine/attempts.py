@@ -12,8 +12,8 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from typing import Any, NoReturn
 
+from ...brokers.patience import fatal_of
 from ...brokers.protocol import BrokerError, ConsumerRecord
-from ...brokers.waiting import fatal_of
 from ...errors import (
     EXIT_ABORTED,
     DecodeFailed,
@@ -38,7 +38,7 @@ from ..handlers.outputs import (
     outputs_returned,
 )
 from ..handlers.partition_state import Scope
-from ..handlers.produced import RecordResult
+from ..handlers.record_result import RecordResult
 from ..handlers.sizes import bytes_of
 from ..handlers.stores import Binding
 from ..partition.worker import Worker

@@ -35,12 +35,12 @@ from ...keyrange.policy import (
 )
 from ...keyrange.ranges import KeyRange
 from ..partition.load import SEEDS_MAX, SEEDS_MIN
-from ..partition.reshape import MergeWish, SplitWish, Wish
+from ..partition.wishes import MergeWish, SplitWish, Wish
 from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.statistics import HotKey
 from .partition_run import PartitionRun
-from .reshaping import RangeChanges
+from .range_changes import RangeChanges
 
 logger = logging.getLogger("keylanes")
 

@@ -1,14 +1,14 @@
 """The commit cycle: take a generation of finished records and make the generation visible, while handlers run on.
 
-Between two transactions ranges change: workers are split, held, merged and released (reshape.py). transaction.py makes
+Between two transactions ranges change: workers are split, held, merged and released (wishes.py). transaction.py makes
 a generation visible.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from ...brokers.patience import rest
 from ...brokers.throttling import BYTES_LEAST
-from ...brokers.waiting import rest
 from ..logs.own_ledger import OwnLedger
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take_generation
@@ -17,7 +17,7 @@ from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
 from .partition_run import PartitionRun
-from .reshaping import HOLD_BACK_MS, RangeChanges, share_buffer
+from .range_changes import HOLD_BACK_MS, RangeChanges, share_buffer
 from .slots import STRETCHES_MIN, Slots
 from .transaction import Transactions
 

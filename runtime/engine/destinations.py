@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ...brokers.partitioner import PartitionOfKey
+from ...brokers.patience import Patience, ask_until_answered
 from ...brokers.protocol import Broker, NotAuthorized, TopicDescription
 from ...brokers.rights import OUTPUT_OPERATIONS, Right
-from ...brokers.waiting import Patience, ask_until_answered
 from ...errors import OutputRefused, SettingsError
 from ..handlers.handler import check_topic_name
 from ..handlers.outputs import Destination, destination_of

@@ -16,7 +16,7 @@ from typing import Any
 from ...brokers.protocol import ConsumerRecord
 from ...brokers.throttling import BYTES_OPEN
 from ..handlers.context import Context, Output
-from ..handlers.produced import RecordResult
+from ..handlers.record_result import RecordResult
 from ..partition.worker import Worker
 from ..settings import Settings
 from .attempts import first_error

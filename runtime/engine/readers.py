@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
+from ...brokers.patience import Patience, ask_until_answered, close_within, rest
 from ...brokers.protocol import (
     Batch,
     Broker,
@@ -23,7 +24,6 @@ from ...brokers.protocol import (
     Reader,
     TopicPartition,
 )
-from ...brokers.waiting import Patience, ask_until_answered, close_within, rest
 from ...errors import InvariantBroken
 from ...state.overlay import OverlayEntry
 from ..partition.dispatch import Blocked, PartitionDispatch

@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from ...brokers.patience import abandon
 from ...brokers.protocol import Batch
 from ...brokers.throttling import BYTES_OPEN
-from ...brokers.waiting import abandon
 from ...errors import HandlerFailed
 from ...state.overlay import OverlayEntry
-from ..handlers.produced import RecordResult
+from ..handlers.record_result import RecordResult
 from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.statistics import RunningRecord

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...brokers.protocol import ConsumerRecord
-from ..handlers.produced import RecordResult
+from ..handlers.record_result import RecordResult
 from ..partition.worker import PERMIT_NONE, PERMIT_USED, Worker
 from ..settings import Settings
 from .attempts import Attempts, first_error

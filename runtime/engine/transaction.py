@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import assert_never
 
+from ...brokers.patience import close_within, fatal_of, give_up_error, refusal_in, within_limit
 from ...brokers.protocol import (
     BrokerError,
     BrokerProducer,
@@ -31,7 +32,6 @@ from ...brokers.protocol import (
     TransactionUnknown,
 )
 from ...brokers.throttling import BYTES_OPEN
-from ...brokers.waiting import close_within, fatal_of, give_up_error, refusal_in, within_limit
 from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken
 from ...keyrange.ranges import KeyRange
 from ...offsets.codec import encode

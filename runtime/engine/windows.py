@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
-from ...brokers.waiting import rest
+from ...brokers.patience import rest
 from ...keyrange.policy import WorkerLoad
 from ..partition.worker import Worker
 from ..settings import Settings

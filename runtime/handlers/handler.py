@@ -231,6 +231,15 @@ def check_beside(declared: Handler, others: collections.abc.Iterable[Handler]) -
                 )
 
 
+def check_declared(app: str, handlers: collections.abc.Mapping[str, Handler]) -> None:
+    """Raise SettingsError for an application without a handler."""
+    if not handlers:
+        raise SettingsError(
+            f"application {app!r} has no handler; seen none, it needs one or more: declare a function with "
+            '@app.handler("topic"), or import the module that does'
+        )
+
+
 def check_called(topic: object) -> None:
     """Raises SettingsError for ``@app.handler`` without a topic."""
     if not isinstance(topic, str):

@@ -26,7 +26,7 @@ from ...offsets.provenance import (
 from ..watch.failures import failure_text
 from .context import Output
 from .handler import Handler
-from .produced import RecordResult
+from .record_result import RecordResult
 from .sizes import RECORD_OVERHEAD_BYTES, bytes_of
 from .values import Codec, JsonCodec, MsgpackCodec, is_pydantic
 
@@ -177,8 +177,8 @@ def build_one(
     return output, output_digest(place.seed, offset, 0, topic), of_record + size
 
 
-def produced_of(record: ConsumerRecord, output: Outgoing, seed: int) -> RecordResult:
-    """The ``RecordResult`` of a record whose only output ``build_one`` made. ``seed``: the seed of the record's place."""
+def result_of(record: ConsumerRecord, output: Outgoing, seed: int) -> RecordResult:
+    """The result of a record whose only output ``build_one`` made. ``seed``: the seed of the record's place."""
     size = bytes_of(record) + len(output.key or b"") + len(output.value or b"") + _ORIGIN_BYTES + len(output.origin)
     return RecordResult(
         record=record,

@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import Batch, Broker, BrokerProducer, TopicPartition
-from ...brokers.waiting import within_limit
 from ...errors import FencedError, LogError
 from ...group.members import comes_back
 from ...offsets.control import Member

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapp
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
-from ...brokers.waiting import within_limit
 from ...errors import LogError
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import EventError, decode

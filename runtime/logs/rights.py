@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import Broker, NotAuthorized, TopicDescription
 from ...brokers.rights import OUTPUT_OPERATIONS, Operation, Right, as_granted
-from ...brokers.waiting import within_limit
 from ...state.changelog import changelog_topic
 from ...state.tables import TABLE_CONFIG
 from ..handlers.handler import Handler

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import Broker, TopicDescription, TopicSpec
-from ...brokers.waiting import within_limit
 from ...errors import SettingsError, SourceError
 from ...group.signals_fold import PARTITIONS as SIGNALS_PARTITIONS
 from ...state.changelog import CHANGELOG_CONFIG, changelog_topic

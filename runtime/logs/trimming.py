@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import BrokerError
-from ...brokers.waiting import within_limit
 from ...offsets.events import SnapshotTaken
 from ..settings import Settings
 from .reader import READ_RECORDS_MAX, HistoryTrimmed, LogReader

@@ -6,8 +6,8 @@ The end as told by a broker is not enough: a deposed leader that still answers t
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import Broker, BrokerTimeout, Outgoing, TopicPartition
-from ...brokers.waiting import within_limit
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import encode
 from ...offsets.control_events import AppCreated

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from ...brokers.patience import Patience, ask_until_answered, close_within, fatal_of, rest, within_limit
 from ...brokers.protocol import (
     AuthenticationRefused,
     BrokerError,
@@ -22,7 +23,6 @@ from ...brokers.protocol import (
     TopicPartition,
     TransactionRefused,
 )
-from ...brokers.waiting import Patience, ask_until_answered, close_within, fatal_of, rest, within_limit
 from ...errors import LogError
 from ...group.coordinator import decide, needs
 from ...group.declarations import Declared
@@ -43,9 +43,9 @@ from ...offsets.ledger import Place
 from ...offsets.signals import WAITS_MAX, CoordinatorBeat, Wait
 from ..logs.own_ledger import OwnLedger
 from ..logs.reader import offsets_topic
+from .catch_up_check import CatchUpCheck
+from .control_tail import ControlTail
 from .decisions import Decisions
-from .following import ControlTail
-from .levelling import CatchUpCheck
 from .rules import rules_of
 from .signals import Signals
 from .sources import Sources, StateTopicGrown, log_found_starts, stateful_in

@@ -18,8 +18,8 @@ sent again, unchanged: a copy that arrives late counts for nothing.
 
 from collections.abc import Sequence
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import Broker, Outgoing, TopicPartition
-from ...brokers.waiting import within_limit
 from ...offsets.codec import encode
 from ...offsets.control_events import ControlEvent, Decision
 from ...offsets.decide import Turn

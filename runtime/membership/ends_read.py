@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from ...brokers.patience import close_within, within_limit
 from ...brokers.protocol import (
     Broker,
     BrokerError,
@@ -14,7 +15,6 @@ from ...brokers.protocol import (
     TopicPartition,
     Watermarks,
 )
-from ...brokers.waiting import close_within, within_limit
 from ...state.sampling import PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS
 from ..settings import Settings
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import TopicPartition, Watermarks
-from ...brokers.waiting import within_limit
 from ...group.rates import RateFold, limits_of
 from ...group.signals_fold import COORDINATORS, Heard
 from ...group.unowned_points import Unowned
@@ -15,13 +15,13 @@ from ...offsets.ledger import Place
 from ..handlers.start import Start
 from ..logs.own_ledger import Identity, OwnLedger
 from ..stores.answers import GroupView
+from .control_tail import ControlTail
 from .coordinating import PROBES, CoordinatorLoop
-from .following import ControlTail
+from .member_signals import MemberSignals
 from .offer import Offer
 from .signals import Signals
 from .sources import Sources, check_identities, check_stores
 from .starts import Starts
-from .taking_part import MemberSignals
 
 RESIGN_S = 1.0
 """How long a process that ends tries to tell the others, at most."""

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from ...brokers.patience import PATIENCE_STEP_MS, within_limit
 from ...brokers.protocol import BrokerTimeout
-from ...brokers.waiting import PATIENCE_STEP_MS, within_limit
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ...brokers.patience import close_within, fatal_of, within_limit
 from ...brokers.protocol import (
     Appender,
     AuthenticationRefused,
@@ -23,7 +24,6 @@ from ...brokers.protocol import (
     Reader,
     TopicPartition,
 )
-from ...brokers.waiting import close_within, fatal_of, within_limit
 from ...errors import FatalError
 from ...group.signals_fold import COORDINATORS, PARTITIONS, Heard
 from ...offsets.codec import SignalError, decode_signal, encode

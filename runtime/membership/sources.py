@@ -10,8 +10,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import Broker, BrokerTimeout, TopicPartition, UnknownTopic, Watermarks
-from ...brokers.waiting import within_limit
 from ...errors import LogError, SettingsError, SourceError
 from ...group.view import Begun, SourceFound
 from ...keyrange.ranges import KeyRange

@@ -6,8 +6,8 @@ The questions come before anything is written: a refused start leaves nothing be
 import logging
 from collections.abc import Mapping, Sequence
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import Broker, TopicPartition, Watermarks
-from ...brokers.waiting import within_limit
 from ...errors import SettingsError, SourceError
 from ...group.view import Begun
 from ...offsets.control import Control

@@ -28,10 +28,10 @@ from ...keyrange.hashing import SEED, SPACE_END, point_of, point_without_key
 from ...keyrange.lookup import IntervalTable
 from ...keyrange.policy import WorkerLoad
 from ...state.overlay import OverlayEntry
-from ..handlers.produced import RecordResult
+from ..handlers.record_result import RecordResult
 from ..handlers.sizes import RECORD_OVERHEAD_BYTES, bytes_of
 from ..watch.statistics import PartitionStatistics
-from .worker import Stretch, Worker
+from .worker import Stretch, Worker, WorkerNumbers
 
 
 class Route:
@@ -61,19 +61,6 @@ class Blocked:
     worker: Worker
     index: int
     size: int
-
-
-class WorkerNumbers:
-    """Worker numbers of one incarnation, over all its partitions: a number never comes back."""
-
-    def __init__(self) -> None:
-        self.next = 0
-
-    def take(self, count: int = 1) -> int:
-        """The first of ``count`` fresh consecutive numbers."""
-        first = self.next
-        self.next += count
-        return first
 
 
 class PartitionDispatch:
@@ -240,7 +227,8 @@ class PartitionDispatch:
         worker.running = record
 
     def open_stretch(self, worker: Worker) -> Stretch | None:
-        """The open stretch, for results of a worker's record without a ``RecordResult``. The next line ends the stretch.
+        """The open stretch, for results of a worker's record without a ``RecordResult``. The next line ends the
+        stretch.
         None: the worker has records in ``done``, and results behind these have to be a ``RecordResult``, too.
         """
         if worker.done_count:

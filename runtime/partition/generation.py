@@ -17,8 +17,8 @@ from ...offsets.events import Committed, OffsetEvent
 from ...offsets.provenance import DIGEST_MASK, place_seed
 from ...state.changes import StateChanges
 from ...state.overlay import Layer
-from ..handlers.outputs import produced_of
-from ..handlers.produced import RecordResult
+from ..handlers.outputs import result_of
+from ..handlers.record_result import RecordResult
 from .cut import Change
 from .dispatch import PartitionDispatch
 from .worker import Stretch, Worker
@@ -332,7 +332,7 @@ def _kept_records(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tup
     """The records of a stretch that sent something, as ``RecordResult``, each with the record's point."""
     seed = place_seed(dispatch.topic, dispatch.partition)
     for record, output in zip(stretch.records, stretch.outputs, strict=True):
-        yield point_of(record.key, dispatch.partition, record.offset), produced_of(record, output, seed)
+        yield point_of(record.key, dispatch.partition, record.offset), result_of(record, output, seed)
 
 
 def move_edges(generation: Generation) -> None:

@@ -13,7 +13,7 @@ from ...brokers.protocol import TransactionRefused
 from ...errors import OutputRefused
 from ..handlers.handler import DeadLetter, Stop
 from ..handlers.outputs import Destination, build_dead_letter, place_of
-from ..handlers.produced import RecordResult
+from ..handlers.record_result import RecordResult
 from .generation import Generation, WorkerPart
 
 

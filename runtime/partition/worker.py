@@ -6,7 +6,7 @@ from typing import Final
 
 from ...brokers.protocol import ConsumerRecord, Outgoing
 from ...state.overlay import Layer
-from ..handlers.produced import RecordResult
+from ..handlers.record_result import RecordResult
 from .load import LoadMeter
 
 PERMIT_NONE: Final = 0
@@ -33,8 +33,8 @@ class Worker:
     - ``hold_at``: no record at or beyond this offset is begun; None: no hold.
     - ``running``: the record that the handler works on. ``started_s``: when the handler was called, infinite
       before and after.
-    - ``done``: the results of finished records that no generation has taken, in order of offsets. ``done_count``: the length
-      of ``done``.
+    - ``done``: the results of finished records that no generation has taken, in order of offsets. ``done_count``: the
+      length of ``done``.
     - ``done_to``: the offset behind the last finished record.
     - ``load``: the cost of the worker. ``records``: how many records ran in the window that ``load`` measures.
     - ``permit``: the worker's permit, where the handler has a limit.
@@ -115,8 +115,8 @@ class Tally:
 @dataclass(slots=True, eq=False)
 class Stretch:
     """Results of records that ran straight from their batch, with offsets in ``[offset_from, offset_to)``: outputs, or
-    changes of state, with the last value of each key. A record that both sends and changes state has a ``RecordResult`` of
-    its own instead.
+    changes of state, with the last value of each key. A record that both sends and changes state has a ``RecordResult``
+    of its own instead.
 
     An open stretch has ``offset_to`` equal to ``offset_from``; the line that ends the stretch sets ``offset_to``. A
     worker's records in stretches lie below all records in ``Worker.done``. So a generation can take both up to any
@@ -149,3 +149,16 @@ class Stretch:
             tally = self.tallies[worker] = Tally()
         tally.outputs += 1
         tally.digest += digest
+
+
+class WorkerNumbers:
+    """Worker numbers of one incarnation, over all its partitions: a number never comes back."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def take(self, count: int = 1) -> int:
+        """The first of ``count`` fresh consecutive numbers."""
+        first = self.next
+        self.next += count
+        return first

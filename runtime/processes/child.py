@@ -49,7 +49,7 @@ START_FOLDER: Final = _start_folder()
 
 
 class Sibling:
-    """The own process as child ``number``, counted from 1, of ``count`` children. ``line``: the socket to the parent."""
+    """The own process as child ``number``, from 1 on, of ``count`` children. ``line``: the socket to the parent."""
 
     def __init__(self, number: int, of: int, line: socket.socket) -> None:
         self.number = number

@@ -23,11 +23,11 @@ from ...errors import KeylanesError, SettingsError
 from ...group.requests import Expulsion, make_expulsion_of_dead
 from ...group.signals_fold import COORDINATORS
 from ...offsets.control import Control
-from ..asking import GroupLogs, requester_text, send_request
 from ..connect import connect
+from ..outside_requests import GroupLogs, requester_text, send_request
 from ..settings import Settings
 from .child import ABORT, AT_ONCE, CAUSE, COMES_BACK, START_FOLDER, STOP, VARIABLE
-from .ends import BACK_OFF_S, Then, after, next_wait_s
+from .restarts import BACK_OFF_S, Then, after, next_wait_s
 
 logger = logging.getLogger("keylanes")
 

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
+from ...brokers.patience import Patience, ask_until_answered, close_within
 from ...brokers.protocol import (
     Batch,
     Broker,
@@ -17,7 +18,6 @@ from ...brokers.protocol import (
     Watermarks,
 )
 from ...brokers.threads import DaemonThreads
-from ...brokers.waiting import Patience, ask_until_answered, close_within
 from ...errors import StateError, StoreError
 from ...state.restore import ChangelogUnfit
 from ...state.rocks import RocksError

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import Batch, Broker, BrokerError, CorruptRecord
-from ...brokers.waiting import within_limit
 from ...keyrange.steps import Steps
 from ...offsets.ledger import Place
-from ...state.learning import CopySpeed, Nearness, bytes_by_role, points_of, ranges_of, together, without
+from ...state.copy_readiness import CopySpeed, Nearness, bytes_by_role, points_of, ranges_of, together, without
 from ...state.restore import Cleared, Plan, Writers, plan_restore
 from ...state.tables import LocalCopy
 from ..settings import Settings

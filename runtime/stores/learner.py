@@ -2,8 +2,9 @@
 
 What is asked stands in the control log (COPY_ASKED). All points that are asked for of one source partition go in one
 *pass* over its changelog, whatever for. One that comes later joins a pass that has not gone by its marker, else there
-is one more. A pass that is *ready* (state/learning.py) goes on with all ready ones, over one reader: some connections
-for all that is followed. What is planned, and what becomes of a record, is as in a restore (state/restore.py).
+is one more. A pass that is *ready* (state/copy_readiness.py) goes on with all ready ones, over one reader: some
+connections for all that is followed. What is planned, and what becomes of a record, is as in a restore
+(state/restore.py).
 
 Rules:
 
@@ -21,15 +22,15 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from ...brokers.patience import rest
 from ...brokers.protocol import Broker
-from ...brokers.waiting import rest
 from ...keyrange.ranges import KeyRange
 from ...keyrange.steps import Steps
 from ...offsets.control import LEARNER, STANDBY
 from ...offsets.control_events import CopyAsked
 from ...offsets.ledger import Place
 from ...offsets.signals import Copy as CopyTold
-from ...state.learning import (
+from ...state.copy_readiness import (
     ByteRateLimit,
     CopyRequest,
     least_position,

@@ -30,7 +30,7 @@ from ...brokers.protocol import (
 )
 from ...errors import StateError
 from ...keyrange.ranges import KeyRange
-from ...state.learning import least_position, points_of
+from ...state.copy_readiness import least_position, points_of
 from ...state.restore import BEACON_STEP, BeaconSearch, Plan, Writers, plan_restore
 from ...state.tables import Change, LocalCopy
 from ..settings import Settings

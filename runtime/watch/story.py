@@ -1,4 +1,4 @@
-"""The story of a run at INFO: the text of each line, and when a line is due. telling.py logs the lines."""
+"""The story of a run at INFO: the text of each line, and when a line is due. run_log.py logs the lines."""
 
 import re
 from collections.abc import Mapping

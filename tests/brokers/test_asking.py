@@ -6,7 +6,7 @@ from itertools import repeat
 
 import pytest
 
-from keylanes.brokers.asking import Deadline, first_of
+from keylanes.brokers.deadline import Deadline, first_of
 from keylanes.brokers.protocol import BrokerTimeout
 
 from ..stage.virtual import virtual

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import aiokafka.errors
 import pytest
 
-from keylanes.brokers.kafka.connecting import in_words, refusal_of
+from keylanes.brokers.kafka.connect_errors import in_words, refusal_of
 from keylanes.brokers.kafka.tokens import Tokens, expiry_of
 from keylanes.brokers.protocol import AuthenticationRefused
 from keylanes.brokers.simulated.virtual_loop import run_virtual

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from aiokafka.errors import SaslAuthenticationFailed
 
-from keylanes.brokers.kafka.connecting import log_in_of, refusal_of
+from keylanes.brokers.kafka.connect_errors import log_in_of, refusal_of
 from keylanes.brokers.kafka.connection import KafkaConnection
 from keylanes.brokers.kafka.log_ins import LogIns
 from keylanes.brokers.kafka.tokens import NoToken, Tokens

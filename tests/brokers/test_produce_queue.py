@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from keylanes.brokers.asking import Deadline
+from keylanes.brokers.deadline import Deadline
 from keylanes.brokers.delivery import REQUEST_BYTES_MAX, AppendAnswer, ProduceBatch, Verdict
 from keylanes.brokers.kafka.produce_queue import ProduceQueue
 from keylanes.brokers.protocol import BrokerError, TopicPartition

@@ -1,8 +1,8 @@
 """The sentence that names a missing right."""
 
+from keylanes.brokers.patience import fatal_of
 from keylanes.brokers.protocol import NotAuthorized
 from keylanes.brokers.rights import Right
-from keylanes.brokers.waiting import fatal_of
 
 from ..tiers.marks import tier
 

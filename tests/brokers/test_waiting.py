@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from keylanes.brokers.patience import PATIENCE_STEP_MS, Patience, ask_until_answered, close_within
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced
-from keylanes.brokers.waiting import PATIENCE_STEP_MS, Patience, ask_until_answered, close_within
 
 from ..stage.virtual import virtual
 from ..tiers.marks import tier

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from keylanes import Secret, Security
 from keylanes.cli.audit import client_settings
-from keylanes.devkafka.asking import Acl
+from keylanes.devkafka.admin import Acl
 from keylanes.devkafka.security import ADMIN, OTHER_CA
 from keylanes.errors import SettingsError
 from keylanes.spark.access import Access

@@ -14,7 +14,7 @@ from keylanes.cli.group_text import group_json, group_text, history_text
 from keylanes.cli.moments import moment_ms
 from keylanes.group.history_entries import Change, MoveEntry, MoveState
 from keylanes.group.overview import GroupState
-from keylanes.runtime.asking import GroupLogs
+from keylanes.runtime.outside_requests import GroupLogs
 from keylanes.runtime.settings import Settings
 
 from ..stage.cluster import Cluster

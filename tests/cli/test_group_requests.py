@@ -10,8 +10,8 @@ from keylanes import SettingsError
 from keylanes.group.requests import Request, make_expulsion, make_move_request
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control import Control
-from keylanes.runtime.asking import NotDone, send_request
 from keylanes.runtime.logs.own_ledger import Expelled
+from keylanes.runtime.outside_requests import NotDone, send_request
 
 from ..stage.cluster import fold_of
 from ..stage.engine import SOURCE

@@ -305,7 +305,10 @@ PLANTS = (
         changed(
             cells,
             "cells",
-            ("if is_released", "if is_released or any(one.epoch == epoch for one in control.moves.release_requests.values())"),
+            (
+                "if is_released",
+                "if is_released or any(one.epoch == epoch for one in control.moves.release_requests.values())",
+            ),
         ),
         TWICE,
         ONE_MOVES,

@@ -173,7 +173,9 @@ def _rest_withdrawn(seen: Seen) -> bool:
     """A release is withdrawn of which a part was released in what all can read."""
     control = seen.model.folds.control(seen.before.control)
     for line in seen.counted:
-        asked = control.moves.release_requests.get(line.event.move) if isinstance(line.event, ReleaseWithdrawn) else None
+        asked = (
+            control.moves.release_requests.get(line.event.move) if isinstance(line.event, ReleaseWithdrawn) else None
+        )
         if asked is None:
             continue
         for one in seen.before.offsets.back_to(seen.model.folds.root):

@@ -403,7 +403,9 @@ class Group:
             self.said.append(f"  {self.name_of(member.incarnation)}: {member.standing}, {held}, {member.share:.0%}")
         self.said += [f"  {line}" for line in group.waits]
         if {store.topic for store in self.ledger.control.stores.values()}:
-            self.said += [f"  move {move.move}: {move.moving_range.label} waits for {move.waits_for}" for move in group.moves]
+            self.said += [
+                f"  move {move.move}: {move.moving_range.label} waits for {move.waits_for}" for move in group.moves
+            ]
             self.said += [f"  {self.name_of(copy.incarnation)} has a copy of {copy.label}" for copy in group.copies]
 
     def _do_history(self) -> None:

@@ -309,7 +309,11 @@ PLANTED = {
         test_the_last_beat_of_the_highest_term_is_the_coordinators,
     ),
     "a request counts from its last word on": (
-        changed(Heard, "hear", ("self.join_request_ms.setdefault(signal.birth,", "self.join_request_ms.__setitem__(signal.birth,")),
+        changed(
+            Heard,
+            "hear",
+            ("self.join_request_ms.setdefault(signal.birth,", "self.join_request_ms.__setitem__(signal.birth,"),
+        ),
         test_whoever_is_heard_behind_a_request_lives_beside_it,
     ),
 }

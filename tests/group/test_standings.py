@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylanes.group.cell_cache import CellCache, touch
 from keylanes.group.cells import CellState, cells
-from keylanes.group.standings import CellCache, touch
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control_events import MemberExpelled, MemberFenced, MemberJoined, PartitionStarted, RangesGranted
 from keylanes.offsets.decide import Turn

@@ -264,7 +264,9 @@ def test_a_partition_gets_no_more_bands_and_readers_than_are_worth_it(takers: li
     """
     settled = after(shares, solve(takers, shares, levels=False))
     then = after(shares, solve(takers, shares))
-    assert not {shift.share for shift in solve(takers, shares) if not shift.share.slices and shift[1:3] != shift[0][2:4]}
+    assert not {
+        shift.share for shift in solve(takers, shares) if not shift.share.slices and shift[1:3] != shift[0][2:4]
+    }
     for place in {share.topic_partition for share in then}:
         own = [share for share in then if share.topic_partition == place]
         before = {share.owner for share in settled if share.topic_partition == place}

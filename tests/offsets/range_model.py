@@ -4,7 +4,7 @@ fencing_model.py has one range, whose owner changes as a whole. Here the key spa
 and ``c``: the least number with a border inside. A worker owns a run of them. range_broker.py says what brokers do,
 range_steps.py what processes do.
 
-What is modelled, as runtime/partition's reshape.py and cut.py, commit.py and coordinator.py do it:
+What is modelled, as runtime/partition's wishes.py and cut.py, commit.py and coordinator.py do it:
 
 - a generation is taken at once: worker edges move, splits, merges and releases change the workers, and all of it is the
   member's *pending* transaction, whose tiles come before its changes of structure. Nothing else is taken until its

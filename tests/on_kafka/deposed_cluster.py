@@ -20,7 +20,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from keylanes.devkafka.asking import cluster_at
+from keylanes.devkafka.admin import cluster_at
 from keylanes.devkafka.folder import hold_lock, make_private
 from keylanes.devkafka.jars import KafkaServerError, class_path
 from keylanes.devkafka.java import java_home

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from keylanes import Security
-from keylanes.devkafka.asking import Acl
+from keylanes.devkafka.admin import Acl
 from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.jars import KafkaServerError
 from keylanes.devkafka.security import ADMIN, BAD, ClusterSecurity, ClusterUsers

@@ -24,7 +24,7 @@ from keylanes import App, Security
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import AuthenticationRefused, TopicPartition
 from keylanes.brokers.security import TokenProvider
-from keylanes.devkafka.asking import Acl
+from keylanes.devkafka.admin import Acl
 from keylanes.devkafka.properties import CLIENTS
 from keylanes.devkafka.security import EXPIRED, INTERNAL, MUTUAL, OTHER_CA, OTHER_HOST
 from keylanes.errors import AccessRefused, BrokerUnavailable

@@ -10,7 +10,7 @@ import pytest
 from keylanes.brokers.rights import Right, as_granted
 from keylanes.cli.commands import run_command
 from keylanes.cli.rights import to_ask, to_create, to_find_owner, to_look
-from keylanes.devkafka.asking import Acl
+from keylanes.devkafka.admin import Acl
 from keylanes.devkafka.properties import CLIENTS
 
 from ..stage.guarded import LIMITS, Place, acls_named

@@ -9,7 +9,7 @@ import pytest
 from keylanes import App, Context
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import NotAuthorized, Outgoing
-from keylanes.devkafka.asking import Acl
+from keylanes.devkafka.admin import Acl
 from keylanes.errors import AccessRefused
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import SnapshotTaken

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from keylanes.errors import KeylanesError, SettingsError
-from keylanes.runtime.processes.ends import BACK_OFF_S, BACK_OFF_S_MAX, FATAL, Then, after, next_wait_s
 from keylanes.runtime.processes.parent import PROCESSES_MAX, count_of, exit_code_text
+from keylanes.runtime.processes.restarts import BACK_OFF_S, BACK_OFF_S_MAX, FATAL, Then, after, next_wait_s
 
 RUNS = {"has_begun": True, "stops": False, "until_level": False, "may_come_back": False}
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from keylanes import Settings
+from keylanes.runtime.app_runs import BACK_OFF_S, AppRuns
 from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.member import AppRun
-from keylanes.runtime.rejoining import BACK_OFF_S, AppRuns
 
 from ..stage.virtual import virtual
 

@@ -32,7 +32,7 @@ from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnecti
 from keylanes.brokers.simulated.network import Fault, RequestKind
 from keylanes.group.signals_fold import PARTITIONS
 from keylanes.offsets.provenance import HEADER
-from keylanes.runtime.sending import Sender
+from keylanes.runtime.sender import Sender
 from keylanes.state.topics import TopicStore
 
 from ..stage.ground import Ground

@@ -11,7 +11,7 @@ import pytest
 from keylanes import IS_COMPILED, App, DeadLetter, HandlerFailed, Retry, State, __version__
 from keylanes.brokers.partitioner import partition_of_key
 from keylanes.brokers.simulated.virtual_loop import run_virtual
-from keylanes.runtime import telling
+from keylanes.runtime import run_log
 from keylanes.state.memory import MemoryCopies
 
 from ..stage.engine import SOURCE, Engine, application, started
@@ -55,7 +55,7 @@ def test_the_page_shows_what_a_healthy_run_writes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the letter, but for the version and the broker; and the same seed tells the same story again."""
-    monkeypatch.setattr(telling, "IS_COMPILED", True)
+    monkeypatch.setattr(run_log, "IS_COMPILED", True)
     with caplog.at_level(logging.INFO, "keylanes"):
         run_virtual(shop(), seed=1)
         said = lines(caplog)
@@ -70,7 +70,7 @@ def test_the_page_shows_what_a_healthy_run_writes(
 async def test_an_interpreted_run_says_so(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line at its start; a compiled one has none."""
     for is_compiled in (True, False):
-        monkeypatch.setattr(telling, "IS_COMPILED", is_compiled)
+        monkeypatch.setattr(run_log, "IS_COMPILED", is_compiled)
         app = App("shop", broker="kafka://localhost:9092")
         app.handler("orders")(lambda value: None)
         caplog.clear()

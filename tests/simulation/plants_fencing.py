@@ -7,19 +7,19 @@ from functools import partial
 from typing import Any
 
 from keylanes.brokers.delivery import Session, SessionAppender
+from keylanes.brokers.patience import within_limit
 from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, TransactionUnknown
 from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.network import RequestKind
 from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import Numbered
-from keylanes.brokers.waiting import within_limit
 from keylanes.group import cells, features, members
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.runtime import stopping
+from keylanes.runtime import shutdown
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
@@ -240,7 +240,7 @@ def last_commit_left_out(patch: Planting) -> None:
     async def nothing(cycle: CommitCycle, released: Any) -> None:
         return None
 
-    everywhere(patch, stopping._commit_rest, nothing)
+    everywhere(patch, shutdown._commit_rest, nothing)
 
 
 PLANTS = [
@@ -270,7 +270,8 @@ PLANTS = [
             "cells",
             (
                 "if is_released else _state_of_points(",
-                "if is_released or any(a.epoch == epoch for a in control.moves.release_requests.values()) else _state_of_points(",
+                "if is_released or any(a.epoch == epoch for a in control.moves.release_requests.values())"
+                " else _state_of_points(",
             ),
         ),
         kinds=("rival", "storm", "release", "slow"),
@@ -434,7 +435,7 @@ PLANTS = [
     Plant(
         "commit cancelled by a stop",
         changed(
-            stopping.Shutdown,
+            shutdown.Shutdown,
             "_commit",
             ("await self._until_or_failed(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))", "pass"),
             ("if cycle.is_sending or pending:", "if False:"),

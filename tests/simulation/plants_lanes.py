@@ -15,7 +15,7 @@ from keylanes.runtime.handlers import outputs
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.membership.group import Group
 from keylanes.runtime.partition import cut as structure
-from keylanes.runtime.partition import generation, reshape
+from keylanes.runtime.partition import generation, wishes
 from keylanes.runtime.partition.dispatch import PartitionDispatch
 from keylanes.runtime.partition.permits import Permits
 from keylanes.runtime.partition.worker import Worker
@@ -52,7 +52,7 @@ def merged_when_not_level(patch: Planting) -> None:
         return all(w.running is None and not w.done for w in workers)
 
     patch.setattr(structure, "have_one_edge", always)
-    patch.setattr(reshape, "have_one_edge", always)
+    patch.setattr(wishes, "have_one_edge", always)
 
 
 def resumes_behind(patch: Planting) -> None:

@@ -9,7 +9,7 @@ from keylanes.offsets.provenance import app_id_of
 from keylanes.runtime.logs.own_ledger import OwnLedger
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import HistoryTrimming
-from keylanes.runtime.partition.reshape import Wishes
+from keylanes.runtime.partition.wishes import Wishes
 
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime import test_starts, test_waiting

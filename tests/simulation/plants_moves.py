@@ -3,9 +3,9 @@
 from typing import Any
 
 from keylanes.group import cells, plans
-from keylanes.runtime.engine import commit, reshaping
+from keylanes.runtime.engine import commit, range_changes
 from keylanes.runtime.holding import Holding
-from keylanes.runtime.partition import cut, reshape
+from keylanes.runtime.partition import cut, wishes
 
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import AGAIN, DOUBLED, LOST, Plant
@@ -26,7 +26,7 @@ def released_while_it_runs(patch: Planting) -> None:
 
 def held_back_for_long(patch: Planting) -> None:
     """All that is done waits until the last record of a release is through."""
-    for module in (reshaping, commit):
+    for module in (range_changes, commit):
         patch.setattr(module, "HOLD_BACK_MS", 60_000)
 
 
@@ -52,25 +52,25 @@ PLANTS = [
     ),
     Plant(
         "a withdrawn release goes on",
-        changed(Holding, "_go_on", ("self.cycle.reshaping.withdraw(wish)", "pass")),
+        changed(Holding, "_go_on", ("self.cycle.range_changes.withdraw(wish)", "pass")),
         kinds=("stuck",),
         finding="was withdrawn, and its owner had read that",
     ),
     Plant(
         "taken up below the granted offset",
-        changed(reshape, "edge_at", ("return edge\n", "return max(0, edge - 1)\n")),
+        changed(wishes, "edge_at", ("return edge\n", "return max(0, edge - 1)\n")),
         kinds=MOVES,
         finding=DOUBLED,
     ),
     Plant(
         "taken up above the granted offset",
-        changed(reshape, "edge_at", ("return edge\n", "return edge + 1\n")),
+        changed(wishes, "edge_at", ("return edge\n", "return edge + 1\n")),
         kinds=MOVES,
         finding=LOST,
     ),
     Plant(
         "hot bands forgotten at a move",
-        changed(reshape, "add_granted", ("(*wanted, *part.granted_bounds)", "wanted")),
+        changed(wishes, "add_granted", ("(*wanted, *part.granted_bounds)", "wanted")),
         kinds=("move", "split", "split"),
         finding="were bounds before",
     ),

@@ -15,12 +15,12 @@ from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedConnection
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.keyrange.steps import Steps
+from keylanes.runtime.app_runs import AppRuns
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership.offer import Origin
 from keylanes.runtime.partition.worker import Worker
-from keylanes.runtime.rejoining import AppRuns
 from keylanes.runtime.watch.steps import Step
 from keylanes.state.tables import Change, LocalCopy, Mark, Marker
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from keylanes.offsets.events import Committed, Event, SnapshotTaken
-from keylanes.spark.copying import Copying, fold_copying, judge_copying
+from keylanes.spark.copy_checks import Copying, fold_copying, judge_copying
 from keylanes.spark.history import Grants, Source, fold_control, oldest_snapshot
 from keylanes.spark.ownership import Edges, EventSpan, OffsetLog, Ownership, TileSeries, fold_ownership
 from keylanes.spark.ownership_checks import Verdict, judge_ownership

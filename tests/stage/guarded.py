@@ -13,7 +13,7 @@ import pytest
 from keylanes import App, DeadLetter, Retry, Security, Settings, State
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
-from keylanes.devkafka.asking import Acl
+from keylanes.devkafka.admin import Acl
 from keylanes.devkafka.properties import CLIENTS
 from keylanes.devkafka.security import ADMIN, MUTUAL
 

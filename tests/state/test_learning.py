@@ -5,8 +5,7 @@ import pytest
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.keyrange.steps import Steps
-from keylanes.state.keys import state_key
-from keylanes.state.learning import (
+from keylanes.state.copy_readiness import (
     BURST_S,
     ByteRateLimit,
     CopySpeed,
@@ -18,6 +17,7 @@ from keylanes.state.learning import (
     together,
     without,
 )
+from keylanes.state.keys import state_key
 from keylanes.state.tables import Marker
 
 from ..tiers.marks import tier

@@ -19,9 +19,9 @@ from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
 from keylanes.runtime.engine.balance import SAY_LOOKS, Balance
 from keylanes.runtime.engine.partition_run import PartitionRun
-from keylanes.runtime.engine.reshaping import RangeChanges
+from keylanes.runtime.engine.range_changes import RangeChanges
 from keylanes.runtime.handlers.context import Context
-from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, SplitWish
+from keylanes.runtime.partition.wishes import MergeWish, ReleaseWish, SplitWish
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.watch.statistics import HotKey
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from keylanes.keyrange.ranges import WHOLE
-from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
+from keylanes.runtime.partition.dispatch import PartitionDispatch
+from keylanes.runtime.partition.worker import WorkerNumbers
 
 from ...stage.engine import Engine
 from ...stage.virtual import virtual

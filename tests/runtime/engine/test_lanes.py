@@ -18,8 +18,8 @@ from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.handlers.handler import declare
 from keylanes.runtime.handlers.outputs import Destination, place_of
-from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
-from keylanes.runtime.partition.worker import Worker
+from keylanes.runtime.partition.dispatch import PartitionDispatch
+from keylanes.runtime.partition.worker import Worker, WorkerNumbers
 from keylanes.runtime.settings import Settings
 
 from ...stage.ground import Ground

@@ -17,7 +17,8 @@ from keylanes.runtime.engine.readers import MainReader
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.handlers.handler import declare
 from keylanes.runtime.handlers.outputs import place_of
-from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
+from keylanes.runtime.partition.dispatch import PartitionDispatch
+from keylanes.runtime.partition.worker import WorkerNumbers
 from keylanes.runtime.settings import Settings
 from keylanes.state.overlay import OverlayEntry
 

@@ -367,4 +367,6 @@ async def test_a_range_that_comes_straight_back_is_not_restored(pair: Pair) -> N
     await until(lambda: len(pair.cluster.committed_records(OUT)) == pair.sent)
     assert len([event for event in pair.events() if isinstance(event, WorkersCut)]) > cuts
     assert not [topic for topic in read if "changelog" in topic]
-    assert sorted(int((r.value or b"").split()[1]) for r in pair.cluster.committed_records(OUT)) == sorted([1, 2, 3] * KEYS)
+    assert sorted(int((r.value or b"").split()[1]) for r in pair.cluster.committed_records(OUT)) == sorted(
+        [1, 2, 3] * KEYS
+    )

@@ -11,11 +11,11 @@ from keylanes.brokers.protocol import BrokerTimeout, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import Latency
 from keylanes.offsets.codec import decode_signal
 from keylanes.offsets.signals import Beat
+from keylanes.runtime.app_runs import AppRuns
 from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership.coordinating import PROBES
-from keylanes.runtime.rejoining import AppRuns
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 from ...stage.passing import Passing

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from keylanes import FencedError, State
+from keylanes.runtime.app_runs import AppRuns
 from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.processes.child import CAUSE, COMES_BACK, Sibling
-from keylanes.runtime.rejoining import AppRuns
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 from .group import BEAT_S, Group, coordinators, held, in_group, passing_on, start, until

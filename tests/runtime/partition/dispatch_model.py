@@ -15,14 +15,14 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of, point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.provenance import DIGEST_MASK, place_seed
-from keylanes.runtime.handlers.outputs import produced_of
-from keylanes.runtime.handlers.produced import RecordResult
+from keylanes.runtime.handlers.outputs import result_of
+from keylanes.runtime.handlers.record_result import RecordResult
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.partition import cut as structure
 from keylanes.runtime.partition import generation
-from keylanes.runtime.partition.dispatch import Blocked, PartitionDispatch, Route, WorkerNumbers
+from keylanes.runtime.partition.dispatch import Blocked, PartitionDispatch, Route
 from keylanes.runtime.partition.generation import Generation
-from keylanes.runtime.partition.worker import Worker
+from keylanes.runtime.partition.worker import Worker, WorkerNumbers
 from keylanes.state.keys import state_key
 from keylanes.state.overlay import AttemptWrites, Layer, Overlay
 
@@ -307,7 +307,7 @@ class Drive:
         if not has_output and not changes:
             return None
         if has_output:
-            done = produced_of(record, Outgoing("out", 0, record.key, b"", origin=b"%d" % offset), self.seed)
+            done = result_of(record, Outgoing("out", 0, record.key, b"", origin=b"%d" % offset), self.seed)
             done.dead = rng.random() < 0.1
         else:
             done = RecordResult(record, (), False, 0, 100)

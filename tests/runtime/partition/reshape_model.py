@@ -25,7 +25,7 @@ from keylanes.offsets.ledger import EpochPart, Ledger, evolve_all
 from keylanes.runtime.partition import generation
 from keylanes.runtime.partition.cut import Cut, Merged, Released, SplitMade
 from keylanes.runtime.partition.generation import Generation
-from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, Reshaped, SplitWish, Wish, Wishes
+from keylanes.runtime.partition.wishes import MergeWish, ReleaseWish, Reshaped, SplitWish, Wish, Wishes
 from keylanes.runtime.partition.worker import Worker
 
 from ...stage.log_events import in_turn, partition_started, ranges_granted
@@ -204,7 +204,11 @@ class WishDrive(Drive):
         """Ranges that were released, and that this is committed of: the coordinator grants these alone."""
         bounds = [*self.samples, SPACE_END]
         unowned = [KeyRange(a, b) for a, b in pairwise(bounds) if self.owners.of(a) is None]
-        free = [piece for piece in unowned if not any(within.overlaps(piece) for _, within in self.wishes.uncommitted_releases)]
+        free = [
+            piece
+            for piece in unowned
+            if not any(within.overlaps(piece) for _, within in self.wishes.uncommitted_releases)
+        ]
         return join_neighbours(free, KeyRange.join)
 
     def _granted(self, ledger: Ledger, owner: int, within: KeyRange = WHOLE) -> list[ControlEvent]:

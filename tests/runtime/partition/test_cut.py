@@ -10,7 +10,7 @@ from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.event_values import NO_MOVE, Edge
 from keylanes.offsets.events import RangesReleased, WorkersMerged
-from keylanes.runtime.handlers.produced import RecordResult
+from keylanes.runtime.handlers.record_result import RecordResult
 from keylanes.runtime.partition.cut import (
     are_releasable,
     begin_hold,
@@ -22,10 +22,10 @@ from keylanes.runtime.partition.cut import (
     release,
     split,
 )
-from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
+from keylanes.runtime.partition.dispatch import PartitionDispatch
 from keylanes.runtime.partition.generation import take_generation
 from keylanes.runtime.partition.load import Points
-from keylanes.runtime.partition.worker import Worker
+from keylanes.runtime.partition.worker import Worker, WorkerNumbers
 
 from ...tiers.marks import tier
 

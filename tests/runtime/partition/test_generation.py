@@ -8,11 +8,11 @@ from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.event_values import Edge
 from keylanes.offsets.events import Committed, OffsetEvent
-from keylanes.runtime.handlers.produced import RecordResult
+from keylanes.runtime.handlers.record_result import RecordResult
 from keylanes.runtime.partition.cut import Cut, Released
-from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
+from keylanes.runtime.partition.dispatch import PartitionDispatch
 from keylanes.runtime.partition.generation import Generation, move_edges, take_generation
-from keylanes.runtime.partition.worker import Worker
+from keylanes.runtime.partition.worker import Worker, WorkerNumbers
 
 from ...stage.log_events import range_released
 from ...tiers.marks import tier

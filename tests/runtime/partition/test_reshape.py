@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylanes.keyrange.ranges import WHOLE, even_bounds
-from keylanes.runtime.partition import reshape
-from keylanes.runtime.partition.reshape import ReleaseWish, Wishes
+from keylanes.runtime.partition import wishes
+from keylanes.runtime.partition.wishes import ReleaseWish, Wishes
 
 from ...tiers.marks import tier
 from .reshape_model import WishParts, drive_wishes
@@ -56,7 +56,7 @@ def planted(name: str, old: str, new: str) -> WishParts:
 def granted(old: str, new: str) -> WishParts:
     """Wishes with a defect in how workers are added for a grant."""
     take_up = mutated(Wishes.add_grant, "ranges = list(within)", "ranges = list(within)")
-    take_up.__globals__["add_granted"] = mutated(reshape.add_granted, old, new)
+    take_up.__globals__["add_granted"] = mutated(wishes.add_granted, old, new)
     return WishParts(wishes=type("Planted", (Wishes,), {"add_grant": take_up}))
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime.handlers.sizes import bytes_of
-from keylanes.runtime.partition.dispatch import Blocked, PartitionDispatch, WorkerNumbers
+from keylanes.runtime.partition.dispatch import Blocked, PartitionDispatch
 from keylanes.runtime.partition.room import STUCK_MS, RoomWait, Verdict
-from keylanes.runtime.partition.worker import Worker
+from keylanes.runtime.partition.worker import Worker, WorkerNumbers
 
 from ...tiers.marks import tier
 from .test_dispatch import mutated

@@ -15,12 +15,13 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.event_values import Edge
 from keylanes.offsets.provenance import ERROR_HEADER, TIMESTAMP_HEADER, place_seed
 from keylanes.runtime.handlers.handler import DeadLetter, Stop
-from keylanes.runtime.handlers.outputs import Destination, produced_of
-from keylanes.runtime.handlers.produced import RecordResult
+from keylanes.runtime.handlers.outputs import Destination, result_of
+from keylanes.runtime.handlers.record_result import RecordResult
 from keylanes.runtime.partition.cut import Cut, Released
-from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
+from keylanes.runtime.partition.dispatch import PartitionDispatch
 from keylanes.runtime.partition.generation import Generation, take_generation
 from keylanes.runtime.partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apart
+from keylanes.runtime.partition.worker import WorkerNumbers
 from keylanes.state.keys import state_key
 from keylanes.state.overlay import Layer, Overlay
 
@@ -131,7 +132,7 @@ def worked(topic: str, steps: Sequence[Step], numbers: WorkerNumbers) -> tuple[P
             continue
         lane.produced.append((offset, kind, [output.value or b"" for output in built]))
         if stretch is not None:
-            done = produced_of(record, built[0], place_seed(topic, 0))
+            done = result_of(record, built[0], place_seed(topic, 0))
             stretch.size += done.size
             stretch.send(worker, record, built[0], done.digest)
         else:

@@ -412,7 +412,9 @@ async def test_many_partitions(at_once: int) -> None:
         await world.fill(1 + (3 * partition) % 8, 20, partition)
     sources = []
     for partition in range(8):
-        found = [r for r in world.cluster.committed_records(TOPIC) if r.partition == partition and r.key == beacon_key(1)]
+        found = [
+            r for r in world.cluster.committed_records(TOPIC) if r.partition == partition and r.key == beacon_key(1)
+        ]
         number = decode_beacon(beacon_key(1), found[-1].value).transaction
         sources.append(world.source(partition)._replace(writers=wrote({1: number})))
     assert await world.restore(*sources) == 36 * 21

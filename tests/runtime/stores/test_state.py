@@ -450,9 +450,9 @@ async def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
     engine.send(b"k", b"look", 1_100)
     await engine.level()
     assert len(engine.folded()[0]) == 2
-    assert [r.value for r in engine.cluster.committed_records(engine.changelog()) if not is_beacon_key(r.key or b"")][-2:] == [
-        None
-    ] * 2
+    assert [r.value for r in engine.cluster.committed_records(engine.changelog()) if not is_beacon_key(r.key or b"")][
+        -2:
+    ] == [None] * 2
     assert engine.copied() == engine.folded()
     (entry,) = engine.view("kept").scan()
     assert (entry.key, entry.value, entry.deadline_ms) == (b"other", "x", 1_100)

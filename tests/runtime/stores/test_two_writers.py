@@ -76,7 +76,9 @@ class Simulated:
 
     def truncate(self, incarnation: int) -> None:
         """Lose the last beacon of a writer, and what lies behind it."""
-        rows = [row for row in self.cluster.committed_records(self.group.changelog) if row.key == beacon_key(incarnation)]
+        rows = [
+            row for row in self.cluster.committed_records(self.group.changelog) if row.key == beacon_key(incarnation)
+        ]
         self.cluster.truncate(self.changelog, rows[-1].offset)
 
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from ..brokers.partitioner import Partitioner, check_partitioner
+from ..brokers.patience import Patience, close_within, fatal_of, within_limit
 from ..brokers.protocol import (
     AuthenticationRefused,
     Broker,
@@ -28,7 +29,6 @@ from ..brokers.protocol import (
     TopicPartition,
     TransactionRefused,
 )
-from ..brokers.waiting import Patience, close_within, fatal_of, within_limit
 from ..errors import KeylanesError, OutputRefused, SendUnknown
 from .engine.destinations import Destinations, describe_output, description_of
 from .handlers.context import Output

@@ -8,8 +8,8 @@ import platform
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from ..brokers.patience import close_within, within_limit
 from ..brokers.protocol import Appender, Broker, Outgoing
-from ..brokers.waiting import close_within, within_limit
 from ..errors import KeylanesError, SettingsError
 from ..group.requests import Request
 from ..group.signals_fold import partition_of

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ...brokers.patience import Patience, close_within, fatal_of, rest
 from ...brokers.protocol import AuthenticationRefused, Batch, BrokerError, NotAuthorized, Reader
-from ...brokers.waiting import Patience, close_within, fatal_of, rest
 from ...group.signals_fold import News
 from ..logs.own_ledger import OwnLedger
 from ..settings import Settings

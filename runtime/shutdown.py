@@ -17,15 +17,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ..brokers.patience import close_within, fatal_of, within_limit
 from ..brokers.protocol import BrokerError
-from ..brokers.waiting import close_within, fatal_of, within_limit
 from ..errors import BrokerUnavailable
 from .engine.commit import CommitCycle
 from .engine.slots import Slots
 from .holding import Holding
 from .membership.group import Group
+from .run_log import RunLog
 from .settings import Settings
-from .telling import RunLog
 from .work import Work
 
 TICK_MS: Final = 10
@@ -121,7 +121,7 @@ class Shutdown:
         return int(self.left_s(part) * 1000)
 
     def begin_close(self) -> None:
-        """See ``StopBudget.closes``."""
+        """See ``StopBudget.begin_close``."""
         self.budget.begin_close(asyncio.get_running_loop().time())
 
     # --- 1: leaving --------------------------------------------------------------------------------------------------

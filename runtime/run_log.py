@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from .compiled import IS_COMPILED, VERSION
+from .build_info import IS_COMPILED, VERSION
 from .engine.partition_run import PartitionRun
 from .settings import Settings
 from .watch import story
+from .watch.failures import foreign_in
 from .watch.statistics import Statistics
 from .watch.story import Figures
 from .work import Work
@@ -124,3 +125,13 @@ class RunLog:
 
     def _say(self, line: str) -> None:
         logger.info("%s: %s", self.app, line)
+
+
+def log_fatal(app: str, error: Exception, on_fatal: Callable[[BaseException], None] | None) -> None:
+    """Log the error that ended a run, and call ``on_fatal`` with the error."""
+    logger.critical("%s stops: %s", app, error, exc_info=foreign_in(error))
+    if on_fatal is not None:
+        try:
+            on_fatal(error)
+        except Exception:
+            logger.exception("on_fatal failed")  # the caller has to get the error that ended the run

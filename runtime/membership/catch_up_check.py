@@ -6,8 +6,8 @@ application itself writes to has its end later. The offset log names such topics
 coordinator knows all such topics once every member has read that a member with ``until="level"`` exists.
 """
 
+from ...brokers.patience import within_limit
 from ...brokers.protocol import TopicPartition
-from ...brokers.waiting import within_limit
 from ...group.signals_fold import Heard
 from ...offsets.control import Control
 from ...offsets.event_values import PinnedEnd

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from ...brokers.waiting import rest
+from ...brokers.patience import rest
 from ...errors import FencedError, LogError, SettingsError
 from ...group.features import CONTRADICTS, LEVEL_TOO_LOW, kind_of
 from ...group.member import NotJoined, Rejected, Works, state_of

@@ -1,4 +1,4 @@
-"""Changes of ranges while the process runs: the host of partition/reshape.py.
+"""Changes of ranges while the process runs: the host of partition/wishes.py.
 
 The host has the future that the caller of each wish waits for, starts workers that may run again, and gives changes to
 a generation.
@@ -13,7 +13,7 @@ from ...offsets.ledger import EpochPart
 from ..partition.cut import Change
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation
-from ..partition.reshape import ReleaseWish, Reshaped, Wish, Wishes
+from ..partition.wishes import ReleaseWish, Reshaped, Wish, Wishes
 from ..partition.worker import Worker
 from ..settings import Settings
 from .partition_run import PartitionRun
@@ -70,7 +70,7 @@ class RangeChanges:
         within: Iterable[KeyRange],
         wanted: Sequence[int],
     ) -> None:
-        """Add workers for ranges of a grant at once; see ``Wishes.take_up``. The ranges' state has to be complete."""
+        """Add workers for ranges of a grant at once; see ``Wishes.add_grant``. The ranges' state has to be complete."""
         self.wishes.add_grant(dispatch, epoch, part, within, wanted)
         share_buffer(self.runs, self.settings.limits.buffer_bytes_max)
 

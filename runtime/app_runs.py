@@ -12,7 +12,7 @@ from collections.abc import Callable
 from .logs.own_ledger import Expelled
 from .member import AppRun
 from .settings import Settings
-from .stopping import StopBudget
+from .shutdown import StopBudget
 
 logger = logging.getLogger("keylanes")
 
@@ -46,7 +46,7 @@ class AppRuns:
         return StopBudget(self.settings) if self._ended_between else self.member.stopping.budget
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Stop in order, also between two runs; ``at_once``: see ``Stopping.ask``."""
+        """Stop in order, also between two runs; ``at_once``: see ``Shutdown.order_stop``."""
         self._stop.set()
         self.member.stop(at_once=at_once)
 
