@@ -43,6 +43,7 @@ from .membership.offer import Origin
 from .process import check_loop, run_in_own_loop
 from .processes.child import SIBLING
 from .processes.parent import Processes, count_of, run_processes
+from .run_log import log_fatal
 from .sender import Sender
 from .settings import Settings
 from .shutdown import ENDED, StopBudget
@@ -104,7 +105,7 @@ class App:
         self.accepts = check_accepted(moved_keys=accept_moved_keys, outputs_of_others=accept_outputs_of_others)
         if isinstance(self.broker, str):
             connect(self.broker, self.settings, name)  # no I/O: raises at once for a wrong address
-        self._sending = self._new_sending()
+        self._sender = self._new_sender()
         self._member: AppRun | None = None
         self._runs: AppRuns | None = None
         self._call: Call = _as_it_is
@@ -275,7 +276,7 @@ class App:
             raise
         finally:
             watching.cancel()
-            await self._sending.close(int(self._stop_left_s(asyncio.get_running_loop().time()) * 1000))
+            await self._sender.close(int(self._stop_left_s(asyncio.get_running_loop().time()) * 1000))
 
     def _stop_left_s(self, now_s: float) -> float:
         """The seconds that the stop may still take, by the loop's time."""
@@ -301,7 +302,7 @@ class App:
         runs = self._runs
         if runs is not None and self._state in AT_WORK and runs.loop is asyncio.get_running_loop():
             return runs.member.broker
-        return self._sending.broker
+        return self._sender.broker
 
     def _make_member(self, on_step: Callable[[Step], None]) -> AppRun:
         broker, is_ours = self._make_broker()
@@ -351,22 +352,22 @@ class App:
         """
         check_topic_name(topic, "send: topic")
         output = Record(value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp)
-        await self._call(self._sending.send(output))
+        await self._call(self._sender.send(output))
 
     async def send_many(self, topic: str, records: Iterable[Record]) -> None:
         """Write records, as ``Record(value, key=…)``, in their order; returns when each record has its outcome. Reads
         an iterator only as far as there is room. Raises the first error, as ``send`` does; all other records are tried.
         """
         check_topic_name(topic, "send_many: topic")
-        await self._call(self._sending.send_many(topic, records))
+        await self._call(self._sender.send_many(topic, records))
 
     async def close(self) -> None:
         """Close the connection of ``send`` on this loop, once all calls have their outcome, within
         ``close_timeout_ms``. The end of a run closes the connection, too. The next ``send`` opens a new connection.
         """
-        await self._call(self._sending.close())
+        await self._call(self._sender.close())
 
-    def _new_sending(self) -> Sender:
+    def _new_sender(self) -> Sender:
         return Sender(
             app=self.name,
             handlers=self.handlers,
@@ -487,7 +488,7 @@ class App:
         """Let calls of the application go to ``member``; ``call`` carries them to the run's loop (None: no test)."""
         self._member, self._call = member, call or _as_it_is
         if call is not _as_it_is:  # a test has begun, or (None) has ended: the broker has changed
-            self._sending = self._new_sending()
+            self._sender = self._new_sender()
 
 
 async def _as_it_is(work: Coroutine[Any, Any, None]) -> None:

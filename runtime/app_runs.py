@@ -43,7 +43,7 @@ class AppRuns:
     @property
     def budget(self) -> StopBudget:
         """The time limits of the end."""
-        return StopBudget(self.settings) if self._ended_between else self.member.stopping.budget
+        return StopBudget(self.settings) if self._ended_between else self.member.shutdown.budget
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop in order, also between two runs; ``at_once``: see ``Shutdown.order_stop``."""

@@ -100,9 +100,9 @@ class CatchUpProgress:
 
     def take_pinned(self) -> None:
         """Take the pinned ends from the control log, before the first records are read."""
-        standing = self._watch.holding.standing
-        control = standing.ledger.control
-        own = control.members.get(standing.incarnation)
+        own_ledger = self._watch.holding.own_ledger
+        control = own_ledger.ledger.control
+        own = control.members.get(own_ledger.incarnation)
         if control.pinned is None or own is None or not own.joined.until_level:
             return
         self._ends = {TopicPartition(end.topic, end.partition): end.offset for end in control.pinned}

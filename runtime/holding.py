@@ -85,14 +85,14 @@ class Holding:
 
     def __init__(
         self,
-        standing: OwnLedger,
+        own_ledger: OwnLedger,
         taking_part: MemberSignals,
         sources: Sources,
         handlers: Mapping[str, Handler],
         keeper: Keeper,
         settings: Settings,
     ) -> None:
-        self.standing, self.member_signals, self.sources = standing, taking_part, sources
+        self.own_ledger, self.member_signals, self.sources = own_ledger, taking_part, sources
         self.handlers, self.keeper, self.settings = handlers, keeper, settings
         self.runs: list[PartitionRun] = []
         self.found: dict[TopicPartition, int] = {}
@@ -127,13 +127,13 @@ class Holding:
 
     async def _writers_of(self, place: Place) -> Writers:
         """Raises LogError, BrokerError."""
-        await self.standing.read_of([place])
-        return self.keeper.writers(self.standing.ledger, place, self.standing.incarnation)
+        await self.own_ledger.read_of([place])
+        return self.keeper.writers(self.own_ledger.ledger, place, self.own_ledger.incarnation)
 
     def works_with(self, cycle: CommitCycle) -> None:
         """What ranges are taken up and given up with."""
         self._cycle = cycle
-        cycle.transactions.on_release_committed, cycle.reshaping.on_release_settled = self._has_released, self.wake
+        cycle.transactions.on_release_committed, cycle.range_changes.on_release_settled = self._has_released, self.wake
 
     @property
     def cycle(self) -> CommitCycle:
@@ -168,7 +168,7 @@ class Holding:
                 self._changed.clear()
                 if self.has_left():
                     return
-                self.standing.check()
+                self.own_ledger.check()
                 if self._error is not None:
                     raise self._error
                 self._follow()
@@ -179,7 +179,7 @@ class Holding:
 
     def has_left(self) -> bool:
         """Whether the group goes on without this process, as it asked for."""
-        own, control = self.standing.incarnation, self.standing.ledger.control
+        own, control = self.own_ledger.incarnation, self.own_ledger.ledger.control
         member = control.members.get(own)
         return self.member_signals.leaves and control.is_expelled(own) and (member is None or member.cause == LEFT)
 
@@ -189,7 +189,7 @@ class Holding:
             for worker in dispatch.workers:
                 yield HeldPoints(dispatch.place, worker.first, worker.end, worker.edge)
         for place, epoch, within in (granted for restoring in self._restoring for granted in restoring.left):
-            part = self.standing.ledger.partition(place).parts.get(epoch)
+            part = self.own_ledger.ledger.partition(place).parts.get(epoch)
             if part is not None:  # else it was granted to others since
                 for piece in part.edges.pieces(within.first, within.end):
                     yield HeldPoints(TopicPartition(*place), *piece)
@@ -211,8 +211,8 @@ class Holding:
         return self.is_settled.is_set() and not (self._tasks or self._leaving)
 
     def _follow(self) -> None:
-        control = self.standing.ledger.control
-        own = self.standing.identity
+        control = self.own_ledger.ledger.control
+        own = self.own_ledger.identity
         state = state_of(control, own.birth, own.incarnation, (), self._leaving)
         if not isinstance(state, Works):
             return
@@ -242,16 +242,16 @@ class Holding:
 
     def _is_promised(self) -> bool:
         """Whether somebody else is asked to release more of a partition of which this process has something."""
-        moves = self.standing.ledger.control.moves
+        moves = self.own_ledger.ledger.control.moves
         coming = [moves.planned[move] for move in moves.release_requests if move in moves.planned]
         return any(
-            move.target == self.standing.incarnation != move.origin and self._run_of(move.topic_partition)
+            move.target == self.own_ledger.incarnation != move.origin and self._run_of(move.topic_partition)
             for move in coming
         )
 
     def _lacking(self, state: Works) -> list[_GrantPart]:
         """What is granted and was not taken up, but for what is being released here: others may read that before."""
-        owners, lacking = self.standing.ledger.control.owners, []
+        owners, lacking = self.own_ledger.ledger.control.owners, []
         for place, epoch in state.new_epochs:
             if place[0] not in self.handlers:
                 continue
@@ -264,12 +264,12 @@ class Holding:
 
     def is_giving_up(self, place: Place, within: KeyRange = WHOLE) -> bool:
         """Whether a transaction that releases something of these points is not through here."""
-        going = () if self._cycle is None else self._cycle.reshaping.wishes.uncommitted_releases
+        going = () if self._cycle is None else self._cycle.range_changes.wishes.uncommitted_releases
         return any(dispatch.place == place and gone.overlaps(within) for dispatch, gone in going)
 
     def _is_settled(self, incarnation: int) -> bool:
         """Whether a plan answers its joining, and what nobody else holds of it was taken up."""
-        control = self.standing.ledger.control
+        control = self.own_ledger.ledger.control
         if control.moves.group_epoch < control.group_epoch or self._leaving:
             return False
         for move in control.moves.planned.values():
@@ -311,7 +311,7 @@ class Holding:
         place, epoch, within = granted
         if not self.keeper.is_as_released(place, within):
             return False
-        ours, part = self._given_up.get(place, Steps()), self.standing.ledger.partition(place).parts[epoch]
+        ours, part = self._given_up.get(place, Steps()), self.own_ledger.ledger.partition(place).parts[epoch]
         pieces = part.froms.pieces(within.first, within.end)
         return all(ours.is_constant(first, end, edge) for first, end, edge in pieces)
 
@@ -330,7 +330,7 @@ class Holding:
     def _begin(self, granted: Sequence[_GrantPart]) -> None:
         """Workers for what is granted and whole, which begin to read."""
         self.cycle.on_step("restored")
-        ledger, new = self.standing.ledger, []
+        ledger, new = self.own_ledger.ledger, []
         for place in dict.fromkeys(one.place for one in granted):
             own = [one for one in granted if one.place == place]
             parts = {one.epoch: ledger.partition(place).parts[one.epoch] for one in own}
@@ -342,7 +342,7 @@ class Holding:
                 new.append(run)
             for epoch, part in sorted(parts.items()):
                 within = [one.within for one in own if one.epoch == epoch]
-                self.cycle.reshaping.add_grant(run.dispatch, epoch, part, within, run.cut)
+                self.cycle.range_changes.add_grant(run.dispatch, epoch, part, within, run.cut)
             for one in own:
                 if place in self._given_up:
                     self._given_up[place].put(one.within.first, one.within.end, None)
@@ -356,7 +356,7 @@ class Holding:
         within: dict[Place, list[KeyRange]] = {}
         for one in granted:
             within.setdefault(one.place, []).append(one.within)
-        marks = await self.sources.check_held(self.standing.ledger, within)
+        marks = await self.sources.check_held(self.own_ledger.ledger, within)
         for source, mark in marks.items():
             self.found.setdefault(source, mark.high)
         self._new += new
@@ -365,10 +365,10 @@ class Holding:
         return next((run for run in self.runs if run.dispatch.place == place), None)
 
     def _make_run(self, place: Place, front: int) -> PartitionRun:
-        standing, handler = self.standing, self.handlers[place[0]]
+        own_ledger, handler = self.own_ledger, self.handlers[place[0]]
         dispatch = PartitionDispatch(*place, front, self.settings.limits.buffer_bytes_max, self._numbers)
-        dispatch.incarnation, dispatch.app_id = standing.incarnation, standing.app_id
-        run = PartitionRun(dispatch, handler, place_of(*place, standing.app_id))
+        dispatch.incarnation, dispatch.app_id = own_ledger.incarnation, own_ledger.app_id
+        run = PartitionRun(dispatch, handler, place_of(*place, own_ledger.app_id))
         if handler.stores:
             run.state, run.bindings = self.keeper.attach(TopicPartition(*place), handler)
         return run
@@ -378,7 +378,7 @@ class Holding:
     def _wind_up(self, asked: ReleaseAsked) -> None:
         """What is held of it, once; what arrives is looked at again when that is through."""
         place, within = asked.topic_partition, range_of(asked)
-        owners = self.standing.ledger.control.owners[place].pieces(within.first, within.end)
+        owners = self.own_ledger.ledger.control.owners[place].pieces(within.first, within.end)
         own = [owner.epoch for _, _, owner in owners if owner.incarnation == asked.incarnation]
         if asked.move not in self._asked:
             self._asked[asked.move] = max(own, default=asked.epoch)
@@ -388,7 +388,7 @@ class Holding:
             return
         wish = ReleaseWish(run.dispatch, within, run.cut, asked.move, self._asked[asked.move])
         try:
-            settled = self.cycle.reshaping.ask(wish)
+            settled = self.cycle.range_changes.ask(wish)
         except ValueError:  # nothing of it is held, or no more
             return
         self._leaving[asked.move] = _Release(wish, settled)
@@ -409,7 +409,7 @@ class Holding:
             self._left += [
                 HeldPoints(dispatch.place, first, end, edge) for first, end, edge in bands if edge is not None
             ]
-        incarnation, move = self.standing.incarnation, released.move
+        incarnation, move = self.own_ledger.incarnation, released.move
         told = ReleaseTold(incarnation, transaction, move, dispatch.topic, dispatch.partition, released.bands)
         self.member_signals.tell_release(told)
 
@@ -424,7 +424,7 @@ class Holding:
     def _go_on(self, move: int) -> None:
         """What is left of a release that was withdrawn, unless all of it is on its way."""
         wish = self._leaving[move].wish
-        leaving = self.cycle.reshaping.wishes.leaving.get(wish)
+        leaving = self.cycle.range_changes.wishes.leaving.get(wish)
         if leaving is None:
             return
         running = [(w.started_s, w.running) for w in leaving.workers if w.running is not None]
@@ -437,7 +437,7 @@ class Holding:
                 record.offset,
                 max(0.0, asyncio.get_running_loop().time() - began_s),
             )
-        self.cycle.reshaping.withdraw(wish)
+        self.cycle.range_changes.withdraw(wish)
 
     def _end(self, run: PartitionRun) -> None:
         """Of a partition of which nothing is held any more."""
@@ -449,16 +449,16 @@ class Holding:
     def leave(self) -> "list[asyncio.Future[None]]":
         """Give up all that is held, in the last transactions; what was asked for before is among it."""
         self._leaves = True
-        self.cycle.reshaping.end()
+        self.cycle.range_changes.end()
         futures = [leaving.settled for leaving in self._leaving.values()]
         for run in self.runs:
             wishes = [ReleaseWish(run.dispatch, within, run.cut) for within in self._held(run)]
-            futures += [self.cycle.reshaping.ask(wish) for wish in wishes]
+            futures += [self.cycle.range_changes.ask(wish) for wish in wishes]
         return futures
 
     def _held(self, run: PartitionRun) -> list[KeyRange]:
         """What a run holds and does not give up yet, touching ranges as one."""
-        workers = (worker for worker in run.dispatch.workers if not self.cycle.reshaping.is_given_up(worker))
+        workers = (worker for worker in run.dispatch.workers if not self.cycle.range_changes.is_given_up(worker))
         return join_neighbours((KeyRange(worker.first, worker.end) for worker in workers), KeyRange.join)
 
 
@@ -473,18 +473,18 @@ class _GrantsRestoring:
         ranges: dict[Place, list[KeyRange]] = {}
         for one in self.left:
             ranges.setdefault(one.place, []).append(one.within)
-        await self.holding.keeper.take_up(ranges, self._read, self.holding.standing.incarnation, self._is_whole)
+        await self.holding.keeper.take_up(ranges, self._read, self.holding.own_ledger.incarnation, self._is_whole)
 
     async def _read(self) -> Ledger:
-        standing = self.holding.standing
-        await standing.read_of(sorted({one.place for one in self.left}))
-        standing.check()
-        return standing.ledger
+        own_ledger = self.holding.own_ledger
+        await own_ledger.read_of(sorted({one.place for one in self.left}))
+        own_ledger.check()
+        return own_ledger.ledger
 
     def _is_whole(self, place: Place) -> None:
         own = [one for one in self.left if one.place == place]
         self.left = [one for one in self.left if one.place != place]
-        self.holding.standing.check()
+        self.holding.own_ledger.check()
         self.holding._begin(own)
 
 

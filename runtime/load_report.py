@@ -87,14 +87,14 @@ class LoadReport:
         if not has_others:
             return
         bands = [band for run in self.windows.runs for band in self._measured.get(run, ())]
-        due, own = self._reports.bands_due(bands, is_new=is_new), self.group.standing.incarnation
+        due, own = self._reports.bands_due(bands, is_new=is_new), self.group.own_ledger.incarnation
         for load in loads_of(own, self.settings.load_interval_ms, due):
             self.group.member_signals.tell_load(load)
 
     def _has_others(self) -> bool:
-        standing = self.group.standing
-        members = standing.ledger.control.members
-        return any(not member.expelled and i != standing.incarnation for i, member in members.items())
+        own_ledger = self.group.own_ledger
+        members = own_ledger.ledger.control.members
+        return any(not member.expelled and i != own_ledger.incarnation for i, member in members.items())
 
     def _measure(self) -> None:
         """Take the cost since the last call; a partition without a window closed since then keeps the last cost."""

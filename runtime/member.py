@@ -112,7 +112,7 @@ class AppRun:
         """What ended it, once it has failed."""
         self.logs = LogReader(app, broker, settings)
         self.identity = Identity(app, birth, broker, self.logs, settings, settings.group_instance_id or "")
-        self.standing = OwnLedger(self.identity)
+        self.own_ledger = OwnLedger(self.identity)
         self.patience = StartPatience(settings.start_timeout_ms)
         stateful = [handler.topic for handler in handlers if handler.stores]
         placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
@@ -121,25 +121,27 @@ class AppRun:
         opens = open_copies or open_state_folder(app, settings, birth)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, opens, partitioners)
         self.stall = StallWatch(settings.stall_ms)
-        self.telling = RunLog(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
-        self.group = Group(self.standing, self.keeper.wanted, is_alone=broker.is_alone)
+        self.run_log = RunLog(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
+        self.group = Group(self.own_ledger, self.keeper.wanted, is_alone=broker.is_alone)
         self.group.on_rate = self.slots.turns.set_rate
         self.keeper.group = self.group.view()
         by_topic = {handler.topic: handler for handler in handlers}
-        self.foreign_outputs = ForeignOutputs(topics_in_loop(handlers, accepts), by_topic, lambda: self.standing.app_id)
-        self.holding = Holding(
-            self.standing, self.group.member_signals, self.group.sources, by_topic, self.keeper, settings
+        self.foreign_outputs = ForeignOutputs(
+            topics_in_loop(handlers, accepts), by_topic, lambda: self.own_ledger.app_id
         )
-        self.group.following.wall_ms, self.group.following.now_s = lambda: self.wall_ms(), self.now_s
-        self.group.following.listeners += [self.holding.wake, self._has_followed]
+        self.holding = Holding(
+            self.own_ledger, self.group.member_signals, self.group.sources, by_topic, self.keeper, settings
+        )
+        self.group.control_tail.wall_ms, self.group.control_tail.now_s = lambda: self.wall_ms(), self.now_s
+        self.group.control_tail.listeners += [self.holding.wake, self._has_followed]
         self._is_lost, self._unclosed = False, 0
         self._work: Work | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
         self._catching_up: dict[TopicPartition, asyncio.Task[None]] = {}
         self._ended = asyncio.Event()
-        self.stopping = Shutdown(
-            self.group, self.holding, self.slots, self.telling, self._ended.is_set, lambda: self.error is not None
+        self.shutdown = Shutdown(
+            self.group, self.holding, self.slots, self.run_log, self._ended.is_set, lambda: self.error is not None
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -149,7 +151,7 @@ class AppRun:
         """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
         self.slots.variables = contextvars.copy_context()
         clock, how = asyncio.get_running_loop().time, "in order"
-        self.telling.log_start(clock())
+        self.run_log.log_start(clock())
         try:
             await self._run(until_level=until_level)
             self.state = "stopped"
@@ -163,12 +165,12 @@ class AppRun:
             self.state, how = "stopped", "at once, without draining"
             raise
         finally:
-            self.telling.log_end(how, clock())
+            self.run_log.log_end(how, clock())
 
     async def _run(self, *, until_level: bool) -> None:
         try:
             if await self._has_started(until_level=until_level):
-                self.state = "stopping" if self.stopping.stop_ordered.is_set() else "running"
+                self.state = "stopping" if self.shutdown.stop_ordered.is_set() else "running"
                 await self._carry_on(self.work, until_level=until_level)
         except Expelled:
             if not self.holding.has_left():  # else what it still sent was of nothing that it holds
@@ -189,11 +191,11 @@ class AppRun:
         changelog goes on. 4. This one, back again, misses what it believes to be its own, or finds newer state than it
         knows of. Nothing is damaged: it has to go, not to be mended.
         """
-        stopping, limit_ms = self.stopping, self.settings.call_limit_ms
+        stopping, limit_ms = self.shutdown, self.settings.call_limit_ms
         limit_ms = stopping.left_ms(COMMITTED) if stopping.budget.has_begun else limit_ms
         patience = Patience(limit_ms, "asking whether this process takes part")
         try:
-            await within_limit(ask_until_answered(self.standing.confirm, patience), limit_ms, patience.what)
+            await within_limit(ask_until_answered(self.own_ledger.confirm, patience), limit_ms, patience.what)
         except Expelled as out:
             raise out from error
         except (BrokerError, LogError) as unread:
@@ -213,14 +215,14 @@ class AppRun:
         """Stop in order, see shutdown.py; ``at_once``: wait neither for others nor for handlers."""
         if self.state == "running":
             self.state = "stopping"
-        self.stopping.order_stop(self.now_s(), at_once=at_once)
+        self.shutdown.order_stop(self.now_s(), at_once=at_once)
 
     def statistics(self, loop_lag_ms_max: float) -> Statistics:
         """Where the run stands. ``loop_lag_ms_max``: what was seen of the loop that it runs on."""
         if self._work is None:
             return Statistics(restoring=self.keeper.restoring, is_compiled=IS_COMPILED)
         seen = self._work.statistics(self.slots, self.now_s())
-        restoring, cut_off, rates = self.keeper.restoring, self.telling.cut_off, self.slots.turns.rates()
+        restoring, cut_off, rates = self.keeper.restoring, self.run_log.cut_off, self.slots.turns.rates()
         return replace(seen, loop_lag_ms_max=loop_lag_ms_max, restoring=restoring, cut_off=cut_off, rates=rates)
 
     def oldest_running(self) -> RunningRecord | None:
@@ -261,7 +263,7 @@ class AppRun:
         """Start, within the limit; False when it was told to stop meanwhile."""
         loop = asyncio.get_running_loop()
         starting = loop.create_task(self._start(until_level=until_level))
-        stopping = loop.create_task(self.stopping.stop_ordered.wait())
+        stopping = loop.create_task(self.shutdown.stop_ordered.wait())
         ended = loop.create_task(self._ended.wait())
         try:
             await asyncio.wait([starting, stopping, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -275,7 +277,7 @@ class AppRun:
         finally:
             for task in (starting, stopping, ended):
                 task.cancel()
-            await asyncio.wait([starting, stopping, ended], timeout=self.stopping.left_s(TASKS_ENDED))
+            await asyncio.wait([starting, stopping, ended], timeout=self.shutdown.left_s(TASKS_ENDED))
             if starting.done() and not starting.cancelled():
                 starting.exception()  # looked at, so that asyncio does not call it lost
         return True
@@ -306,7 +308,7 @@ class AppRun:
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
         starts = {handler.topic: handler.start for handler in self.handlers}
         unread = await ask(lambda: self.group.check(sources, identities, starts))
-        look = FirstLook(self.app, self.standing, self.handlers, self.destinations.partitioners, self.accepts)
+        look = FirstLook(self.app, self.own_ledger, self.handlers, self.destinations.partitioners, self.accepts)
         await ask(lambda: look.check(unread, topics))
         return topics
 
@@ -314,40 +316,40 @@ class AppRun:
         """INIT → READ, as each time: who was expelled before it made its first producer works on no old grant."""
         producer = await self.patience.ask(self.identity.make_producer)
         try:
-            await self.patience.ask(self.standing.confirm)
-            await self.patience.ask(self.standing.read)
+            await self.patience.ask(self.own_ledger.confirm)
+            await self.patience.ask(self.own_ledger.read)
         except BaseException:
             await asyncio.shield(close_within(self.settings.close_timeout_ms, producer.close(), "closing a producer"))
             raise
         return producer
 
     async def _set_up(self, producer: BrokerProducer, topics: Mapping[str, TopicDescription]) -> None:
-        settings, standing, holding = self.settings, self.standing, self.holding
-        await self.keeper.open(standing.ledger, topics)
+        settings, own_ledger, holding = self.settings, self.own_ledger, self.holding
+        await self.keeper.open(own_ledger.ledger, topics)
         policies = {handler.topic: handler.on_failure for handler in self.handlers}
-        snapshots = Snapshots(standing, settings, self.wall_ms, self.group.takes_snapshots)
+        snapshots = Snapshots(own_ledger, settings, self.wall_ms, self.group.takes_snapshots)
         transactions = Transactions(
-            standing, producer, self.slots, self.keeper, snapshots, policies, settings, self.on_step
+            own_ledger, producer, self.slots, self.keeper, snapshots, policies, settings, self.on_step
         )
-        cycle = CommitCycle(standing, transactions, holding.runs, self.slots, self.keeper, settings, self.on_step)
+        cycle = CommitCycle(own_ledger, transactions, holding.runs, self.slots, self.keeper, settings, self.on_step)
         holding.works_with(cycle)
         holding.begins, holding.ends = self._begin_reading, self._end_reading
-        holding.finds = self.telling.log_new_partitions
+        holding.finds = self.run_log.log_new_partitions
         self._work = self._make_work(cycle)
         holding.expects = self.work.catch_up.make_ready
 
     def _make_work(self, cycle: CommitCycle) -> Work:
         broker, slots, settings, holding = self.broker, self.slots, self.settings, self.holding
         runs, ends = holding.runs, holding.found
-        balance = Balance(runs, cycle.reshaping, settings, self.cpu_s) if settings.split_hot_ranges else None
+        balance = Balance(runs, cycle.range_changes, settings, self.cpu_s) if settings.split_hot_ranges else None
         windows = Windows(runs, settings, balance)
         ends_watch = EndsWatch(broker, settings, holding, self.group.unowned_ranges, asyncio.get_running_loop().time())
         load_report = LoadReport(windows, ends_watch, self.keeper, self.group, settings)
-        self.group.following.listeners.append(load_report.wake)
+        self.group.control_tail.listeners.append(load_report.wake)
         return Work(
             runs=runs,
             ends=ends,
-            standing=self.standing,
+            own_ledger=self.own_ledger,
             cycle=cycle,
             reader=MainReader(
                 broker, slots, settings, self._read_ahead, OldRecords(self.destinations.known, lambda: self.wall_ms())
@@ -363,24 +365,24 @@ class AppRun:
         )
 
     async def _carry_on(self, work: Work, *, until_level: bool) -> None:
-        self.telling.note_work(work, asyncio.get_running_loop().time())
+        self.run_log.note_work(work, asyncio.get_running_loop().time())
         for task in (*work.tasks(), self._watch(work, until_level=until_level)):
             self._spawn(task)
         committing = self._spawn(work.cycle.run())
         await self._works()
         if not self._ended.is_set():
-            await self.stopping.leave()
+            await self.shutdown.leave()
         self._ended.set()
         if self.error is None:
-            self.telling.log_stop(self._why_it_stops(), self.slots.running())
-            await self.stopping.drain(work, committing)
+            self.run_log.log_stop(self._why_it_stops(), self.slots.running())
+            await self.shutdown.drain(work, committing)
         if (error := self.error or self._damage) is not None:
             raise error
 
     async def _works(self) -> None:
         """Until it is told to stop, or has come to its end."""
         loop = asyncio.get_running_loop()
-        waiting = [loop.create_task(event.wait()) for event in (self._ended, self.stopping.stop_ordered)]
+        waiting = [loop.create_task(event.wait()) for event in (self._ended, self.shutdown.stop_ordered)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -388,7 +390,7 @@ class AppRun:
                 task.cancel()
 
     def _why_it_stops(self) -> str:
-        if self.stopping.stop_ordered.is_set():
+        if self.shutdown.stop_ordered.is_set():
             return "it was told to"
         return "damage" if self._damage else "it is level with its sources"
 
@@ -408,8 +410,8 @@ class AppRun:
     def _has_followed(self) -> None:
         """The control log was read to its end: nobody else held what this process holds when that was begun."""
         own = self.identity.incarnation
-        if own is not None and not self.standing.ledger.control.is_expelled(own):
-            self.keeper.was_in_office(self.group.following.seen_ms)
+        if own is not None and not self.own_ledger.ledger.control.is_expelled(own):
+            self.keeper.was_in_office(self.group.control_tail.seen_ms)
             self.keeper.renew_marks_when_due()
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[ConsumerRecord]) -> Sequence[OverlayEntry | None]:
@@ -438,7 +440,7 @@ class AppRun:
             await rest(WATCH_INTERVAL_MS / 1000)
             now = loop.time()
             self.slots.overdue(now)
-            self.telling.look(work, now)
+            self.run_log.look(work, now)
             progress = (self.slots.records_done, sum(r.dispatch.front for r in work.runs))
             has_waiting = any(w.is_loaded or w.dropped_from is not None for r in work.runs for w in r.dispatch.workers)
             if self.stall.look(now, progress, has_waiting):
@@ -456,7 +458,7 @@ class AppRun:
 
     def _look_whether_lost(self) -> None:
         """Who can't read the control log for a session does not know what it may do, and begins no record."""
-        is_lost = self.group.following.is_lost()
+        is_lost = self.group.control_tail.is_lost()
         if is_lost != self._is_lost:
             self._is_lost = is_lost
             logger.warning(
@@ -475,13 +477,13 @@ class AppRun:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.stopping.left_s(TASKS_ENDED))
+            await asyncio.wait(self._tasks, timeout=self.shutdown.left_s(TASKS_ENDED))
 
     async def _close(self) -> None:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         self.keeper.withhold("this process does not work any more")
-        self.stopping.begin_close()
-        await asyncio.gather(self._end_tasks(), self.slots.close(self.stopping.left_s(TASKS_ENDED)))
+        self.shutdown.begin_close()
+        await asyncio.gather(self._end_tasks(), self.slots.close(self.shutdown.left_s(TASKS_ENDED)))
         self.holding.close()
         await self._closed(self.group.tell_end, TOLD)
         closing = [self.logs.close, self.group.close]
@@ -491,10 +493,10 @@ class AppRun:
         await self._closed(self.keeper.close, COPIES_CLOSED)
         if self.closes_broker:
             await self._closed(self.broker.close, BROKER_CLOSED)
-        self.telling.log_unclosed(self._unclosed)
+        self.run_log.log_unclosed(self._unclosed)
 
     async def _closed(self, close: Callable[[], Coroutine[Any, Any, None]], by: float) -> None:
         # What goes wrong is only told: what ended the run must not be hidden behind it.
-        limit, known = self.stopping.left_ms(by), (BrokerError, FatalError)
+        limit, known = self.shutdown.left_ms(by), (BrokerError, FatalError)
         self._unclosed += limit == 0
         await close_within(limit, close(), "closing", excused=known, level=logging.WARNING if limit else logging.DEBUG)

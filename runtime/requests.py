@@ -63,7 +63,7 @@ class Requests:
         """Ask to move a range to this process; returns when the workers of the range run. Raises CancelledError when
         the run ends before.
         """
-        own = self.member_signals.standing.incarnation
+        own = self.member_signals.own_ledger.incarnation
         request = self._ask_move(place, within, own, ANY_EPOCH)
 
         def is_here() -> bool:
@@ -120,7 +120,7 @@ class Requests:
 
     async def _ask(self, wish: Wish) -> None:
         """Hand a wish to the commit cycle, which fulfils wishes between two transactions; returns after the commit."""
-        settled = self.cycle.reshaping.ask(wish)
+        settled = self.cycle.range_changes.ask(wish)
         self.cycle.wake()
         await settled
 

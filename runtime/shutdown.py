@@ -95,7 +95,7 @@ class Shutdown:
         self.group = group
         self.holding = holding
         self.slots = slots
-        self.telling = telling
+        self.run_log = telling
         self.settings = group.settings
         self.is_over = is_over
         self.has_failed = has_failed
@@ -132,19 +132,20 @@ class Shutdown:
         if not self._is_needed() or self._may_go():
             return
         leave_ms, loop = self.settings.leave_ms, asyncio.get_running_loop()
-        self.telling.log_leaving(leave_ms)
+        self.run_log.log_leaving(leave_ms)
         until_s = loop.time() + leave_ms / 1000
         await _until(lambda: self.is_over() or self.is_at_once or self._may_go(), lambda: until_s - loop.time())
         if not (self.is_over() or self.is_at_once or self._may_go()):
-            self.telling.log_early_leave(leave_ms)
+            self.run_log.log_early_leave(leave_ms)
 
     def _is_needed(self) -> bool:
         """Whether this process has, or may have, state for other members to copy."""
-        taking_part, standing = self.group.member_signals, self.group.standing
+        taking_part, own_ledger = self.group.member_signals, self.group.own_ledger
         if not (self.group.stores and self.settings.leave_ms) or taking_part.is_alone or taking_part.returns_in_ms:
             return False
         return any(
-            m.incarnation != standing.incarnation and not m.expelled for m in standing.ledger.control.unfenced_members()
+            m.incarnation != own_ledger.incarnation and not m.expelled
+            for m in own_ledger.ledger.control.unfenced_members()
         )
 
     def _may_go(self) -> bool:
@@ -174,7 +175,7 @@ class Shutdown:
         running, done_before = slots.running(), slots.records_done
         await slots.close(self.left_s(CANCELLED))
         done_meanwhile = slots.records_done - done_before
-        self.telling.log_dropped(running - done_meanwhile, at_once=self.is_at_once)
+        self.run_log.log_dropped(running - done_meanwhile, at_once=self.is_at_once)
         for run in work.runs:
             run.dispatch.cut_off()
         await self._commit(work, committing)

@@ -320,13 +320,13 @@ class SimulatedApp:
         is_at_rest = member is None or (self._is_processed(member) and member.is_at_rest())
         if is_at_rest and self._loop.skip_rests(REST_S) and member is not None:
             # The reads of the control log were left out, too. The log has not grown: the view is as new as the clock.
-            member.group.following.has_read(member.group.following.moment())
+            member.group.control_tail.has_read(member.group.control_tail.moment())
 
     def _is_processed(self, member: AppRun) -> bool:
         """Whether everything in the sources is committed."""
         sources = [place for topic in self.handlers for place in self._places(topic)]
         ends = {source: self._cluster.watermarks(source).high for source in sources}
-        edges, frontier = member.work.holding.edges(), member.standing.ledger.frontier
+        edges, frontier = member.work.holding.edges(), member.own_ledger.ledger.frontier
         return all(min(edges.get(source, end), frontier(source)) >= end for source, end in ends.items())
 
     async def _settle(self) -> None:

@@ -28,7 +28,7 @@ class Work:
     """The source partitions with ranges in this process; partitions come and go with their ranges."""
     ends: dict[TopicPartition, int]
     """The end of each source partition at the first take-up of its ranges."""
-    standing: OwnLedger
+    own_ledger: OwnLedger
     cycle: CommitCycle
     reader: MainReader
     catch_up: CatchUp
@@ -72,7 +72,7 @@ class Work:
             commits=sent.commits,
             tiles=sent.tiles,
             event_bytes=sent.event_bytes,
-            throttled_ms=self.holding.standing.identity.broker.throttling.total_ms,
+            throttled_ms=self.holding.own_ledger.identity.broker.throttling.total_ms,
             trims_failed=sent.snapshots.trims_failed,
             done_bytes=slots.done_bytes - slots.held_bytes,
             running=slots.running(),

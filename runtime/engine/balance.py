@@ -67,12 +67,12 @@ class Balance:
     def __init__(
         self,
         runs: Sequence[PartitionRun],
-        reshape: RangeChanges,
+        range_changes: RangeChanges,
         settings: Settings,
         cpu_s: Callable[[], float],
     ) -> None:
         self.runs = runs
-        self.reshape = reshape
+        self.range_changes = range_changes
         self.settings = settings
         self.cpu_s = cpu_s
         self._began = asyncio.get_running_loop().time(), cpu_s()
@@ -193,7 +193,7 @@ class Balance:
                 refused()
 
         try:
-            settled = self.reshape.ask(wish)
+            settled = self.range_changes.ask(wish)
         except ValueError as refusal:
             logger.debug("not done: %s", refusal)
             refused()

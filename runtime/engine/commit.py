@@ -27,7 +27,7 @@ class CommitCycle:
 
     def __init__(
         self,
-        standing: OwnLedger,
+        own_ledger: OwnLedger,
         transactions: Transactions,
         runs: Sequence[PartitionRun],
         slots: Slots,
@@ -35,7 +35,7 @@ class CommitCycle:
         settings: Settings,
         on_step: Callable[[Step], None],
     ) -> None:
-        self.standing = standing
+        self.own_ledger = own_ledger
         self.transactions = transactions
         self.runs = runs
         self.keeper = keeper
@@ -43,7 +43,7 @@ class CommitCycle:
         self.is_sending = False
         """A generation is taken and not committed yet: to take another would skip a tile."""
         self.on_step = on_step
-        self.reshaping = RangeChanges(runs, slots, settings)
+        self.range_changes = RangeChanges(runs, slots, settings)
         self.slots = slots
         slots.on_held = self._has_come_to_its_end
         slots.on_full = self._is_full
@@ -71,9 +71,9 @@ class CommitCycle:
         while True:
             lines = None
             if not self._is_more_done:
-                wait = HOLD_BACK_MS / 1000 if self.reshaping.has_releasable() else interval - lead
+                wait = HOLD_BACK_MS / 1000 if self.range_changes.has_releasable() else interval - lead
                 await self._pause(max(self._began_s + wait - loop.time(), 0.0))
-                if not (self.reshaping.has_releasable() or self.reshaping.has_new_release(loop.time())):
+                if not (self.range_changes.has_releasable() or self.range_changes.has_new_release(loop.time())):
                     lines = self._lines()
                     await self._pause(lead)
             await self._hold_back()
@@ -87,14 +87,16 @@ class CommitCycle:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + HOLD_BACK_MS / 1000
-        while self.reshaping.has_new_release(now := loop.time()) and now < until:
+        while self.range_changes.has_new_release(now := loop.time()) and now < until:
             await self._pause(until - now)
 
     def _has_come_to_its_end(self, worker: Worker) -> None:
         """A worker on hold runs nothing any more: if the worker is being given up, commit soon, but not too often."""
-        if self.reshaping.is_given_up(worker):
+        if self.range_changes.is_given_up(worker):
             loop = asyncio.get_running_loop()
-            due_s = loop.time() if self.reshaping.has_new_release(loop.time()) else self._began_s + HOLD_BACK_MS / 1000
+            due_s = (
+                loop.time() if self.range_changes.has_new_release(loop.time()) else self._began_s + HOLD_BACK_MS / 1000
+            )
             loop.call_at(due_s, self.wake)
 
     def _is_full(self) -> None:
@@ -119,20 +121,20 @@ class CommitCycle:
         """
         listed: list[tuple[PartitionDispatch, int]] = []
         for dispatch in (run.dispatch for run in self.runs):  # partitions may have come or gone since the lines
-            has_line = dispatch in lines and not self.reshaping.has_releasable(dispatch)
+            has_line = dispatch in lines and not self.range_changes.has_releasable(dispatch)
             listed.append((dispatch, lines[dispatch] if has_line else dispatch.draw_line()))
         # Each time another partition is first: where the limits end a generation, the last one would never have a turn.
         turn = self.transactions.commits % max(1, len(listed))
         listed = [*listed[turn:], *listed[:turn]]
         listed.sort(
-            key=lambda pair: not self.reshaping.has_releasable(pair[0])
+            key=lambda pair: not self.range_changes.has_releasable(pair[0])
         )  # releases come first: other members wait
         return listed
 
     async def commit(self, lines: Mapping[PartitionDispatch, int] | None = None) -> bool:
         """Commit a generation: the done records below the lines (None: all done records). False: nothing to commit."""
         self.on_step("take")
-        opening, heirs = self.reshaping.take_opening()
+        opening, heirs = self.range_changes.take_opening()
         below = self._in_turn(lines or {})
         now = asyncio.get_running_loop().time()
         self.transactions.bound_done(now)
@@ -145,13 +147,13 @@ class CommitCycle:
         self._is_more_done = generation.is_full and not self.transactions.is_throttled
         generation.opening += opening
         generation.add([], heirs)
-        self.reshaping.change(generation, now)
-        self.reshaping.begin_holds(now)
+        self.range_changes.change(generation, now)
+        self.range_changes.begin_holds(now)
         if generation.structure:
             share_buffer(self.runs, self.settings.limits.buffer_bytes_max)
         if generation or self.transactions.snapshots.is_due:
             await self.send(generation)
-        self.reshaping.settle()
+        self.range_changes.settle()
         return bool(generation)
 
     async def send(self, generation: Generation) -> None:
@@ -166,7 +168,7 @@ class CommitCycle:
 
     async def close(self) -> None:
         """Let go of the producer; aborts an open transaction."""
-        self.reshaping.close()
+        self.range_changes.close()
         await self.transactions.close()
 
     async def _pause(self, seconds: float) -> None:

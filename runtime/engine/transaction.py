@@ -77,7 +77,7 @@ class Transactions:
 
     def __init__(
         self,
-        standing: OwnLedger,
+        own_ledger: OwnLedger,
         producer: BrokerProducer,
         slots: Slots,
         keeper: Keeper,
@@ -86,7 +86,7 @@ class Transactions:
         settings: Settings,
         on_step: Callable[[Step], None],
     ) -> None:
-        self.standing = standing
+        self.own_ledger = own_ledger
         self.slots = slots
         self.keeper = keeper
         self.snapshots = snapshots
@@ -96,7 +96,7 @@ class Transactions:
         self.tiles = 0
         self.event_bytes = 0
         self.last_commit_s: float | None = None
-        self._allowance = standing.identity.broker.throttling.writing
+        self._allowance = own_ledger.identity.broker.throttling.writing
         self._weight = 1.0
         """Bytes written for each byte of the last generation, at most 1: of a key's changes only the last one is
         written.
@@ -174,10 +174,10 @@ class Transactions:
         if self._producer is None:
             await self._replace_producer(deadline)
         assert self._producer is not None, "a producer was made"
-        standing = self.standing
-        transaction = standing.next_transaction()
+        own_ledger = self.own_ledger
+        transaction = own_ledger.next_transaction()
         changes = generation.changes()
-        changelog, changed = self.keeper.records(changes, standing.incarnation, transaction)
+        changelog, changed = self.keeper.records(changes, own_ledger.incarnation, transaction)
         events = [*generation.events(transaction), *changed, *self._first_writes(generation, transaction)]
         snapshot = await self.snapshots.take_when_due(transaction)
         logged = self._log_records([*events, *snapshot])
@@ -190,17 +190,17 @@ class Transactions:
         released = [change for change in generation.structure if isinstance(change, Released)]
         self.keeper.part_with(_points(released))
         self._written = self._allowance.total
-        async with standing.transaction_lock:
+        async with own_ledger.transaction_lock:
             self._on_step("transact")
             try:
                 writing = self._producer.transact(records, in_parts=generation.is_divisible)
                 positions = await within_limit(writing, limit, "a transaction")
             except BrokerError as error:
                 failure = error
-                standing.fold_unknown()
+                own_ledger.fold_unknown()
             else:
                 self._on_step("committed")
-                standing.fold(transaction, events)
+                own_ledger.fold(transaction, events)
         if failure is not None:
             has_expired = isinstance(failure, ProducerForgotten)  # or a newer producer exists: READ raises then
             if not (has_expired or isinstance(failure, TransactionThrottled) or self._say_refusal(failure)):
@@ -209,7 +209,7 @@ class Transactions:
             is_known = isinstance(failure, TransactionAborted | TransactionRefused | ProducerFenced)
             doubtful = set() if is_known else {record.partition for record in logged}
             await self._replace_producer(deadline, doubtful, was_fenced=isinstance(failure, ProducerFenced))
-            if not standing.has_committed(transaction):
+            if not own_ledger.has_committed(transaction):
                 self.keeper.keep(_points(released))
                 if has_expired:
                     logger.info("the transactional id had expired; transaction %d is sent again", transaction)
@@ -241,7 +241,7 @@ class Transactions:
 
     def _first_writes(self, generation: Generation, transaction: int) -> list[TopicsWritten]:
         """Events for the first writes to source topics: a run with ``until="level"`` waits for these topics, too."""
-        ledger = self.standing.ledger
+        ledger = self.own_ledger.ledger
         if not ledger.control.has_member_until_caught_up:
             return []
         sources = {topic for topic, _ in ledger.control.started}
@@ -249,7 +249,7 @@ class Transactions:
         for place, destination in generation.writes():
             if destination in sources and destination not in ledger.partition(place).destinations:
                 new.setdefault(place, set()).add(destination)
-        incarnation = self.standing.incarnation
+        incarnation = self.own_ledger.incarnation
         return [
             TopicsWritten(
                 incarnation=incarnation,
@@ -275,7 +275,7 @@ class Transactions:
         """Move the edges after a commit, and tell the other parts of the engine. Raises InvariantBroken when the ledger
         does not count the commit.
         """
-        ledger, own = self.standing.ledger, self.standing.incarnation
+        ledger, own = self.own_ledger.ledger, self.own_ledger.incarnation
         for place, epoch in [*ledger.violations(own), *ledger.early_epochs(own)]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
         check_violations(ledger)  # other processes' events, read beside the transaction
@@ -293,7 +293,7 @@ class Transactions:
         self._on_step("applied")
 
     def _log_records(self, events: Sequence[OffsetEvent]) -> list[Outgoing]:
-        logs = self.standing.logs
+        logs = self.own_ledger.logs
         topic = offsets_topic(logs.app)
         records = []
         for event in events:
@@ -321,13 +321,13 @@ class Transactions:
             began = loop.time()
             try:
                 if was_fenced:
-                    await self.standing.read_control()
-                    self.standing.check()
-                producer = await self.standing.identity.make_producer()
+                    await self.own_ledger.read_control()
+                    self.own_ledger.check()
+                producer = await self.own_ledger.identity.make_producer()
                 try:
-                    await self.standing.confirm()
+                    await self.own_ledger.confirm()
                     if doubtful:
-                        await self.standing.confirm_offsets(doubtful)
+                        await self.own_ledger.confirm_offsets(doubtful)
                 except BaseException:
                     limit = self.settings.close_timeout_ms
                     # An error of the close, or a cancellation, would hide the raised error.

@@ -22,15 +22,15 @@ class Snapshots:
 
     def __init__(
         self,
-        standing: OwnLedger,
+        own_ledger: OwnLedger,
         settings: Settings,
         wall_ms: Callable[[], int],
         is_coordinator: Callable[[], bool],
     ) -> None:
-        self.standing = standing
+        self.own_ledger = own_ledger
         self.settings = settings
         self._is_coordinator = is_coordinator
-        self._history = HistoryTrimming(standing.logs, settings, wall_ms)
+        self._history = HistoryTrimming(own_ledger.logs, settings, wall_ms)
         self._own_commits = self._commits_read_before = 0
         """How many transactions this process has committed since the last snapshot, and ``LogReader.commits_read`` at
         the last snapshot.
@@ -46,7 +46,7 @@ class Snapshots:
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is due, and this process is the coordinator."""
-        commits = self._own_commits + self.standing.logs.commits_read - self._commits_read_before
+        commits = self._own_commits + self.own_ledger.logs.commits_read - self._commits_read_before
         return commits >= self.settings.limits.snapshot_every_commits and self._is_coordinator()
 
     async def take_when_due(self, transaction: int) -> list[OffsetEvent]:
@@ -66,21 +66,21 @@ class Snapshots:
     def count_commit(self, *, has_snapshot: bool) -> None:
         """Count a committed transaction."""
         if has_snapshot:
-            self._own_commits, self._commits_read_before = 0, self.standing.logs.commits_read
+            self._own_commits, self._commits_read_before = 0, self.own_ledger.logs.commits_read
         else:
             self._own_commits += 1
 
     async def _take(self, transaction: int) -> list[OffsetEvent]:
         """The events of a snapshot; trims each log partition, too."""
-        standing, logs = self.standing, self.standing.logs
-        await standing.read()
+        own_ledger, logs = self.own_ledger, self.own_ledger.logs
+        await own_ledger.read()
         events: list[OffsetEvent] = []
         for log_partition in range(logs.log_partitions):
             position = logs.positions[logs.offsets(log_partition)]
-            places = places_of(standing.ledger, log_partition, logs.log_partitions)
+            places = places_of(own_ledger.ledger, log_partition, logs.log_partitions)
             events += take_snapshot(
-                standing.ledger, logs.app, log_partition, places, position, standing.incarnation, transaction
+                own_ledger.ledger, logs.app, log_partition, places, position, own_ledger.incarnation, transaction
             )
-            async with standing.offsets_lock:
+            async with own_ledger.offsets_lock:
                 await self._history.trim(log_partition, position)
         return events

@@ -18,8 +18,8 @@ from ..logs.own_ledger import OwnLedger
 class CatchUpCheck:
     """The check of a coordinator in a term."""
 
-    def __init__(self, standing: OwnLedger, heard: Heard) -> None:
-        self.standing = standing
+    def __init__(self, own_ledger: OwnLedger, heard: Heard) -> None:
+        self.own_ledger = own_ledger
         self.heard = heard
         self._ends: Ends | None = None
         self._pinned: tuple[PinnedEnd, ...] | None = None
@@ -31,19 +31,19 @@ class CatchUpCheck:
     @property
     def is_wanted(self) -> bool:
         """Whether a member runs with ``until="level"``, and the ends are pinned."""
-        return self.standing.ledger.control.pinned is not None
+        return self.own_ledger.ledger.control.pinned is not None
 
     @property
     def has_caught_up(self) -> bool:
         """Whether the group has reached the present pinned ends."""
-        return self.is_wanted and self._reached is self.standing.ledger.control.pinned
+        return self.is_wanted and self._reached is self.own_ledger.ledger.control.pinned
 
     async def look(self) -> None:
         """Check whether everything is committed up to the final ends. Raises LogError, BrokerError."""
-        standing, identity = self.standing, self.standing.identity
-        if len(standing.ledger.control.members) > 1:
-            await standing.read()  # a single member knows all commits without reading
-        ledger, pinned = standing.ledger, standing.ledger.control.pinned
+        own_ledger, identity = self.own_ledger, self.own_ledger.identity
+        if len(own_ledger.ledger.control.members) > 1:
+            await own_ledger.read()  # a single member knows all commits without reading
+        ledger, pinned = own_ledger.ledger, own_ledger.ledger.control.pinned
         if pinned is None:
             return
         if self._ends is None or pinned is not self._pinned:
@@ -62,7 +62,7 @@ class CatchUpCheck:
             self._reached = pinned
 
     def _has_everybody_read(self, control: Control) -> bool:
-        own = self.standing.identity.birth
+        own = self.own_ledger.identity.birth
         others = [i for i, m in control.members.items() if not m.expelled and m.birth != own]
         beats = (self.heard.beats.get(incarnation) for incarnation in others)
         return all(beat is not None and beat.control_position >= self._position for beat in beats)

@@ -33,8 +33,8 @@ class ControlTail:
     the reader has reached the end.
     """
 
-    def __init__(self, standing: OwnLedger, settings: Settings, news: News) -> None:
-        self.standing = standing
+    def __init__(self, own_ledger: OwnLedger, settings: Settings, news: News) -> None:
+        self.own_ledger = own_ledger
         self.settings = settings
         self.news = news
         self.listeners: list[Callable[[], None]] = []
@@ -69,7 +69,7 @@ class ControlTail:
 
     async def has_reached(self, position: int, limit_s: float) -> bool:
         """Wait until the log is read up to a position. False: ``limit_s`` was over before."""
-        logs = self.standing.logs
+        logs = self.own_ledger.logs
         try:
             async with asyncio.timeout(limit_s):
                 while logs.positions.get(logs.control, 0) < position:
@@ -91,8 +91,8 @@ class ControlTail:
 
     async def run(self) -> None:
         """Read on until cancelled. Raises LogError; NotAuthorized after ``broker_retry_ms`` of refusals."""
-        standing = self.standing
-        source, broker = standing.logs.control, standing.identity.broker
+        own_ledger = self.own_ledger
+        source, broker = own_ledger.logs.control, own_ledger.identity.broker
         refused = Patience(self.settings.broker_retry_ms, "reading the control log")
         reader: Reader | None = None
         position = 0
@@ -101,7 +101,7 @@ class ControlTail:
             while True:
                 try:
                     if reader is None:
-                        position = standing.logs.positions[source]
+                        position = own_ledger.logs.positions[source]
                         reader = await broker.reader({source: position})
                     batches = await reader.fetch([source], records_max=FETCH_RECORDS_MAX, wait_ms=self._wait_ms)
                     for batch in batches:
@@ -132,7 +132,7 @@ class ControlTail:
         """Ask for the end of the log again and again, until cancelled: the answers bound the age of the view. Raises
         LogError when the log ends below the position already read.
         """
-        logs = self.standing.logs
+        logs = self.own_ledger.logs
         while True:
             question = self.moment()
             try:
@@ -148,8 +148,8 @@ class ControlTail:
         """Fold a fetched batch into the ledger. Another read of the log may have folded the batch before."""
         for record in batch.records:
             self.news.add(record.offset, record.timestamp)
-        if not await self.standing.fold_control(begins, batch):
-            await self.standing.read_control()
+        if not await self.own_ledger.fold_control(begins, batch):
+            await self.own_ledger.read_control()
 
     async def _close(self, reader: Reader | None) -> None:
         if reader is not None:

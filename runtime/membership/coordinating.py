@@ -71,7 +71,7 @@ class CoordinatorLoop:
 
     def __init__(
         self,
-        standing: OwnLedger,
+        own_ledger: OwnLedger,
         heard: Heard,
         obeyed: RateFold,
         signals: Signals,
@@ -79,15 +79,15 @@ class CoordinatorLoop:
         *,
         is_alone: bool,
     ) -> None:
-        identity = standing.identity
-        self.standing, self.identity, self.heard, self.obeyed = standing, identity, heard, obeyed
-        self.signals, self.following = signals, following
+        identity = own_ledger.identity
+        self.own_ledger, self.identity, self.heard, self.obeyed = own_ledger, identity, heard, obeyed
+        self.signals, self.control_tail = signals, following
         self.broker, self.settings = identity.broker, identity.settings
         self.rules = rules_of(self.settings)
         self._is_alone = is_alone
         self.decisions = Decisions(self.broker, identity.logs.control, identity.true_ends, self.settings)
         self.sources = Sources(self.broker, self.settings)
-        self.levelling = CatchUpCheck(standing, heard)
+        self.catch_up_check = CatchUpCheck(own_ledger, heard)
         self.declared = Declared()
         self.resigns = False
         self.dismissed: tuple[int, ...] = ()
@@ -105,7 +105,7 @@ class CoordinatorLoop:
     @property
     def is_coordinator(self) -> bool:
         """Whether this process decides, by what it has read."""
-        return is_coordinator(self.standing.ledger.control, self.identity.birth, self._term)
+        return is_coordinator(self.own_ledger.ledger.control, self.identity.birth, self._term)
 
     @property
     def candidate(self) -> Candidate:
@@ -156,7 +156,7 @@ class CoordinatorLoop:
             await rest(interval_s / PROBES if is_probing else interval_s)
 
     async def _step(self) -> None:
-        control = self.standing.ledger.control
+        control = self.own_ledger.ledger.control
         if self.is_coordinator:
             if self._seated != self._term:
                 self._take_seat()
@@ -170,13 +170,13 @@ class CoordinatorLoop:
         Those of the members, too: who coordinates next knows at once who of them is as silent as the coordinator was.
         """
         now_s = asyncio.get_running_loop().time()
-        control = self.standing.ledger.control
+        control = self.own_ledger.ledger.control
         self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
         self.heard.loads.keep(control.started)
         if self._is_alone:  # nobody hears it
             return False
         if self.is_coordinator:
-            if not self.following.is_lost():  # or others would go on waiting for who can decide nothing
+            if not self.control_tail.is_lost():  # or others would go on waiting for who can decide nothing
                 self.beat()
             return False
         quiet_ms = int((now_s - self.signals.read_s[COORDINATORS]) * 1000)
@@ -203,7 +203,7 @@ class CoordinatorLoop:
 
     def _next_beat(self) -> CoordinatorBeat:
         self._beats += 1
-        interval_ms, is_level = self.rules.interval_ms, self.levelling.has_caught_up
+        interval_ms, is_level = self.rules.interval_ms, self.catch_up_check.has_caught_up
         return CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, is_level, self.dismissed, (), ())
 
     def hears_rates(self) -> None:
@@ -220,7 +220,7 @@ class CoordinatorLoop:
         except TimeoutError:
             return
 
-    # --- standing ----------------------------------------------------------------------------------------------------
+    # --- candidacy ---------------------------------------------------------------------------------------------------
 
     async def _stand(self) -> None:
         """Read the control log to its end; stand, unless somebody else was elected meanwhile. The log says who was
@@ -232,7 +232,7 @@ class CoordinatorLoop:
         if now_s < self._stands_s:
             return
         await self.following_read()
-        control = self.standing.ledger.control
+        control = self.own_ledger.ledger.control
         if not stands(control, self.heard, self.candidate, self._term):
             return
         self._stands_s = now_s + self.settings.heartbeat_interval_ms / 1000
@@ -244,7 +244,7 @@ class CoordinatorLoop:
         app_birth = control.app_birth or identity.birth
         self.decisions.begin_term(self._term)
         await self.decisions.append([CoordinatorElected(self._term, identity.instance, identity.birth, app_birth)])
-        await self.standing.read_control_to(self.decisions.end)
+        await self.own_ledger.read_control_to(self.decisions.end)
         self.wake()
 
     def _take_seat(self) -> None:
@@ -267,7 +267,7 @@ class CoordinatorLoop:
         places = [TopicPartition(topic, p) for p in range(self.identity.logs.log_partitions)]
         marks = await within_limit(self.broker.watermarks(places), self.settings.call_limit_ms, "watermarks")
         await self.following_read()
-        if self.standing.ledger.control.created is None and any(m.high > 0 for m in marks.values()):
+        if self.own_ledger.ledger.control.created is None and any(m.high > 0 for m in marks.values()):
             raise LogError(
                 f"{self.identity.logs.control.topic} is empty, but {topic} is not: the control log of "
                 f"{self.identity.app!r} is lost. Restore it from a copy, or start under a new application name."
@@ -275,16 +275,16 @@ class CoordinatorLoop:
 
     async def following_read(self) -> None:
         """Read the control log to its end, for all who follow it."""
-        asked = self.following.moment()
-        await self.standing.read_control()
-        self.following.has_read(asked)
+        asked = self.control_tail.moment()
+        await self.own_ledger.read_control()
+        self.control_tail.has_read(asked)
 
     # --- coordinating ------------------------------------------------------------------------------------------------
 
     def _view(self) -> View:
         position = self.identity.logs.positions[self.identity.logs.control]
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        return View(self.standing.ledger, self.heard, self._memory, self.rules, position, now_ms)
+        return View(self.own_ledger.ledger, self.heard, self._memory, self.rules, position, now_ms)
 
     async def _coordinate(self) -> None:
         """Decide until there is nothing more to say, or it is coordinator no more; begin what is needed."""
@@ -293,7 +293,7 @@ class CoordinatorLoop:
             await self._read_back()
             if not self.is_coordinator:
                 return
-            control = self.standing.ledger.control
+            control = self.own_ledger.ledger.control
             if control.pinned is not None or not control.has_member_until_caught_up:
                 self._memory.ends = None  # who runs to its level later has ends of its own
             batch = decide(self._view(), self.decisions.turn)
@@ -303,7 +303,7 @@ class CoordinatorLoop:
             self.decisions.add(batch.decisions)
         self._begin_needs()
         self._look_at_unowned()
-        is_heard = not self._is_alone and not self.following.is_lost()
+        is_heard = not self._is_alone and not self.control_tail.is_lost()
         view = self._view()
         if is_heard and (
             self._shares.is_due(self._shares.next_shares(view)) or members_dismissed(view) != self.dismissed
@@ -324,9 +324,9 @@ class CoordinatorLoop:
     async def _read_back(self) -> None:
         """Read to behind what was appended last. Raises LogError when what was acknowledged does not count."""
         end = self.decisions.end
-        if not await self.following.has_reached(end, READ_BACK_S):
-            await self.standing.read_control_to(end)
-        control, turn = self.standing.ledger.control, self.decisions.turn
+        if not await self.control_tail.has_reached(end, READ_BACK_S):
+            await self.own_ledger.read_control_to(end)
+        control, turn = self.own_ledger.ledger.control, self.decisions.turn
         if self.is_coordinator and control.number < turn.number:
             raise LogError(
                 f"{self.identity.logs.control.topic}: decision {turn.number} of term {turn.term} was acknowledged and "
@@ -361,9 +361,9 @@ class CoordinatorLoop:
             self._begin("plan", partial(self._solve, wanted.solve))
         if wanted.ends:
             self._begin("ends", self._find_ends)
-        if self.levelling.is_wanted:
+        if self.catch_up_check.is_wanted:
             self._begin("level", self._look_level)
-        elif len(self.standing.ledger.control.members) > 1:
+        elif len(self.own_ledger.ledger.control.members) > 1:
             pause_ms = READ_ON_MS if self._expects() else READ_ALONG_MS
             self._begin(f"read each {pause_ms} ms", partial(self._read_on, pause_ms))
         now_s = asyncio.get_running_loop().time()
@@ -404,7 +404,7 @@ class CoordinatorLoop:
     async def _read(self, wanted: list[tuple[Place, int]]) -> None:
         """The owners of these are known to be fenced: all that they committed lies below appends that begin now."""
         seat = self._memory
-        await self.standing.confirm_offsets({self.identity.logs.log_partition_of(place[1]) for place, _ in wanted})
+        await self.own_ledger.confirm_offsets({self.identity.logs.log_partition_of(place[1]) for place, _ in wanted})
         seat.read |= set(wanted)
 
     async def _solve(self, question: PlanQuestion) -> None:
@@ -415,7 +415,7 @@ class CoordinatorLoop:
     async def _look(self, topics: list[str]) -> None:
         seat = self._memory
         try:
-            found = await self.sources.look(self.standing.ledger.control, topics)
+            found = await self.sources.look(self.own_ledger.ledger.control, topics)
         except StateTopicGrown:
             if self._is_heard_with_state(topics):
                 raise
@@ -428,7 +428,7 @@ class CoordinatorLoop:
 
     def _is_heard_with_state(self, topics: Sequence[str]) -> bool:
         """Whether somebody who is at work keeps state of one of these topics."""
-        own, members = self.identity.birth, self.standing.ledger.control.members.values()
+        own, members = self.identity.birth, self.own_ledger.ledger.control.members.values()
         living = [m for m in members if not m.expelled and stateful_in([m]).intersection(topics)]
         return any(
             m.birth == own or self.heard.silence_of(m.joined.instance, m.birth).was_heard(m.birth) for m in living
@@ -436,27 +436,27 @@ class CoordinatorLoop:
 
     async def _look_again(self) -> None:
         seat = self._memory
-        grown = await self.sources.look_again(self.standing.ledger.control, seat.sources)
+        grown = await self.sources.look_again(self.own_ledger.ledger.control, seat.sources)
         seat.sources |= grown
         log_found_starts(grown)
 
     async def _find_ends(self) -> None:
         seat, handled = self._memory, self._view().handled_topics
-        started = sorted(self.standing.ledger.control.started)
+        started = sorted(self.own_ledger.ledger.control.started)
         places = [TopicPartition(*place) for place in started if place[0] in handled]
         marks = await within_limit(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")
         seat.ends = tuple(PinnedEnd(*place, marks[place].high) for place in places)
 
     async def _look_level(self) -> None:
-        was_level = self.levelling.has_caught_up
-        await self.levelling.look()
-        if self.levelling.has_caught_up and not was_level:
+        was_level = self.catch_up_check.has_caught_up
+        await self.catch_up_check.look()
+        if self.catch_up_check.has_caught_up and not was_level:
             self.beat()
         await asyncio.sleep(LEVEL_LOOK_MS / 1000)
 
     def _expects(self) -> bool:
         """Whether something is about to be released."""
-        control = self.standing.ledger.control
+        control = self.own_ledger.ledger.control
         is_leaving = any(i in self.heard.leaving and not m.expelled for i, m in control.members.items())
         return bool(control.moves.release_requests) or is_leaving
 
@@ -470,16 +470,16 @@ class CoordinatorLoop:
             partitions, self.heard.release_partitions = self.heard.release_partitions, set()
             logs = self.identity.logs
             for log_partition in sorted({logs.log_partition_of(partition) for partition in partitions}):
-                await self.standing.read_partition(log_partition)
+                await self.own_ledger.read_partition(log_partition)
                 self.wake()
 
     async def _read_on(self, pause_ms: int) -> None:
         await asyncio.sleep(pause_ms / 1000)  # first: a read to all ends would hold up that of what is just released
-        await self.standing.read()
+        await self.own_ledger.read()
 
     async def _open(self, log_partitions: list[int]) -> None:
         """Write the first event of partitions of the offset log, before anything is granted of what goes there."""
-        await self.standing.confirm_offsets(log_partitions)
+        await self.own_ledger.confirm_offsets(log_partitions)
 
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""

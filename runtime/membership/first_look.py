@@ -28,13 +28,13 @@ class FirstLook:
     def __init__(
         self,
         app: str,
-        standing: OwnLedger,
+        own_ledger: OwnLedger,
         handlers: Sequence[Handler],
         partitioners: Mapping[str, PartitionOfKey],
         accepts: Accepted,
     ) -> None:
         self.app = app
-        self.standing = standing
+        self.own_ledger = own_ledger
         self.partitioners = partitioners
         self.handled = {handler.topic for handler in handlers}
         self.stateful = {handler.topic for handler in handlers if handler.stores} - accepts.moved_keys
@@ -47,7 +47,7 @@ class FirstLook:
         spans = {place: span for place, span in lowest(unread).items() if place.topic in partitioned | self.looped}
         if not spans:
             return
-        found = await both_ends(self.standing.identity.broker, self.standing.identity.settings, spans)
+        found = await both_ends(self.own_ledger.identity.broker, self.own_ledger.identity.settings, spans)
         await self._check_outputs({place: records for place, records in found.items() if place.topic in self.looped})
         self._check_keys({place: records for place, records in found.items() if place.topic in partitioned}, topics)
 
@@ -58,8 +58,8 @@ class FirstLook:
         if not any(source_of_other(records, b"", self.handled) for records in found.values()):
             return
         # Another process of this application may have started the application meanwhile: some outputs may be our own.
-        await self.standing.read_control()
-        own = self.standing.app_id if self.standing.ledger.control.app_birth else b""
+        await self.own_ledger.read_control()
+        own = self.own_ledger.app_id if self.own_ledger.ledger.control.app_birth else b""
         for place, records in sorted(found.items()):
             source = source_of_other(records, own, self.handled)
             if source is not None:

@@ -30,10 +30,10 @@ RESIGN_S = 1.0
 class Group:
     """The group in the view of a process. ``is_alone``: the broker proves that no other process exists."""
 
-    def __init__(self, standing: OwnLedger, stores: Sequence[StoreSpec], *, is_alone: bool) -> None:
-        identity: Identity = standing.identity
+    def __init__(self, own_ledger: OwnLedger, stores: Sequence[StoreSpec], *, is_alone: bool) -> None:
+        identity: Identity = own_ledger.identity
         settings = identity.settings
-        self.standing = standing
+        self.own_ledger = own_ledger
         self.identity = identity
         self.settings = settings
         self.stores = stores
@@ -41,10 +41,10 @@ class Group:
         self.signals = Signals(
             app=identity.app, broker=identity.broker, settings=settings, heard=self.heard, on_heard=self._on_heard
         )
-        self.following = ControlTail(standing, settings, self.heard.news)
+        self.control_tail = ControlTail(own_ledger, settings, self.heard.news)
         self.obeyed = RateFold()
         self.member_signals = MemberSignals(
-            standing=standing,
+            own_ledger=own_ledger,
             heard=self.heard,
             obeyed=self.obeyed,
             signals=self.signals,
@@ -52,11 +52,11 @@ class Group:
             is_alone=is_alone,
         )
         self.coordinating = CoordinatorLoop(
-            standing=standing,
+            own_ledger=own_ledger,
             heard=self.heard,
             obeyed=self.obeyed,
             signals=self.signals,
-            following=self.following,
+            following=self.control_tail,
             is_alone=is_alone,
         )
         self._limits: dict[str, float] = {}
@@ -64,7 +64,7 @@ class Group:
         self.on_rate: Callable[[str, float], None] = _ignore_rate
         """Called with a topic, and the attempts per second that this process may begin from now on."""
         self.sources = Sources(identity.broker, settings)
-        self.following.listeners += [self.member_signals.wake, self.coordinating.wake]
+        self.control_tail.listeners += [self.member_signals.wake, self.coordinating.wake]
         self.member_signals.on_release_told = self.coordinating.wake
         self._woken_s = 0.0
         """When signals woke the coordinator last."""
@@ -100,10 +100,10 @@ class Group:
         Returns, for each partition that was never started, the offset at which the partition would be started, and its
         end. Raises SettingsError, SourceError, LogError, BrokerError.
         """
-        question = self.following.moment()
-        await self.standing.read_control()
-        self.following.has_read(question)
-        control = self.standing.ledger.control
+        question = self.control_tail.moment()
+        await self.own_ledger.read_control()
+        self.control_tail.has_read(question)
+        control = self.own_ledger.ledger.control
         check_identities(control.identities, identities)
         trial, places = Starts(self.identity.broker, self.settings, starts, is_trial=True), list(sources)
         trial.check(control)
@@ -119,16 +119,18 @@ class Group:
 
     def view(self) -> GroupView:
         """The view of the group that answers queries of state."""
-        standing, identity = self.standing, self.identity
+        own_ledger, identity = self.own_ledger, self.identity
         limit_ms = identity.settings.query_view_ms_max
-        return GroupView(lambda: standing.ledger.control, lambda: identity.incarnation, self.following.age_ms, limit_ms)
+        return GroupView(
+            lambda: own_ledger.ledger.control, lambda: identity.incarnation, self.control_tail.age_ms, limit_ms
+        )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """The loops from before the joining to the end."""
         coordinating = self.coordinating
         return [
-            self.following.run(),
-            self.following.see_ends(),
+            self.control_tail.run(),
+            self.control_tail.see_ends(),
             self.signals.run(),
             coordinating.run(),
             coordinating.beat_on(),
@@ -151,15 +153,15 @@ class Group:
         """Whether a group with ``until="level"`` has caught up. Only a beat of the present coordinator counts, and only
         from the time after the joining: an earlier beat does not know the work of the own process.
         """
-        control, beat = self.standing.ledger.control, self.heard.coordinator
+        control, beat = self.own_ledger.ledger.control, self.heard.coordinator
         if control.pinned is None or beat is None or beat.term != control.term:
             return False
         return beat.is_level and (beat.term, beat.number) > self._heard_before
 
     def is_dismissed(self) -> bool:
         """Whether the coordinator lets this leaving process go without waiting for others."""
-        beat, control = self.heard.coordinator, self.standing.ledger.control
-        return beat is not None and beat.term == control.term and self.standing.incarnation in beat.dismissed
+        beat, control = self.heard.coordinator, self.own_ledger.ledger.control
+        return beat is not None and beat.term == control.term and self.own_ledger.incarnation in beat.dismissed
 
     def unowned_ranges(self) -> Sequence[Unowned]:
         """The ranges without an owner; empty unless this process coordinates."""
@@ -167,7 +169,7 @@ class Group:
 
     def is_at_rest(self) -> bool:
         """Whether no move, copy or plan is requested of any member, and every range has an owner."""
-        moves = self.standing.ledger.control.moves
+        moves = self.own_ledger.ledger.control.moves
         return not (moves.release_requests or moves.copies or moves.answer or self.unowned_ranges())
 
     def takes_snapshots(self) -> bool:
@@ -195,7 +197,7 @@ class Group:
         that partition.
         """
         own, coordinating = self.identity.incarnation, self.coordinating
-        if own is None or self.standing.ledger.control.is_expelled(own):
+        if own is None or self.own_ledger.ledger.control.is_expelled(own):
             return
         leads = coordinating.is_coordinator
         try:
@@ -207,7 +209,7 @@ class Group:
             return
 
     def _is_fenced(self) -> bool:
-        return self.standing.ledger.control.is_fenced(self.standing.incarnation)
+        return self.own_ledger.ledger.control.is_fenced(self.own_ledger.incarnation)
 
     async def close(self) -> None:
         """Drop the connections; bounded in time."""

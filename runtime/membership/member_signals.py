@@ -33,7 +33,7 @@ class MemberSignals:
 
     def __init__(
         self,
-        standing: OwnLedger,
+        own_ledger: OwnLedger,
         heard: Heard,
         obeyed: RateFold,
         signals: Signals,
@@ -41,8 +41,8 @@ class MemberSignals:
         *,
         is_alone: bool,
     ) -> None:
-        self.standing = standing
-        self.identity = standing.identity
+        self.own_ledger = own_ledger
+        self.identity = own_ledger.identity
         self.heard = heard
         self.signals = signals
         self.obeyed = obeyed
@@ -84,7 +84,7 @@ class MemberSignals:
         began_s = asyncio.get_running_loop().time()
         while True:
             self._changed.clear()
-            control = self.standing.ledger.control
+            control = self.own_ledger.ledger.control
             match state_of(control, self.identity.birth, self.identity.incarnation):
                 case Rejected(reason):
                     raise _refusal_error(reason)
@@ -134,7 +134,7 @@ class MemberSignals:
         await self.signals.send_and_wait(partition, self._leave_request())
 
     def _leave_request(self) -> LeaveAsked:
-        incarnation, birth = self.standing.incarnation, self.identity.birth
+        incarnation, birth = self.own_ledger.incarnation, self.identity.birth
         return LeaveAsked(incarnation, birth, self.returns_in_ms, is_done=self._is_done)
 
     async def wait_until_left(self, limit_s: float) -> bool:
@@ -144,7 +144,7 @@ class MemberSignals:
         self._is_done = True
         loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
-        while not self.standing.ledger.control.is_expelled(self.standing.incarnation):
+        while not self.own_ledger.ledger.control.is_expelled(self.own_ledger.incarnation):
             if loop.time() >= until:
                 return False
             self._changed.clear()
@@ -169,12 +169,12 @@ class MemberSignals:
     def tell_copies(self, copies: tuple[Copy, ...]) -> None:
         """Say how far the requested copies of state have come."""
         if not self.is_alone:
-            self.signals.send(self.partition, Copies(self.standing.incarnation, copies))
+            self.signals.send(self.partition, Copies(self.own_ledger.incarnation, copies))
 
     def _log_wait(self, waited_s: float) -> None:
         """Log once, in a long wait to join, for which silent members the process waits, and how to avoid the wait."""
         settings = self.identity.settings
-        control = self.standing.ledger.control
+        control = self.own_ledger.ledger.control
         others = [m for m in control.unfenced_members() if m.birth != self.identity.birth]
         gone = [m for m in others if m.expelled or not self.heard.lives(m.joined.instance, m.birth)]
         if self._is_wait_logged or waited_s * 1000 < settings.heartbeat_interval_ms or not gone:

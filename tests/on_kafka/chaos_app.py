@@ -125,7 +125,7 @@ def resend_without_reading() -> None:
     async def forgetful(
         self: Transactions, deadline: float, doubtful: Collection[int] = (), *, was_fenced: bool = False
     ) -> None:
-        self._producer = await self.standing.identity.make_producer()
+        self._producer = await self.own_ledger.identity.make_producer()
 
     Transactions._replace_producer = forgetful  # type: ignore[method-assign]  # a defect changes the class
 

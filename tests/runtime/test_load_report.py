@@ -111,7 +111,7 @@ async def test_who_is_alone_tells_nothing_and_tells_who_joins_at_once(group: Gro
     await asyncio.sleep(5 * INTERVAL_S)
     assert not loads(group)
     joining = asyncio.create_task(second.start())
-    await until(lambda: len(first.member.standing.ledger.control.members) == 2)
+    await until(lambda: len(first.member.own_ledger.ledger.control.members) == 2)
     assert await until(lambda: len(loads(group)) > 0) <= 0.2
     assert all(band.busy_us for band in newest(group).values())
     assert set(newest(group)) == {(0, 0), (1, 0)}
@@ -187,5 +187,5 @@ async def test_the_capacity_stands_in_the_control_log(group: Group) -> None:
     engines = [group.process("a", working(capacity=0.5)), group.process("b", working(capacity=3.0))]
     for engine in engines:
         await engine.start()
-    members = engines[0].member.standing.ledger.control.members.values()
+    members = engines[0].member.own_ledger.ledger.control.members.values()
     assert {member.joined.instance: member.joined.capacity for member in members} == {"a": 0.5, "b": 3.0}

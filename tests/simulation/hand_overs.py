@@ -240,5 +240,5 @@ def _is_at(process: Process, move: Move, step: str) -> bool:
     """Whether a process is at a step of this move, which it has come to for some move."""
     if step != WINDING:
         return True
-    leaving = process.member.work.cycle.reshaping.wishes.leaving
+    leaving = process.member.work.cycle.range_changes.wishes.leaving
     return any(wish.dispatch.place == move.place and wish.within.overlaps(move.within) for wish in leaving)

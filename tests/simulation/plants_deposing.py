@@ -57,7 +57,7 @@ def granted_by_a_told_end(patch: Planting) -> None:
     async def read(self: CoordinatorLoop, wanted: list[tuple[Place, int]]) -> None:
         logs, seat = self.identity.logs, self._memory
         wanted_logs = {logs.offsets(logs.log_partition_of(place[1])) for place, _ in wanted}
-        await self.standing.read_offsets_to(told_by_the_old_leader(self.broker, wanted_logs))
+        await self.own_ledger.read_offsets_to(told_by_the_old_leader(self.broker, wanted_logs))
         seat.read |= set(wanted)
 
     patch.setattr(CoordinatorLoop, "_read", read)

@@ -161,7 +161,7 @@ def sent_again_unread(patch: Planting, kinds: tuple[type[BrokerError], ...]) -> 
     async def unread(
         self: Transactions, deadline: float, doubtful: Collection[int] = (), *, was_fenced: bool = False
     ) -> None:
-        is_one = isinstance(last.get(self.standing.identity.transactional_id), kinds)
+        is_one = isinstance(last.get(self.own_ledger.identity.transactional_id), kinds)
         await replace(self, deadline, () if is_one else doubtful, was_fenced=was_fenced)
 
     patch.setattr(TransactionalProducer, "transact", noted)
@@ -210,7 +210,7 @@ def failed_is_committed(patch: Planting) -> None:
     async def trust(self: Transactions, generation: Any, deadline: float) -> Any:
         failure = await transact(self, generation, deadline)
         if failure is not None:
-            standing = self.standing
+            standing = self.own_ledger
             standing.ledger = evolve_all(standing.ledger, generation.events(standing.transaction))
             self._finish(generation, has_snapshot=False)
         return None
@@ -270,8 +270,10 @@ PLANTS = [
             "cells",
             (
                 "if is_released else _state_of_points(",
-                "if is_released or any(a.epoch == epoch for a in control.moves.release_requests.values())"
-                " else _state_of_points(",
+                (
+                    "if is_released or any(a.epoch == epoch for a in control.moves.release_requests.values())"
+                    " else _state_of_points("
+                ),
             ),
         ),
         kinds=("rival", "storm", "release", "slow"),
@@ -286,7 +288,10 @@ PLANTS = [
     Plant(
         "INIT without READ",
         changed(
-            Transactions, "_replace_producer", ("await self.standing.confirm()", "pass"), ("if doubtful:", "if False:")
+            Transactions,
+            "_replace_producer",
+            ("await self.own_ledger.confirm()", "pass"),
+            ("if doubtful:", "if False:"),
         ),
         kinds=("unknown", "lost replies"),
         finding=f"{DOUBLED}|{OUTSIDE}",

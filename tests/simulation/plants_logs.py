@@ -14,7 +14,7 @@ from keylanes.runtime.partition.wishes import Wishes
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime import test_starts, test_waiting
 from ..runtime.engine import test_grants
-from ..runtime.logs import test_office
+from ..runtime.logs import test_own_ledger
 from ..stage.log_events import member_fenced
 from ..stage.planting import Planting, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
@@ -179,7 +179,7 @@ PLANTS = [
     Plant(
         "what others committed is passed over",
         passed_over,
-        (test_office.test_what_others_committed_beside_a_member_is_known_to_it,),
+        (test_own_ledger.test_what_others_committed_beside_a_member_is_known_to_it,),
         finding="lies outside what was granted",
     ),
     Plant(
@@ -189,7 +189,7 @@ PLANTS = [
             "begin_offsets",
             ("self.positions, self.commits_read = {**positions, **control}, commits_read", "pass"),
         ),
-        (each(test_office.test_a_search_that_was_cut_short_leaves_nothing_behind),),
+        (each(test_own_ledger.test_a_search_that_was_cut_short_leaves_nothing_behind),),
         finding=r"assert (False|\d == 5)",
     ),
     Plant(
@@ -198,8 +198,8 @@ PLANTS = [
             OwnLedger, "_read_offsets", ("except HistoryTrimmed as trimmed:", "except ZeroDivisionError as trimmed:")
         ),
         (
-            test_office.test_an_unknown_transaction_that_others_trimmed_is_found_in_their_snapshot,
-            test_office.test_what_nothing_became_of_is_not_found_in_a_snapshot,
+            test_own_ledger.test_an_unknown_transaction_that_others_trimmed_is_found_in_their_snapshot,
+            test_own_ledger.test_what_nothing_became_of_is_not_found_in_a_snapshot,
         ),
         finding="HistoryTrimmed: .*lost what was to be read",
     ),
@@ -209,7 +209,7 @@ PLANTS = [
             snapshots, "take_snapshot", ("for i, t in ledger.transactions.items() if not", "for i, t in () if not")
         ),
         (
-            test_office.test_what_nothing_became_of_is_not_found_in_a_snapshot,
+            test_own_ledger.test_what_nothing_became_of_is_not_found_in_a_snapshot,
             test_snapshots.test_a_snapshot_says_which_transaction_of_each_writer_was_the_last,
         ),
         finding=r"assert (False|\{\} == )",

@@ -122,7 +122,7 @@ class Process:
         self._last.clear()
         self.steadiness.forget()
         self.heard, self.read = 0, (0, 0)
-        member.group.following.listeners.append(self._hears_more)
+        member.group.control_tail.listeners.append(self._hears_more)
         self.members.append(member)
 
     def _hears_more(self) -> None:

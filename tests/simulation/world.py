@@ -467,7 +467,7 @@ class World:
 def is_quiet(member: AppRun) -> bool:
     """Whether nothing is sent, held or still to be merged."""
     is_calm = member.work.balance is None or member.work.balance.calm_looks >= CALM_LOOKS
-    wishes = member.work.cycle.reshaping.wishes
+    wishes = member.work.cycle.range_changes.wishes
     return is_calm and not (member.work.cycle.is_sending or wishes.holds or wishes.wanted)
 
 

@@ -67,9 +67,9 @@ class Running(Engine):
         return self.member.work.balance
 
     @property
-    def reshape(self) -> RangeChanges:
+    def range_changes(self) -> RangeChanges:
         """Who splits and merges."""
-        return self.member.work.cycle.reshaping
+        return self.member.work.cycle.range_changes
 
     @property
     def part(self) -> PartitionRun:
@@ -374,15 +374,15 @@ async def test_who_does_not_want_it_is_left_alone(factor: int, settings: dict[st
 @running(lambda key: 3.0, commit_interval_ms=900)
 async def test_a_merge_that_failed_is_not_tried_again_at_once(app: Running) -> None:
     """Its workers count as busy for some looks; nobody holds them in vain all the time."""
-    await app.reshape.ask(SplitWish(app.part.dispatch, 9))
-    await app.reached(lambda: bool(app.reshape.wishes.merging))
+    await app.range_changes.ask(SplitWish(app.part.dispatch, 9))
+    await app.reached(lambda: bool(app.range_changes.wishes.merging))
     app.write(keys_below(SPACE_END // 4))
-    await app.reached(lambda: bool(app.reshape.wishes.holds))
+    await app.reached(lambda: bool(app.range_changes.wishes.holds))
     assert app.running, "it began before the hold"
-    await app.reached(lambda: not app.reshape.wishes.holds)
+    await app.reached(lambda: not app.range_changes.wishes.holds)
     assert app.balance.merges == 0
     refused = app.balance.looks
-    await app.reached(lambda: bool(app.reshape.wishes.merging))
+    await app.reached(lambda: bool(app.range_changes.wishes.merging))
     assert app.balance.looks >= refused + 5
     await app.reached(lambda: app.balance.merges == 1)
     app.check()
@@ -394,23 +394,23 @@ async def test_a_merge_that_failed_is_not_tried_again_at_once(app: Running) -> N
 @running(lambda key: 0.0)
 async def test_a_split_that_is_asked_for(app: Running) -> None:
     """It is there when the answer is; a point that no worker's range holds inside is refused."""
-    await app.reshape.ask(SplitWish(app.part.dispatch, 5))
+    await app.range_changes.ask(SplitWish(app.part.dispatch, 5))
     assert bounds_of(app) == [0, 5, *even_bounds(4)[1:]]
     assert [event.at for event in app.events() if isinstance(event, WorkerSplit)] == [5]
     for at in (5, 0, SPACE_END):
         with pytest.raises(ValueError, match="strictly inside no worker"):
-            await app.reshape.ask(SplitWish(app.part.dispatch, at))
+            await app.range_changes.ask(SplitWish(app.part.dispatch, at))
 
 
 @running(lambda key: 0.001, split_hot_ranges=False)
 async def test_a_merge_that_is_asked_for(app: Running) -> None:
     """It is there when the answer is, also while records come; what is no row of whole workers is refused."""
     app.write(zipf(500, 50))
-    await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+    await app.range_changes.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
     assert bounds_of(app) == [0, *even_bounds(4)[2:]]
     for first, end in ((0, HALF), (0, HALF + 5), (5, SPACE_END)):
         with pytest.raises(ValueError, match="not made up of two or more whole workers"):
-            await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(first, end)))
+            await app.range_changes.ask(MergeWish(app.part.dispatch, KeyRange(first, end)))
     await app.level()
     app.check()
 
@@ -421,10 +421,10 @@ async def test_a_merge_that_does_not_become_level_is_refused(app: Running) -> No
     app.write(keys_below(SPACE_END // 4))
     await app.reached(lambda: bool(app.running))
     with pytest.raises(ValueError, match="did not become level within 100 ms"):
-        await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+        await app.range_changes.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
     assert all(worker.hold_at is None for worker in app.workers)
     await app.level()
-    await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+    await app.range_changes.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
     app.check()
 
 
@@ -433,9 +433,9 @@ async def test_a_split_waits_while_its_worker_is_held(app: Running) -> None:
     """The merge ends first, here for lack of time; then the split is done."""
     app.write(keys_below(SPACE_END // 4))
     await app.reached(lambda: bool(app.running))
-    merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
-    await app.reached(lambda: bool(app.reshape.wishes.holds))
-    split = app.reshape.ask(SplitWish(app.part.dispatch, 9))
+    merge = app.range_changes.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+    await app.reached(lambda: bool(app.range_changes.wishes.holds))
+    split = app.range_changes.ask(SplitWish(app.part.dispatch, 9))
     await asyncio.wait([split])
     assert merge.done()
     assert isinstance(merge.exception(), ValueError)
@@ -452,15 +452,15 @@ async def test_a_release_comes_first(app: Running) -> None:
     app.write(keys_below(SPACE_END // 4))
     await app.reached(lambda: bool(app.running))
     before = {worker.epoch for worker in app.part.dispatch.workers}
-    merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
-    await app.reached(lambda: bool(app.reshape.wishes.holds))
-    split = app.reshape.ask(SplitWish(app.part.dispatch, 9))
-    elsewhere = app.reshape.ask(SplitWish(app.part.dispatch, HALF + 9))
-    release = app.reshape.ask(ReleaseWish(app.part.dispatch, KeyRange(0, HALF)))
+    merge = app.range_changes.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+    await app.reached(lambda: bool(app.range_changes.wishes.holds))
+    split = app.range_changes.ask(SplitWish(app.part.dispatch, 9))
+    elsewhere = app.range_changes.ask(SplitWish(app.part.dispatch, HALF + 9))
+    release = app.range_changes.ask(ReleaseWish(app.part.dispatch, KeyRange(0, HALF)))
     with pytest.raises(ValueError, match="is being given up"):
-        app.reshape.ask(SplitWish(app.part.dispatch, 9))
+        app.range_changes.ask(SplitWish(app.part.dispatch, 9))
     with pytest.raises(ValueError, match="is being given up"):
-        app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+        app.range_changes.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
     answers = await asyncio.gather(merge, split, elsewhere, release, return_exceptions=True)
     assert [type(answer) for answer in answers] == [ValueError, ValueError, type(None), type(None)]
     stayed = [worker.first for worker in app.part.dispatch.workers if worker.epoch in before]
@@ -476,17 +476,17 @@ async def test_what_is_asked_for_ends_with_the_run() -> None:
     async with at_work(lambda key: 60.0, **options) as app:
         app.write(keys_below(SPACE_END // 4))
         await app.reached(lambda: bool(app.running))
-        asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF))))
-        await app.reached(lambda: bool(app.reshape.wishes.holds))
-        asked.append(app.reshape.ask(SplitWish(app.part.dispatch, 9)))
-        asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, SPACE_END))))
+        asked.append(app.range_changes.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF))))
+        await app.reached(lambda: bool(app.range_changes.wishes.holds))
+        asked.append(app.range_changes.ask(SplitWish(app.part.dispatch, 9)))
+        asked.append(app.range_changes.ask(MergeWish(app.part.dispatch, KeyRange(0, SPACE_END))))
     assert [future.cancelled() for future in asked] == [True] * 3
 
 
 @running(lambda key: 0.0, split_hot_ranges=False)
 async def test_a_split_is_not_undone_by_merges_to_the_declared_cut(app: Running) -> None:
     """After a start with fewer workers than before, neighbours merge to the new cut; what is split meanwhile stays."""
-    app.reshape.wishes.wanted[app.part.dispatch] = (0, HALF, SPACE_END)
-    await app.reshape.ask(SplitWish(app.part.dispatch, 9))
-    await app.reached(lambda: not app.reshape.wishes.wanted)
+    app.range_changes.wishes.wanted[app.part.dispatch] = (0, HALF, SPACE_END)
+    await app.range_changes.ask(SplitWish(app.part.dispatch, 9))
+    await app.reached(lambda: not app.range_changes.wishes.wanted)
     assert bounds_of(app) == [0, 9, HALF, SPACE_END]

@@ -38,7 +38,7 @@ async def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_anoth
     keeper.committed = slowly  # type: ignore[method-assign]  # a disk that takes its time
     await second.start()
     await until(lambda: holds_one(second), 60)
-    assert not first.member.standing.ledger.control.moves.release_requests, "it has read the grant"
+    assert not first.member.own_ledger.ledger.control.moves.release_requests, "it has read the grant"
     is_written.set()
     await until(lambda: holds_one(first), 10)
     assert len(first.member.statistics(0.0).partitions) == 1
@@ -54,13 +54,13 @@ async def test_a_grant_to_another_process_is_not_taken_up() -> None:
     await until(lambda: all(holds_one(engine) for engine in (first, second)), 60)
     (held,), (of_other,) = first.member.runs, second.member.runs
     cycle, foreign = first.member.work.cycle, of_other.dispatch
-    await cycle.standing.read()
+    await cycle.own_ledger.read()
     foreign_epoch = foreign.epoch
-    assert cycle.standing.ledger.partition(foreign.place).parts[foreign_epoch].incarnation == 2
-    parts = cycle.standing.ledger.partition(foreign.place).parts
+    assert cycle.own_ledger.ledger.partition(foreign.place).parts[foreign_epoch].incarnation == 2
+    parts = cycle.own_ledger.ledger.partition(foreign.place).parts
     for epoch in (foreign_epoch, 99):
         dispatch = PartitionDispatch(*foreign.place, 0, 1_000, WorkerNumbers())
         dispatch.incarnation = held.dispatch.incarnation
         with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):
-            cycle.reshaping.add_grant(dispatch, epoch, parts.get(epoch), [WHOLE], ())
+            cycle.range_changes.add_grant(dispatch, epoch, parts.get(epoch), [WHOLE], ())
     assert first.member.runs == [held]

@@ -23,7 +23,7 @@ from keylanes.runtime.handlers.outputs import (
     build_one,
     outputs_returned,
     place_of,
-    produced_of,
+    result_of,
 )
 
 from ...tiers.marks import tier
@@ -87,7 +87,7 @@ def test_one_output_is_what_build_makes_of_it(
     (wanted,) = slow.outputs
     assert output == wanted
     assert (False, digest, size) == (slow.dead, slow.digest, slow.size)
-    assert msgspec.structs.replace(slow, outputs=(wanted,)) == produced_of(record, output, PLACE.seed)
+    assert msgspec.structs.replace(slow, outputs=(wanted,)) == result_of(record, output, PLACE.seed)
 
 
 def test_the_usual_case_is_the_fast_one() -> None:

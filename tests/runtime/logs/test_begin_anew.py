@@ -5,7 +5,7 @@ import asyncio
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ...tiers.marks import tier
-from .test_office import PLACE, Group
+from .test_own_ledger import PLACE, Group
 
 pytestmark = tier("check")
 

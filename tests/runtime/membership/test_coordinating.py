@@ -31,7 +31,7 @@ async def test_a_second_run_to_the_level_has_ends_of_its_own(group: Group) -> No
         events = [decode(record.value or b"") for record in group.cluster.committed_records("app.control")]
         newest = [event for event in events if isinstance(event, EndsPinned)][-1]
         assert sum(end.offset for end in newest.ends) == group.sent
-        await until(lambda: stays.member.standing.ledger.control.pinned is None)
+        await until(lambda: stays.member.own_ledger.ledger.control.pinned is None)
 
 
 @in_group(partitions=1)

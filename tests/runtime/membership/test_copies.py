@@ -50,7 +50,7 @@ class Decided(Pair):
     def ask_copy(self, engine: Engine, *bands: KeyRange, role: str = "learner", bytes_per_s: int = 0) -> int:
         """COPY_ASKED; the number of its move."""
         control = self.ledger().control
-        move, incarnation = control.moves.move_max + 1, engine.member.standing.incarnation
+        move, incarnation = control.moves.move_max + 1, engine.member.own_ledger.incarnation
         spans = tuple(Span(band.first, band.end) for band in bands)
         self.write(CopyAsked(control.term, control.number + 1, move, incarnation, *PLACE, spans, role, bytes_per_s))
         return move
@@ -68,7 +68,7 @@ class Decided(Pair):
         """RELEASE_ASKED; returns when all of it is committed."""
         control = self.ledger().control
         (epoch,) = {owner.epoch for _, _, owner in control.owners[PLACE].pieces(within.first, within.end)}
-        own = engine.member.standing.incarnation
+        own = engine.member.own_ledger.incarnation
         number = control.number + 1
         self.write(ReleaseAsked(control.term, number, move, own, epoch, *PLACE, within.first, within.end, 30_000))
 
@@ -82,7 +82,7 @@ class Decided(Pair):
         """GRANT; returns when its workers run."""
         ledger = self.ledger()
         turn = Turn(ledger.control.term, ledger.control.number)
-        self.write(*decide_grant(ledger, turn, PLACE, engine.member.standing.incarnation, within))
+        self.write(*decide_grant(ledger, turn, PLACE, engine.member.own_ledger.incarnation, within))
         await until(lambda: self.points(engine, within) == within.size)
 
     def counts_are_right(self) -> None:

@@ -28,7 +28,7 @@ async def test_an_id_that_has_expired_is_said_once_and_what_was_done_is_sent_aga
     caplog.clear()
     with caplog.at_level(logging.INFO):
         for number in range(2):
-            engine.cluster.state.forget(engine.member.standing.identity.transactional_id)
+            engine.cluster.state.forget(engine.member.own_ledger.identity.transactional_id)
             engine.send(b"k", b"%d" % number)
             await engine.level()
     assert engine.values() == {b"k": [b"0", b"1"]}
@@ -44,13 +44,13 @@ async def test_an_id_that_has_expired_behind_a_fence_is_that_of_an_expelled_proc
     """It has not heard of it. Nothing is sent again before it has."""
     engine = Engine(passing_on())
     member = await engine.start()
-    control, own = member.standing.ledger.control, member.standing.incarnation
+    control, own = member.own_ledger.ledger.control, member.own_ledger.incarnation
     log, cluster = f"{engine.app.name}.control", engine.cluster
     cluster.faults.cut_from.add((engine.connection.client_name, log))
     elected = coordinator_elected(control.term + 1, "another", control.app_birth)
     expelled = MemberExpelled(control.term + 1, 1, own, "silent", 0)
     cluster.write([Outgoing(log, 0, None, encode(event)) for event in (elected, expelled)], ())
-    identity = member.standing.identity.transactional_id
+    identity = member.own_ledger.identity.transactional_id
     cluster.state.initialise(identity, 1_000)
     cluster.state.forget(identity)
     engine.send(b"k", b"new")

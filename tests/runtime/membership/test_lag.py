@@ -40,7 +40,7 @@ def opened() -> asyncio.Event:
 
 def lag_of_logs(group: Group, engine: Engine) -> dict[int, int]:
     """How far each partition is committed in the logs from its end; of those that are not at their end."""
-    ledger, places = engine.member.standing.ledger, [TopicPartition(SOURCE, p) for p in range(group.partitions)]
+    ledger, places = engine.member.own_ledger.ledger, [TopicPartition(SOURCE, p) for p in range(group.partitions)]
     lags = {place.partition: group.cluster.watermarks(place).high - ledger.frontier(place) for place in places}
     return {partition: lag for partition, lag in lags.items() if lag}
 
@@ -75,7 +75,7 @@ async def test_a_member_tells_the_lag_of_what_it_holds(group: Group) -> None:
     group.send(SENT)
     await until(lambda: b.member.statistics(0).lag == 0 and b.member.statistics(0).partitions[0].end == 2 * SENT)
     (first,) = coordinators(a, b)
-    await first.member.standing.read()
+    await first.member.own_ledger.read()
     assert greatest_lag(a, b) == lag_of_logs(group, first)
     assert a.member.statistics(0).lag > 0
     gate.set()

@@ -339,7 +339,7 @@ async def test_who_was_expelled_comes_back(group: Group) -> None:
     await until(lambda: held(other) == set(range(PARTITIONS)))
     group.send(100)
     await until(share(other, away))
-    assert [member.standing.incarnation for member in lives] == [2, 3]
+    assert [member.own_ledger.incarnation for member in lives] == [2, 3]
     group.send(100)
     await group.done()
     life.stop()
@@ -356,7 +356,7 @@ async def test_beats_that_could_not_be_told_are_not_told_later(group: Group) -> 
     def beats() -> int:
         records = [entry.record for entry in group.cluster.all_entries(partition) if entry.record]
         found = [decode_signal(record.value or b"") for record in records]
-        own = away.member.standing.incarnation
+        own = away.member.own_ledger.incarnation
         return sum(isinstance(signal, Beat) and signal.incarnation == own for signal in found)
 
     await until(lambda: beats() > 0)

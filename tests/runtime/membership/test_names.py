@@ -145,7 +145,7 @@ async def test_who_coordinated_and_is_back_under_its_name_waits_for_nobody(group
     first, second = (on_disk(group, name, tmp_path / name) for name in "ab")
     await start(first, second)
     (lost,) = coordinators(first, second)
-    before, own = lost.member.standing.incarnation, held(lost)
+    before, own = lost.member.own_ledger.incarnation, held(lost)
     await lost.crash()
     await asyncio.sleep(2 * BEAT_S)
     started_s = asyncio.get_running_loop().time()
@@ -153,7 +153,7 @@ async def test_who_coordinated_and_is_back_under_its_name_waits_for_nobody(group
     await until(lambda: held(lost) == own)
     assert asyncio.get_running_loop().time() - started_s < BEAT_S
     assert coordinators(first, second) == [lost]
-    assert lost.member.standing.ledger.control.is_expelled(before)
+    assert lost.member.own_ledger.ledger.control.is_expelled(before)
 
 
 @in_group(partitions=2)

@@ -67,7 +67,7 @@ async def test_who_does_not_have_a_key_says_who_has_it(group: Group) -> None:
     ):
         with pytest.raises(Elsewhere, match=r"incarnation 2 \(b\) on .* has it, ask it at http://b:80") as told:
             ask()
-        assert (told.value.member, told.value.endpoint) == (second.member.standing.incarnation, "http://b:80")
+        assert (told.value.member, told.value.endpoint) == (second.member.own_ledger.incarnation, "http://b:80")
         assert told.value.partition == foreign
     assert seen.held() == [(own, WHOLE)]
     assert [entry.key for n, within in seen.held() for entry in seen.scan(partition=n, within=within)] == [b"k%d" % own]
@@ -137,7 +137,7 @@ async def test_nobody_is_named_who_was_expelled(group: Group) -> None:
     group.send(2)
     await group.done()
     (foreign,) = held(second)
-    incarnation, seen = second.member.standing.incarnation, first.view("seen")
+    incarnation, seen = second.member.own_ledger.incarnation, first.view("seen")
     told: list[tuple[bool, bool]] = []
     await second.crash()
 
@@ -145,7 +145,7 @@ async def test_nobody_is_named_who_was_expelled(group: Group) -> None:
         try:
             assert seen.get(b"k%d" % foreign, partition=foreign) == 1
         except StateNotReady as error:
-            told.append((isinstance(error, Elsewhere), first.member.standing.ledger.control.is_expelled(incarnation)))
+            told.append((isinstance(error, Elsewhere), first.member.own_ledger.ledger.control.is_expelled(incarnation)))
             return False
         return True
 
@@ -283,7 +283,7 @@ async def test_the_owner_answers_until_it_releases_and_nobody_answers_with_what_
     await asyncio.sleep(3 * BEAT_S)
     with pytest.raises(Elsewhere) as told:
         giver.view("seen").get(key)
-    assert told.value.member == taker.member.standing.incarnation
+    assert told.value.member == taker.member.own_ledger.incarnation
 
 
 @paired(is_stateful=True, wrap=Late)
@@ -341,7 +341,7 @@ async def test_a_broker_that_says_nothing_does_not_say_that_nothing_has_changed(
     await group.done()
     (foreign,) = held(second)
     key = next(b"k%d" % i for i in range(100) if partition_of_key(b"k%d" % i, 2) == foreign)
-    seen, following = second.view("seen"), second.member.group.following
+    seen, following = second.view("seen"), second.member.group.control_tail
     group.cluster.network.faults.cut.add("b-0")
     limit_s = second.member.settings.query_view_ms_max / 1_000
     await asyncio.sleep(limit_s + 0.1)

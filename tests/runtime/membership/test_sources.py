@@ -71,7 +71,7 @@ def counting(*names: str) -> App:
 
 def stores_of(engine: Engine) -> dict[str, int]:
     """The numbers of the stores, as the process knows them."""
-    return {store.name: store.store for store in engine.member.standing.ledger.control.stores.values()}
+    return {store.name: store.store for store in engine.member.own_ledger.ledger.control.stores.values()}
 
 
 # --- what is held -----------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ async def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way()
     ]
     engine.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in in_turn(log)], ())
     await engine.start()
-    assert set(engine.member.standing.ledger.control.started) == {(SOURCE, 0), (SOURCE, 1)}
+    assert set(engine.member.own_ledger.ledger.control.started) == {(SOURCE, 0), (SOURCE, 1)}
     assert stores_of(engine) == {"sums": 0}
 
 
@@ -199,7 +199,7 @@ async def test_logs_are_told_apart_by_their_birth() -> None:
     engine, other = Engine(passing_on()), Engine(passing_on(), name="other")
     born = set()
     for _ in range(2):
-        born.add((await engine.start()).standing.app_id)
+        born.add((await engine.start()).own_ledger.app_id)
         await engine.stop()
     assert len(born) == 1
-    assert (await other.start()).standing.app_id not in born
+    assert (await other.start()).own_ledger.app_id not in born

@@ -56,7 +56,7 @@ def cut_off(engine: Engine) -> None:
 
 def dismiss(engine: Engine, *incarnations: int) -> None:
     """The coordinator says, as this process hears it, that these need not wait."""
-    control = engine.member.standing.ledger.control
+    control = engine.member.own_ledger.ledger.control
     beat = CoordinatorBeat(control.term, 1_000, False, 1_000, False, incarnations, (), ())
     topic = signals_topic(engine.app.name)
     engine.cluster.write([Outgoing(topic, COORDINATORS, None, encode(beat))], ())
@@ -73,7 +73,7 @@ async def seconds(engine: Engine) -> float:
 def told(engine: Engine) -> list[LeaveAsked | Beat]:
     """All that it told of its leaving, and of its life."""
     signals = [decode_signal(r.value or b"") for r in engine.cluster.committed_records(signals_topic(engine.app.name))]
-    own = engine.member.standing.incarnation
+    own = engine.member.own_ledger.incarnation
     return [one for one in signals if isinstance(one, LeaveAsked | Beat) and one.incarnation == own]
 
 
@@ -95,14 +95,14 @@ async def test_a_leaver_works_on_until_it_is_dismissed(group: Group, caplog: pyt
     second.member.stop()
     for _ in range(3):
         before = len(handled)
-        dismiss(second, first.member.standing.incarnation)
+        dismiss(second, first.member.own_ledger.incarnation)
         group.send(20)
         await until(lambda before=before: len(handled) >= before + 10)  # type: ignore[misc]  # bound at once
         await asyncio.sleep(1)
     committed = len(group.passed_on())
     assert committed == len(handled) == 30
     assert not second.task.done()
-    dismiss(second, second.member.standing.incarnation)
+    dismiss(second, second.member.own_ledger.incarnation)
     # It waits for nobody but the coordinator, which is cut off, to hear that it has left.
     assert await seconds(second) <= CLOSE_S
     assert len(said_to_leave(second)) >= 3, "in each interval"
@@ -140,7 +140,7 @@ async def test_a_run_to_the_level_works_on_too_when_it_is_told_to_stop_before(gr
     cut_off(first)
     second.member.stop()
     await asyncio.sleep(LEAVE_S - 1)
-    assert not second.member.stopping.budget.has_begun
+    assert not second.member.shutdown.budget.has_begun
     assert await seconds(second) <= 1 + DRAIN_S + CLOSE_S
     await first.crash()
 
@@ -205,7 +205,7 @@ async def test_a_process_with_a_name_says_that_it_comes_back(
     second.member.stop()
     await asyncio.sleep(LEAVE_S / 2)
     assert {one.returns_in_ms for one in said_to_leave(second)} == {says_ms}
-    is_leaving = not second.member.stopping.budget.has_begun
+    is_leaving = not second.member.shutdown.budget.has_begun
     assert is_leaving == (says_ms == 0)
     second.member.stop(at_once=True)
     await second.task
@@ -229,7 +229,7 @@ async def test_told_again_it_releases_at_once(group: Group, when: str, caplog: p
     await asyncio.sleep(0.5)
     second.member.stop()
     await asyncio.sleep(0.5)
-    assert second.member.stopping.budget.has_begun == (when == "it drains")
+    assert second.member.shutdown.budget.has_begun == (when == "it drains")
     assert second.member.slots.running() == 1
     second.member.stop(at_once=True)
     assert await seconds(second) <= AT_ONCE_S
@@ -246,12 +246,12 @@ async def test_told_again_it_releases_at_once(group: Group, when: str, caplog: p
 
 def works_on(engine: Engine) -> bool:
     """It has been told to stop."""
-    return engine.member.stopping.stop_ordered.is_set()
+    return engine.member.shutdown.stop_ordered.is_set()
 
 
 def drains(engine: Engine) -> bool:
     """It reads no more."""
-    return engine.member.stopping.budget.has_begun
+    return engine.member.shutdown.budget.has_begun
 
 
 def commits(engine: Engine) -> bool:

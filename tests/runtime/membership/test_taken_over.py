@@ -63,7 +63,7 @@ async def test_damage_that_an_expelled_process_finds_is_its_expulsion(kind: type
     app.handler(SOURCE, parallelising_factor=1)(_nothing)
     engine = Engine(app)
     member = await engine.start()
-    control, own = member.standing.ledger.control, member.standing.incarnation
+    control, own = member.own_ledger.ledger.control, member.own_ledger.incarnation
     elected = coordinator_elected(control.term + 1, "another", control.app_birth)
     expelled = MemberExpelled(control.term + 1, 1, own, "silent", 0)
     member.fail(kind("damaged"))

@@ -252,11 +252,11 @@ async def test_a_process_that_slept_while_another_took_over_does_not_make_its_co
     engine.send(LOW, b"")
     await engine.level()
     asleep_ms = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
-    standing = engine.member.standing
-    term, app_birth = standing.ledger.control.term + 1, standing.ledger.control.app_birth
+    own_ledger = engine.member.own_ledger
+    term, app_birth = own_ledger.ledger.control.term + 1, own_ledger.ledger.control.app_birth
     others: list[ControlEvent] = [
         CoordinatorElected(term, "", "another", app_birth),
-        MemberExpelled(term, 1, standing.incarnation, "silent", 0),
+        MemberExpelled(term, 1, own_ledger.incarnation, "silent", 0),
     ]
     engine.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in others], ())
     engine.member.wall_ms = engine.member.keeper.wall_ms = lambda: asleep_ms + 30 * DAY_MS

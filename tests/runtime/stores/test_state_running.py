@@ -73,7 +73,7 @@ async def test_changelog_of_a_transaction() -> None:
         assert rows[-1].key == beacon_key(1)
     assert len(by_transaction) <= 2
     (beacon,) = [row for row in changelog if row.key == beacon_key(1)][-1:]
-    ledger = engine.member.work.standing.ledger
+    ledger = engine.member.work.own_ledger.ledger
     assert ledger is not None
     last = ledger.partition((SOURCE, 0)).changed
     assert dict([decode_beacon(beacon_key(1), beacon.value)]) == last

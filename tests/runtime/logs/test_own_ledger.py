@@ -90,8 +90,8 @@ class Group:
 
     async def begin(self, name: str = "P") -> OwnLedger:
         """A process is elected, expels all others, joins and is granted everything."""
-        standing = OwnLedger(self.identity(name))
-        control = (await standing.logs.read_control(standing.ledger)).control
+        own_ledger = OwnLedger(self.identity(name))
+        control = (await own_ledger.logs.read_control(own_ledger.ledger)).control
         if control.created is None:
             await append(self.cluster.connect(name), [Outgoing(*PLACE, None, b"") for _ in range(10)])
             await self.decide(AppCreated("x", HASH_NAME, 1))
@@ -103,7 +103,7 @@ class Group:
             await self.decide(MemberFenced(*self.turn.next(), incarnation))
         if PLACE not in control.started:
             await self.decide(PartitionStarted(*self.turn.next(), *PLACE, 0, "earliest", 1))
-        return await self.admit(standing, name, WHOLE)
+        return await self.admit(own_ledger, name, WHOLE)
 
     async def join(self, member: OwnLedger, within: KeyRange) -> int:
         """Another member joins and is granted points of the first one, which did nothing there; its incarnation."""
@@ -111,23 +111,25 @@ class Group:
         await member.read()
         return other.incarnation
 
-    async def admit(self, standing: OwnLedger, name: str, within: KeyRange, bounds: tuple[int, ...] = ()) -> OwnLedger:
+    async def admit(
+        self, own_ledger: OwnLedger, name: str, within: KeyRange, bounds: tuple[int, ...] = ()
+    ) -> OwnLedger:
         """A process joins, makes its producer, and is granted this, with bounds of hot ranges."""
-        incarnation = (await standing.logs.read_control(standing.ledger)).control.incarnation_next
+        incarnation = (await own_ledger.logs.read_control(own_ledger.ledger)).control.incarnation_next
         ids, turn = (f"x.{name}",), self.turn.next()
         await self.decide(MemberJoined(*turn, incarnation, name, name, ids, "", "", 1.0, 1, (), (), until_level=False))
-        await standing.read_control()
-        standing.identity.note_join(standing.ledger.control.members[incarnation])
-        producer = self.producers[incarnation] = await standing.identity.make_producer()
-        await standing.read()
-        if not standing.ledger.opened:
+        await own_ledger.read_control()
+        own_ledger.identity.note_join(own_ledger.ledger.control.members[incarnation])
+        producer = self.producers[incarnation] = await own_ledger.identity.make_producer()
+        await own_ledger.read()
+        if not own_ledger.ledger.opened:
             opening = decide_opening("x", 1, 0, incarnation, 0)
             await producer.transact([Outgoing(LOG.topic, 0, None, encode(opening))])
-            await standing.read()
-        grants = decide_grant(standing.ledger, self.turn, PLACE, incarnation, within)
+            await own_ledger.read()
+        grants = decide_grant(own_ledger.ledger, self.turn, PLACE, incarnation, within)
         await self.decide(*(msgspec.structs.replace(grant, bounds=bounds) for grant in grants))
-        await standing.read()
-        return standing
+        await own_ledger.read()
+        return own_ledger
 
     async def transact(self, key: CommitKey, move: WorkerAdvance) -> list[Committed]:
         """A transaction of a member."""

@@ -1,4 +1,4 @@
-"""Wishes against the model of reshape_model.py."""
+"""Wishes against the model of wishes_model.py."""
 
 from collections.abc import Callable
 
@@ -11,9 +11,9 @@ from keylanes.runtime.partition import wishes
 from keylanes.runtime.partition.wishes import ReleaseWish, Wishes
 
 from ...tiers.marks import tier
-from .reshape_model import WishParts, drive_wishes
 from .test_cut import LEFT, dispatch_of, take_all
 from .test_dispatch import mutated
+from .wishes_model import WishParts, drive_wishes
 
 pytestmark = tier("check")
 
