@@ -324,14 +324,12 @@ class AppRun:
         return producer
 
     async def _set_up(self, producer: BrokerProducer, topics: Mapping[str, TopicDescription]) -> None:
-        settings, own_ledger, holding = self.settings, self.own_ledger, self.holding
-        await self.keeper.open(own_ledger.ledger, topics)
+        settings, holding, slots, keeper = self.settings, self.holding, self.slots, self.keeper
+        await keeper.open(self.own_ledger.ledger, topics)
         policies = {handler.topic: handler.on_failure for handler in self.handlers}
-        snapshots = Snapshots(own_ledger, settings, self.wall_ms, self.group.takes_snapshots)
-        transactions = Transactions(
-            own_ledger, producer, self.slots, self.keeper, snapshots, policies, settings, self.on_step
-        )
-        cycle = CommitCycle(own_ledger, transactions, holding.runs, self.slots, self.keeper, settings, self.on_step)
+        snaps = Snapshots(self.own_ledger, settings, self.wall_ms, self.group.takes_snapshots)
+        transactions = Transactions(self.own_ledger, producer, slots, keeper, snaps, policies, settings, self.on_step)
+        cycle = CommitCycle(transactions, holding.runs, slots, keeper, settings, self.on_step)
         holding.works_with(cycle)
         holding.begins, holding.ends = self._begin_reading, self._end_reading
         holding.finds = self.run_log.log_new_partitions

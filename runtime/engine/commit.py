@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...brokers.patience import rest
 from ...brokers.throttling import BYTES_LEAST
-from ..logs.own_ledger import OwnLedger
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take_generation
 from ..partition.worker import Worker
@@ -27,7 +26,6 @@ class CommitCycle:
 
     def __init__(
         self,
-        own_ledger: OwnLedger,
         transactions: Transactions,
         runs: Sequence[PartitionRun],
         slots: Slots,
@@ -35,7 +33,6 @@ class CommitCycle:
         settings: Settings,
         on_step: Callable[[Step], None],
     ) -> None:
-        self.own_ledger = own_ledger
         self.transactions = transactions
         self.runs = runs
         self.keeper = keeper

@@ -61,7 +61,7 @@ def fenced_is_aborted(patch: Planting) -> None:
     async def aborted(self: TransactionalProducer[Any]) -> BrokerError:
         return TransactionAborted("aborted")
 
-    patch.setattr(TransactionalProducer, "_fenced", aborted)
+    patch.setattr(TransactionalProducer, "_fence_error", aborted)
 
 
 def lost_write_is_sent_again(patch: Planting) -> None:

@@ -94,7 +94,7 @@ def test_what_pins_rest_on_without_proof_is_noted(tmp_path: Path) -> None:
     pins = pin(Doubtful(tmp_path), APP, None)
     assert pins.doubts == ["WARNING: late: whoever says that it leads is believed"]
     runs = pytest.importorskip("keylanes.spark.run", reason="needs pyarrow", exc_type=ModuleNotFoundError)
-    assert runs.Run(None, Access(url), pins, 10).notes == pins.doubts
+    assert runs.AuditContext(None, Access(url), pins, 10).notes == pins.doubts
 
 
 def stored(tmp_path: Path) -> EmbeddedWitness:

@@ -54,10 +54,10 @@ async def test_a_grant_to_another_process_is_not_taken_up() -> None:
     await until(lambda: all(holds_one(engine) for engine in (first, second)), 60)
     (held,), (of_other,) = first.member.runs, second.member.runs
     cycle, foreign = first.member.work.cycle, of_other.dispatch
-    await cycle.own_ledger.read()
+    await first.member.own_ledger.read()
     foreign_epoch = foreign.epoch
-    assert cycle.own_ledger.ledger.partition(foreign.place).parts[foreign_epoch].incarnation == 2
-    parts = cycle.own_ledger.ledger.partition(foreign.place).parts
+    assert first.member.own_ledger.ledger.partition(foreign.place).parts[foreign_epoch].incarnation == 2
+    parts = first.member.own_ledger.ledger.partition(foreign.place).parts
     for epoch in (foreign_epoch, 99):
         dispatch = PartitionDispatch(*foreign.place, 0, 1_000, WorkerNumbers())
         dispatch.incarnation = held.dispatch.incarnation
