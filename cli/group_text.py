@@ -11,7 +11,7 @@ from ..group.overview import GroupShown, MemberShown, OwnedRange, as_few
 from ..group.view import JOIN
 from ..keyrange.hashing import SPACE_END
 from ..offsets.event_values import NO_MOVE
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 from .group_logs import GroupMoment
 from .moments import seconds, written
 
@@ -86,7 +86,7 @@ def under_way(group: GroupShown, *, is_all: bool) -> list[str]:
         ]
         lines += [f"incarnation {copy.incarnation} has a copy of {copy.label}" for copy in group.copies]
         return [*map(str, group.waits), *lines]
-    told: dict[Place, list[str]] = {}
+    told: dict[SourcePartition, list[str]] = {}
     for (place, why), waits in _group_by(group.waits, lambda one: (one.held.topic_partition, one.why)):
         lone = f"{_points(waits[0].held)}{why}"
         told.setdefault(place, []).append(lone if len(waits) == 1 else f"each of {len(waits)} ranges {why}")

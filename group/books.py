@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from ..keyrange.hashing import SPACE_END
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 from .shares import READ_NS, UNIT_US, Share, Taker
 
 MILLI: Final = 1_000
@@ -28,7 +28,7 @@ class SharePiece:
     """
 
     number: int
-    place: Place
+    place: SourcePartition
     first: int
     end: int
     weight: int
@@ -102,9 +102,9 @@ class Books:
         """By incarnation and topic: the pieces that the member may give, the lightest first."""
         self.partable: dict[int, list[Entry]] = {i: [] for i in self.takers}
         """By incarnation: the pieces that the member may give in part, the lightest first."""
-        self.pieces: dict[Place, list[SharePiece]] = {}
+        self.pieces: dict[SourcePartition, list[SharePiece]] = {}
         """By place: the pieces with an owner, in order of points."""
-        self._reads: Counter[tuple[int, Place]] = Counter()
+        self._reads: Counter[tuple[int, SourcePartition]] = Counter()
         """By incarnation and place: the number of pieces. A member with a piece of a place reads the place."""
         self._charges, self._readers_max = _reading_costs(shares)
         self._kinds: dict[frozenset[str], list[tuple[int, int]]] = {}
@@ -202,7 +202,7 @@ class Books:
         """The fullness of a member with ``more`` load."""
         return (self.load[incarnation] + more) * MILLI // self.capacity[incarnation]
 
-    def takes(self, incarnation: int, place: Place, weight: int) -> int:
+    def takes(self, incarnation: int, place: SourcePartition, weight: int) -> int:
         """By how much a member's load rises with ``weight`` of a partition. A new reader pays for reading."""
         return weight + (0 if self._reads[incarnation, place] else self._charges[place])
 
@@ -219,12 +219,12 @@ class Books:
         evenly = self.load[piece.owner] * (piece.end - piece.first)
         return piece.weight * self._points[piece.owner] * IDLE < evenly
 
-    def readers(self, place: Place) -> list[int]:
+    def readers(self, place: SourcePartition) -> list[int]:
         """The owners of pieces of a partition, the least full first."""
         found = {piece.owner for piece in self.pieces.get(place, ())}
         return sorted(found, key=lambda incarnation: (self.full[incarnation], incarnation))
 
-    def may_read(self, incarnation: int, place: Place, instead_of: int) -> bool:
+    def may_read(self, incarnation: int, place: SourcePartition, instead_of: int) -> bool:
         """Whether a member may own something of a partition. More than ``2 + c / r`` readers gain nothing, where ``c``
         is the handlers' time and ``r`` the cost of reading. Without a measured load any number may read.
         ``instead_of``: a member that stops reading the place; 0: none.
@@ -244,7 +244,7 @@ class Books:
         right_owner = over[right].owner if right < len(over) and over[right].first == piece.end else 0
         return left_owner, right_owner
 
-    def bands(self, incarnation: int, place: Place) -> int:
+    def bands(self, incarnation: int, place: SourcePartition) -> int:
         """How many bands of a partition a member has. Touching pieces count as a single band."""
         if not self._reads[incarnation, place]:
             return 0
@@ -266,12 +266,12 @@ def _first(piece: SharePiece) -> int:
     return piece.first
 
 
-def _reading_costs(shares: Sequence[Share]) -> tuple[dict[Place, int], dict[Place, int]]:
+def _reading_costs(shares: Sequence[Share]) -> tuple[dict[SourcePartition, int], dict[SourcePartition, int]]:
     """What each reader of a partition pays for reading, and the most readers that gain something. A partition without a
     measured load has no number of readers.
     """
-    busy, records = Counter[Place](), Counter[Place]()
-    measured: set[Place] = set()
+    busy, records = Counter[SourcePartition](), Counter[SourcePartition]()
+    measured: set[SourcePartition] = set()
     for share in shares:
         records[share.topic_partition] += share.records_per_s
         if share.busy_us_per_s is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..offsets.control import Control
-from ..offsets.ledger import Ledger, PartitionLedger, Place
+from ..offsets.ledger import Ledger, PartitionLedger, SourcePartition
 from .cells import NOTHING, Cell, CellState, cells
 
 
@@ -30,23 +30,23 @@ class CellCache:
     """
 
     def __init__(self) -> None:
-        self.free: set[Place] = set()
-        self.unread: set[Place] = set()
-        self.unheld: set[Place] = set()
-        self.touching_ms: dict[Place, int] = {}
+        self.free: set[SourcePartition] = set()
+        self.unread: set[SourcePartition] = set()
+        self.unheld: set[SourcePartition] = set()
+        self.touching_ms: dict[SourcePartition, int] = {}
         """Places with touching bands of one member at different epochs. The value is the time when the cells of the
         place were computed last.
         """
-        self._entries: dict[Place, _CachedCells] = {}
+        self._entries: dict[SourcePartition, _CachedCells] = {}
         self._control: Control | None = None
         self._members: dict[int, tuple[bool, bool]] = {}
         """By incarnation, at the last refresh: whether the member was expelled, and whether fenced."""
         self._incarnation_max = 0
-        self._read: AbstractSet[tuple[Place, int]] | None = None
+        self._read: AbstractSet[tuple[SourcePartition, int]] | None = None
         self._reads = 0
         """The size of ``_read`` at the last refresh. The set is changed in place, and only grows."""
 
-    def refresh(self, ledger: Ledger, read: AbstractSet[tuple[Place, int]], now_ms: int) -> None:
+    def refresh(self, ledger: Ledger, read: AbstractSet[tuple[SourcePartition, int]], now_ms: int) -> None:
         """Compute the changed cells again."""
         control, folds = ledger.control, ledger.partitions
         self._forget(control, read)
@@ -56,11 +56,11 @@ class CellCache:
             if entry is None or entry.fold is not fold or entry.version != fold.version:
                 self._enter(place, fold, cells(control, folds, place, read), now_ms)
 
-    def cells(self, place: Place) -> list[Cell]:
+    def cells(self, place: SourcePartition) -> list[Cell]:
         """The cells of a started place; the caller must not change the list."""
         return self._entries[place].cells
 
-    def _forget(self, control: Control, read: AbstractSet[tuple[Place, int]]) -> None:
+    def _forget(self, control: Control, read: AbstractSet[tuple[SourcePartition, int]]) -> None:
         """Drop cells that may differ after an expulsion, a fence or a read."""
         if control is not self._control or read is not self._read or len(read) < self._reads:
             self._entries.clear()
@@ -81,7 +81,7 @@ class CellCache:
         self._control, self._members, self._incarnation_max = control, members, control.incarnation_max
         self._read, self._reads = read, len(read)
 
-    def _enter(self, place: Place, fold: PartitionLedger, found: list[Cell], now_ms: int) -> None:
+    def _enter(self, place: SourcePartition, fold: PartitionLedger, found: list[Cell], now_ms: int) -> None:
         self._entries[place] = _CachedCells(fold, fold.version, found, frozenset(cell.owner for cell in found))
         states = {cell.state for cell in found}
         for places, is_there in (

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 from ..offsets.control import Control
-from ..offsets.ledger import EpochPart, PartitionLedger, Place
+from ..offsets.ledger import EpochPart, PartitionLedger, SourcePartition
 
 NOTHING = PartitionLedger()
 """The fold of a place without an event in the offset log."""
@@ -41,13 +41,15 @@ class Cell(NamedTuple):
     state: CellState
 
 
-Read = Collection[tuple[Place, int]]
+Read = Collection[tuple[SourcePartition, int]]
 """(place, epoch) pairs. For each pair the coordinator has read the offset log of the place up to an own append. The
 append began after the coordinator knew that the owner at the epoch was fenced.
 """
 
 
-def cells(control: Control, folds: Mapping[Place, PartitionLedger], place: Place, read: Read) -> list[Cell]:
+def cells(
+    control: Control, folds: Mapping[SourcePartition, PartitionLedger], place: SourcePartition, read: Read
+) -> list[Cell]:
     """The cells of a started source partition, in order of points."""
     fold = folds.get(place, NOTHING)
     found: list[Cell] = []

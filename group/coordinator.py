@@ -33,8 +33,8 @@ from typing import Final, NamedTuple, TypeAlias
 from ..offsets.control import Member
 from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, SourceIdentified
 from ..offsets.decide import StoreSpec, Turn, decide_stores, spec_of
-from ..offsets.ledger import Place
-from . import copies, learning, members, moves, plan_moves, plans
+from ..offsets.ledger import SourcePartition
+from . import copies, copy_requests, members, moves, plan_moves, plans
 from .cells import CellState
 from .view import DecisionBatch, View
 
@@ -49,7 +49,7 @@ class Needs(NamedTuple):
     """
 
     fence: list[Member]
-    read: list[tuple[Place, int]]
+    read: list[tuple[SourcePartition, int]]
     look: list[str]
     open: list[int]
     ends: bool
@@ -149,8 +149,8 @@ ROWS: Final[tuple[Row, ...]] = (
     _ends,
     moves.grant_ranges,
     moves.withdraw_requests,
-    learning.end_copies,
-    learning.ask_copies,
+    copy_requests.end_copies,
+    copy_requests.ask_copies,
     moves.ask_releases,
     plans.make_plan,
 )

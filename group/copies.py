@@ -21,7 +21,7 @@ from ..keyrange.steps import Steps
 from ..offsets.control import Member
 from ..offsets.control_events import CopyAsked
 from ..offsets.event_values import PlannedMove, Span
-from ..offsets.ledger import Place, is_span
+from ..offsets.ledger import SourcePartition, is_span
 from .cells import Cell, CellState
 from .shares import NOBODY
 from .view import View
@@ -59,9 +59,9 @@ class FixedPoints(NamedTuple):
     target: int | None
 
 
-def copies_by_place(view: View) -> dict[Place, list[CopyProgress]]:
+def copies_by_place(view: View) -> dict[SourcePartition, list[CopyProgress]]:
     """All copies, in order of their numbers, by place."""
-    found: dict[Place, list[CopyProgress]] = {}
+    found: dict[SourcePartition, list[CopyProgress]] = {}
     for number, asked in sorted(view.control.moves.copies.items()):
         told = view.heard.copies.get(asked.incarnation, {}).get(number)
         kept = CopyProgress(asked, False, -1) if told is None else CopyProgress(asked, told.is_ready, told.position)
@@ -108,8 +108,8 @@ class MoveBudget:
         return True
 
 
-def places_in_pass(view: View, incarnation: int) -> set[Place]:
-    """The places of a member's copies that are not ready: the member has a pass for each (learning.py)."""
+def places_in_pass(view: View, incarnation: int) -> set[SourcePartition]:
+    """The places of a member's copies that are not ready: the member has a pass for each (copy_requests.py)."""
     return {
         asked.topic_partition
         for number, asked in view.control.moves.copies.items()
@@ -129,7 +129,9 @@ def able(view: View, topic: str) -> list[Member]:
     return [m for m in view.staying_members if any(source.topic == topic for source in m.joined.topics)]
 
 
-def heir(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, favoured: int = NOBODY) -> int | None:
+def heir(
+    view: View, copies: Sequence[CopyProgress], place: SourcePartition, cell: Cell, favoured: int = NOBODY
+) -> int | None:
     """The next owner of points without a working owner. ``NOBODY``: the plan decides, as for points without state;
     None: no member yet, because the points wait for a name.
 
@@ -195,7 +197,7 @@ def renamed_members(view: View) -> set[int]:
     return set() if is_state_owned else {*awaited}
 
 
-def may_have(view: View, copies: Sequence[CopyProgress], place: Place, cell: Cell, target: int) -> bool:
+def may_have(view: View, copies: Sequence[CopyProgress], place: SourcePartition, cell: Cell, target: int) -> bool:
     """Whether free points with state may be granted to the target of their move."""
     if cell.state is not CellState.FREE:
         return False

@@ -42,7 +42,7 @@ from ..offsets.control_events import (
 )
 from ..offsets.event_values import NO_MOVE
 from ..offsets.events import Event, RangesReleased, WorkersCut
-from ..offsets.ledger import Place, is_span
+from ..offsets.ledger import SourcePartition, is_span
 from .history_entries import Change, Entry, EventTime, MoveEntry, MoveState, Party
 from .history_notes import (
     ExpulsionNote,
@@ -82,7 +82,7 @@ class History:
     _gone: dict[int, ExpulsionNote] = field(default_factory=dict)
     """``_parties`` and ``_gone`` are by incarnation, ``_births`` has incarnations by birth."""
     _grants: list[GrantNote] = field(default_factory=list)
-    _moves_by_epoch: dict[tuple[Place, int], int] = field(default_factory=dict)
+    _moves_by_epoch: dict[tuple[SourcePartition, int], int] = field(default_factory=dict)
     """By place and epoch: the move of the grant."""
     _requests: list[RequestNote] = field(default_factory=list)
     _requests_by_owner: dict[OwnerKey, Steps[RequestNote]] = field(default_factory=dict)
@@ -181,7 +181,7 @@ class History:
                         )
                     )
 
-    def _requests_to(self, place: Place, owner: Owner | None) -> Steps[RequestNote]:
+    def _requests_to(self, place: SourcePartition, owner: Owner | None) -> Steps[RequestNote]:
         """The last request to an owner, by point."""
         return Steps() if owner is None else self._requests_by_owner.get((place, *owner)) or Steps()
 
@@ -227,7 +227,7 @@ class History:
                         self._gone[old] = gone._replace(fenced_ms=ms)
                     self._changes.append(change(what="fenced", party=self._party(old), birth=member.birth, cause=""))
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    # --- entries -----------------------------------------------------------------------------------------------------
 
     def entries(self) -> list[Entry]:
         """All entries, in the order of the control log. Entries under way stand at the end."""
@@ -348,17 +348,18 @@ class History:
         ownership = (event.topic_partition, event.epoch, event.incarnation)
         plan, cause = self._plans.get(event.move, (0, ""))
         move = MoveEntry(
-            withdrawn.position,
-            MoveState.WITHDRAWN,
-            *ownership[0],
-            event.first,
-            event.end,
-            self._party(event.incarnation),
-            self._party(self._targets.get(event.move, 0)),
-            cause,
-            plan,
-            event.move,
-            event.term,
+            position=withdrawn.position,
+            state=MoveState.WITHDRAWN,
+            topic=event.topic,
+            partition=event.partition,
+            first=event.first,
+            end=event.end,
+            origin=self._party(event.incarnation),
+            target=self._party(self._targets.get(event.move, 0)),
+            cause=cause,
+            plan=plan,
+            move=event.move,
+            term=event.term,
             asked=EventTime(asked.ms, "asked"),
             withdrawn_ms=withdrawn.ms,
             reason=withdrawn.reason,
@@ -371,7 +372,7 @@ class History:
         )
         yield from join_neighbours(stayed, lambda left, right: left._replace(end=right.end))
 
-    def _open_entries(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
+    def _open_entries(self, place: SourcePartition, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
         """Yield the entries under way for points of the last grant to an owner: no newer grant has the points."""
         gone, ownership = self._gone.get(owner.incarnation), (place, owner.epoch, owner.incarnation)
         released: EventTime | None = None
@@ -397,7 +398,7 @@ class History:
                 reason = name_of_hold(self.control, place, owner.incarnation) if is_free else ""
                 yield move._replace(state=state, asked=was_asked, released=released, position=position, reason=reason)
 
-    def _planned_entries(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
+    def _planned_entries(self, place: SourcePartition, first: int, end: int, owner: Owner) -> Iterator[MoveEntry]:
         """Yield the entries of planned moves whose owner was not asked yet."""
         control, done = self.control, self._moves_by_epoch.get((place, owner.epoch), NO_MOVE)
         copies = tuple(copies_shown(control, NOTHING_TOLD))
@@ -425,7 +426,9 @@ class History:
                 planned_ms=planned_ms,
             )
 
-    def _open_entry(self, place: Place, first: int, end: int, owner: Owner, asked: RequestNote | None) -> MoveEntry:
+    def _open_entry(
+        self, place: SourcePartition, first: int, end: int, owner: Owner, asked: RequestNote | None
+    ) -> MoveEntry:
         """An entry under way, with the newest move of the points. ``asked``: the open request to the owner."""
         planned, done = self.control.moves.planned.values(), self._moves_by_epoch.get((place, owner.epoch), NO_MOVE)
         over = [m for m in planned if m.topic_partition == place and m.first < end and first < m.end]

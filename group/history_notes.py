@@ -6,10 +6,10 @@ from ..keyrange.steps import Steps
 from ..offsets.control import Owner
 from ..offsets.control_events import ReleaseAsked
 from ..offsets.events import RangesReleased, WorkersCut
-from ..offsets.ledger import Place, is_span
+from ..offsets.ledger import SourcePartition, is_span
 from .history_entries import EventTime
 
-OwnerKey: TypeAlias = tuple[Place, int, int]
+OwnerKey: TypeAlias = tuple[SourcePartition, int, int]
 """An incarnation's ownership of a place at an epoch: (place, epoch, incarnation)."""
 
 
@@ -31,7 +31,7 @@ class GrantNote(NamedTuple):
     position: int
     term: int
     move: int
-    place: Place
+    place: SourcePartition
     epoch: int
     incarnation: int
     first: int

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.melting import melt_costs
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 from ..offsets.signals import BandLoad, Load
 
 PIECES_MAX: Final = 4_096
@@ -112,7 +112,7 @@ class Loads:
 
     def __init__(self) -> None:
         self.version = 0
-        self._places: dict[Place, _BandPieces] = {}
+        self._places: dict[SourcePartition, _BandPieces] = {}
 
     def hear(self, load: Load, now_ms: int) -> None:
         """Take a report. ``now_ms``: the timestamp of the signal. Impossible bands are left out."""
@@ -120,7 +120,7 @@ class Loads:
             if 0 <= band.first < band.end <= SPACE_END:
                 self._hear(band.topic_partition, _measure_of_band(band, max(1, load.interval_ms)), now_ms)
 
-    def cost(self, place: Place, first: int, end: int) -> PointsCost | None:
+    def cost(self, place: SourcePartition, first: int, end: int) -> PointsCost | None:
         """The cost of the points ``[first, end)`` of a place; None: some points were never measured."""
         known = self._places.get(place)
         if known is None:
@@ -133,14 +133,14 @@ class Loads:
             reached = piece.end
         return costs if reached >= end else None
 
-    def keep(self, places: Container[Place]) -> None:
+    def keep(self, places: Container[SourcePartition]) -> None:
         """Forget all other places."""
         if gone := [place for place in self._places if place not in places]:
             self.version += 1
             for place in gone:
                 del self._places[place]
 
-    def _hear(self, place: Place, measured: _Measured, now_ms: int) -> None:
+    def _hear(self, place: SourcePartition, measured: _Measured, now_ms: int) -> None:
         known = self._places.get(place) or _BandPieces()
         first, end = measured.first, measured.end
         where = known.over(first, end)

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from ..keyrange.ranges import KeyRange
 from ..offsets.control import Control
 from ..offsets.control_events import CopyAsked, ReleaseAsked
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 
 
 class NotJoined(NamedTuple):
@@ -37,7 +37,7 @@ class Works(NamedTuple):
     """
 
     incarnation: int
-    new_epochs: tuple[tuple[Place, int], ...]
+    new_epochs: tuple[tuple[SourcePartition, int], ...]
     release_requests: tuple[ReleaseAsked, ...]
     withdrawn_moves: tuple[int, ...]
     copies: tuple[CopyAsked, ...]
@@ -50,7 +50,7 @@ def state_of(
     control: Control,
     birth: str,
     incarnation: int | None,
-    taken: Collection[tuple[Place, int]] = (),
+    taken: Collection[tuple[SourcePartition, int]] = (),
     winding: Collection[int] = (),
 ) -> State:
     """The state of the process born as ``birth``.
@@ -78,15 +78,13 @@ def state_of(
         incarnation=own,
         new_epochs=tuple(sorted(granted - set(taken))),
         release_requests=tuple(
-            one for number, one in asked.items() if number not in winding and (_place(one), one.epoch) in granted
+            one
+            for number, one in asked.items()
+            if number not in winding and (one.topic_partition, one.epoch) in granted
         ),
         withdrawn_moves=tuple(sorted(set(winding) - asked.keys())),
         copies=tuple(copy for _, copy in sorted(control.moves.copies.items()) if copy.incarnation == own),
     )
-
-
-def _place(asked: ReleaseAsked) -> Place:
-    return asked.topic, asked.partition
 
 
 def range_of(asked: ReleaseAsked) -> KeyRange:

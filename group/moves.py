@@ -17,7 +17,7 @@ from ..offsets.control import STANDBY
 from ..offsets.control_events import CopyAsked, Decision, ReleaseAsked, ReleaseWithdrawn
 from ..offsets.decide import Turn, decide_grant
 from ..offsets.event_values import PlannedMove, Span
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 from ..offsets.signals import MoveAsked
 from .cell_cache import touch
 from .cells import Cell, CellState
@@ -50,7 +50,7 @@ def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
         return DecisionBatch()
     staying = {member.incarnation for member in view.staying_members}
     decisions: list[Decision] = []
-    demoted: list[tuple[Place, int, list[Span]]] = []
+    demoted: list[tuple[SourcePartition, int, list[Span]]] = []
     planned, copies, stateful = moves_pending(view), copies_by_place(view), view.stateful
     for place in sorted(planned.keys() & free_places):
         moves, own = planned[place], copies.get(place, [])
@@ -87,7 +87,11 @@ def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
 
 
 def _grantable_cells(
-    view: View, place: Place, free: Sequence[Cell], moves: Sequence[PlannedMove], copies: Sequence[CopyProgress]
+    view: View,
+    place: SourcePartition,
+    free: Sequence[Cell],
+    moves: Sequence[PlannedMove],
+    copies: Sequence[CopyProgress],
 ) -> list[Cell]:
     """The free cells with state that the target of their newest move may have."""
     takes = [(cell, newest(moves, cell)) for cell in free]
@@ -111,17 +115,17 @@ def _waits_for_more(view: View, move: PlannedMove) -> bool:
     )
 
 
-def moves_pending(view: View) -> dict[Place, list[PlannedMove]]:
+def moves_pending(view: View) -> dict[SourcePartition, list[PlannedMove]]:
     """Planned moves that are not done, newest first, by place."""
-    by_place: dict[Place, list[PlannedMove]] = {}
+    by_place: dict[SourcePartition, list[PlannedMove]] = {}
     for _, move in sorted(view.control.moves.planned.items(), reverse=True):
         by_place.setdefault(move.topic_partition, []).append(move)
     return by_place
 
 
-def on_their_way(view: View) -> dict[Place, list[ReleaseAsked]]:
+def on_their_way(view: View) -> dict[SourcePartition, list[ReleaseAsked]]:
     """Requests to release, by place."""
-    ways: dict[Place, list[ReleaseAsked]] = {}
+    ways: dict[SourcePartition, list[ReleaseAsked]] = {}
     for asked in view.control.moves.release_requests.values():
         ways.setdefault(asked.topic_partition, []).append(asked)
     return ways
@@ -185,7 +189,7 @@ def ask_releases(view: View, turn: Turn) -> DecisionBatch:
     decisions: list[Decision] = []
     for move, (epoch, first, end, within_ms) in _askable(view):
         if _needs_no_turn(view, move) or budget.take(move):
-            place = move.topic, move.partition
+            place = move.topic_partition
             decisions.append(
                 ReleaseAsked(
                     *turn.next(),

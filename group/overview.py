@@ -15,7 +15,7 @@ from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import join_neighbours
 from ..offsets.control import Control, Member
 from ..offsets.event_values import PlannedMove
-from ..offsets.ledger import PartitionLedger, Place
+from ..offsets.ledger import PartitionLedger, SourcePartition
 from ..offsets.signals import COOLING, SLOT, TURN, Copy
 from .cells import NOTHING, Cell, CellState, cells, is_taken_up
 from .copies import counts_for_budget
@@ -54,7 +54,7 @@ class OwnedRange(NamedTuple):
         return f"{self.topic}[{self.partition}]{'' if self.is_whole else f' {self.points}'}"
 
     @property
-    def topic_partition(self) -> Place:
+    def topic_partition(self) -> SourcePartition:
         """The source partition of the points."""
         return self.topic, self.partition
 
@@ -171,7 +171,7 @@ class GroupShown(NamedTuple):
 
 def show_group(
     control: Control,
-    folds: Mapping[Place, PartitionLedger],
+    folds: Mapping[SourcePartition, PartitionLedger],
     told: Mapping[int, Mapping[int, Copy]],
     parked: Mapping[int, str],
 ) -> GroupShown:
@@ -245,7 +245,7 @@ def copies_shown(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> It
 
 def _moves(
     control: Control,
-    folds: Mapping[Place, PartitionLedger],
+    folds: Mapping[SourcePartition, PartitionLedger],
     copies: Sequence[CopyShown],
     parked: Mapping[int, str],
 ) -> Iterator[MoveShown]:
@@ -253,7 +253,7 @@ def _moves(
     for number, move in sorted(control.moves.planned.items()):
         if control.is_expelled(move.target):
             continue  # the next plan gives the points to a present member
-        place = move.topic, move.partition
+        place = move.topic_partition
         parts = folds.get(place, NOTHING).parts
         for cell in cells(control, folds, place, ()):
             if not (cell.first < move.end and move.first < cell.end):
@@ -320,7 +320,7 @@ def waits_for_copy(
     return ", or ".join(may_be) or "the coordinator to ask for a copy"
 
 
-def name_of_hold(control: Control, place: Place, owner: int) -> str:
+def name_of_hold(control: Control, place: SourcePartition, owner: int) -> str:
     """The name for which points with state wait (their *hold*), and the longest wait, in words; "": no name."""
     member = control.members.get(owner)
     is_stateful = place[0] in {store.topic for store in control.stores.values()}
@@ -360,13 +360,13 @@ def _member(control: Control, member: Member, held: Mapping[int, list[OwnedRange
     )
 
 
-def _why_not_held(control: Control, place: Place, state: CellState, owner: int) -> str:
+def _why_not_held(control: Control, place: SourcePartition, state: CellState, owner: int) -> str:
     """What is awaited for points that are not held, in words."""
     step, name = _next_step(control, place, state, owner), name_of_hold(control, place, owner)
     return f"{step}, or for {name}" if name else step
 
 
-def _next_step(control: Control, place: Place, state: CellState, owner: int) -> str:
+def _next_step(control: Control, place: SourcePartition, state: CellState, owner: int) -> str:
     """The next step to a new owner, in words."""
     if state is CellState.LEAVING:
         return f"waits until incarnation {owner}, which was expelled, is fenced"

@@ -12,7 +12,7 @@ from ..keyrange.ranges import even_bounds
 from ..offsets.control import LOAD
 from ..offsets.control_events import ReleaseAsked
 from ..offsets.event_values import PlannedMove
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 from ..offsets.signals import MoveAsked
 from .cells import Cell, CellState
 from .copies import FixedPoints
@@ -38,11 +38,11 @@ class PlanQuestion(NamedTuple):
     balances: bool
     number: int
     takers: tuple[Taker, ...]
-    places: dict[Place, list[Cell]]
-    pending: dict[Place, list[PlannedMove]]
-    ways: dict[Place, list[ReleaseAsked]]
+    places: dict[SourcePartition, list[Cell]]
+    pending: dict[SourcePartition, list[PlannedMove]]
+    ways: dict[SourcePartition, list[ReleaseAsked]]
     asked: frozenset[int]
-    fixed: dict[Place, list[FixedPoints]]
+    fixed: dict[SourcePartition, list[FixedPoints]]
     requests: tuple[MoveAsked, ...]
     stateful: frozenset[str]
     factors: dict[str, int]
@@ -157,7 +157,7 @@ def _shares(question: PlanQuestion) -> dict[Share, tuple[Cell, PlannedMove | Non
     return shares
 
 
-def _places_to_halve(question: PlanQuestion) -> frozenset[Place]:
+def _places_to_halve(question: PlanQuestion) -> frozenset[SourcePartition]:
     """The places that the first plan halves: whole partitions never granted, as many as there are members that would
     have nothing. All members must handle the same topics.
     """

@@ -3,8 +3,8 @@
 A plan names the whole assignment, as moves from the present assignment. Points under way belong to their destination:
 points asked for and not released, points free and not granted, and points with a copy under way. So a later plan does
 not send a range back while the range is on its way. Points with a copy under way are fixed. Points with state and
-without an owner are fixed, too, where copies or a name tell the next owner (learning.py). Points that wait for a name
-are no part of a plan.
+without an owner are fixed, too, where copies or a name tell the next owner (copy_requests.py). Points that wait for a
+name are no part of a plan.
 
 | cause | due when | what moves |
 |---|---|---|
@@ -43,7 +43,7 @@ from ..offsets.event_values import PlannedMove
 from ..offsets.signals import MoveAsked
 from .cells import CellState
 from .copies import copies_by_place, spans_of
-from .learning import awaited_names, fixed_points, have_heirs, is_orphan
+from .copy_requests import awaited_names, fixed_points, have_heirs, is_orphan
 from .members import members_dismissed
 from .moves import cut_by, moves_pending, moves_to_join, newest, on_their_way, overlaps
 from .plan_moves import PlanQuestion, planned_moves

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from ..errors import SettingsError
 from ..keyrange.ranges import WHOLE, KeyRange, even_bounds
 from ..offsets.control import Control, Member
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 from ..offsets.signals import DIED, ExpelAsked, MoveAsked, Signal
 from .members import OPERATOR
 from .overview import OwnedRange
@@ -51,7 +51,7 @@ class MoveRequest:
 
     request: str
     by: str
-    place: Place
+    place: SourcePartition
     within: KeyRange
     target: int
     epoch: int
@@ -135,7 +135,7 @@ def make_move_request(
     control: Control,
     request: str,
     by: str,
-    place: Place,
+    place: SourcePartition,
     to: str,
     *,
     points: Sequence[str] = (),
@@ -249,7 +249,7 @@ def _check_members(control: Control) -> None:
         raise SettingsError("the application has no member: start a process first")
 
 
-def _check_place(control: Control, place: Place) -> None:
+def _check_place(control: Control, place: SourcePartition) -> None:
     if place in control.started:
         return
     partitions = sorted(partition for topic, partition in control.started if topic == place[0])

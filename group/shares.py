@@ -6,7 +6,7 @@ Loads are microseconds of processor time a second; *fullness* is load over capac
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 
 NOBODY: Final = 0
 """The owner or the target of points that belong to no incarnation."""
@@ -59,7 +59,7 @@ class Share(NamedTuple):
     is_fixed: bool = False
 
     @property
-    def topic_partition(self) -> Place:
+    def topic_partition(self) -> SourcePartition:
         """The source partition of the share."""
         return self.topic, self.partition
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 from ..keyrange.hashing import SPACE_END
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 from .cells import CellState
 from .copies import copies_by_place, heir, left_of_hold_ms, name_awaited, spans_of
 from .moves import cut_by
@@ -24,7 +24,7 @@ class Unowned(NamedTuple):
     the least edge of the points.
     """
 
-    place: Place
+    place: SourcePartition
     share: float
     edge: int
 
@@ -34,7 +34,7 @@ class NameWait(NamedTuple):
 
     name: str
     left_ms: int
-    shares: dict[Place, float]
+    shares: dict[SourcePartition, float]
 
     def line(self) -> str:
         """A line about the wait, for people."""
@@ -59,7 +59,7 @@ def points_unowned(view: View) -> list[Unowned]:
 
 def waits_for_names(view: View) -> dict[int, NameWait]:
     """Points that wait for names, by the incarnation of the last owner."""
-    shares: dict[int, dict[Place, float]] = defaultdict(lambda: defaultdict(float))
+    shares: dict[int, dict[SourcePartition, float]] = defaultdict(lambda: defaultdict(float))
     copies = copies_by_place(view)
     for place in sorted(view.cell_cache.unheld):
         of_place = copies.get(place, [])

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ..offsets.control import LOAD, Control, Member
 from ..offsets.control_events import Decision, MemberExpelled, PlanMade, RangesGranted, ReleaseAsked
 from ..offsets.event_values import PinnedEnd, PlannedMove
-from ..offsets.ledger import Ledger, Place
+from ..offsets.ledger import Ledger, SourcePartition
 from .cell_cache import CellCache
 from .cells import Cell, cells
 from .signals_fold import Heard
@@ -34,11 +34,11 @@ class Rules:
     its state; ``load_interval_ms``: how often members tell the cost of their ranges.
 
     ``moves_per_minute``: the most moves by plans with much state between members; ``copies_max``: the most passes of a
-    member at once (learning.py), each at ``copy_bytes_per_s`` at most; ``standbys``: the number of members with a copy
-    of each range's state; ``return_ms``: how long ranges with state wait for the name of a gone member. ``join_ms``:
-    how long a member has touching bands before they are joined. ``inline_max``: a plan is made at once if its shares
-    times its members are at most this number; another thread makes a larger plan. ``measure_ms``: how long a change of
-    the group waits for all loads.
+    member at once (copy_requests.py), each at ``copy_bytes_per_s`` at most; ``standbys``: the number of members with a
+    copy of each range's state; ``return_ms``: how long ranges with state wait for the name of a gone member.
+    ``join_ms``: how long a member has touching bands before they are joined. ``inline_max``: a plan is made at once if
+    its shares times its members are at most this number; another thread makes a larger plan. ``measure_ms``: how long a
+    change of the group waits for all loads.
     """
 
     session_ms: int = 10_000
@@ -99,7 +99,7 @@ class CoordinatorMemory:
     """The broker proves that no other process exists: all other members are gone."""
     fenced: set[int] = field(default_factory=set)
     """Members that are fenced. The fence began after their expulsion was read back."""
-    read: set[tuple[Place, int]] = field(default_factory=set)
+    read: set[tuple[SourcePartition, int]] = field(default_factory=set)
     """See ``Read`` in cells.py."""
     sources: dict[str, SourceFound] = field(default_factory=dict)
     """The broker's answers about source topics, by topic."""
@@ -139,7 +139,7 @@ class CoordinatorMemory:
     """
     join_moves: set[int] = field(default_factory=set)
     """The moves of the last plan that joins bands."""
-    join_plan_ms: dict[Place, int] = field(default_factory=dict)
+    join_plan_ms: dict[SourcePartition, int] = field(default_factory=dict)
     """The time of the last plan that joins bands, by place."""
     answer: PlanAnswer | None = None
     """The host's answer to the last large question. A new plan empties the field, and so does a look at the loads."""
@@ -253,7 +253,7 @@ class View:
             self._looked.append(True)
         return self.memory.cell_cache
 
-    def cells(self, place: Place) -> list[Cell]:
+    def cells(self, place: SourcePartition) -> list[Cell]:
         """The cells of a source partition."""
         if place in self.control.started:
             return self.cell_cache.cells(place)

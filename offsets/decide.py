@@ -14,7 +14,7 @@ from .control import Control
 from .control_events import RangesGranted, StoreDeclared
 from .event_values import NO_MOVE, Band, Tile, Writer
 from .events import Committed, LogOpened
-from .ledger import Ledger, Place
+from .ledger import Ledger, SourcePartition
 from .signals import StoreAsked
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def decide_opening(app: str, log_partitions: int, log_partition: int, incarnatio
 def decide_grant(
     ledger: Ledger,
     turn: Turn,
-    place: Place,
+    place: SourcePartition,
     incarnation: int,
     within: KeyRange = WHOLE,
     *,

@@ -52,7 +52,7 @@ from .events import (
     WorkerSplit,
 )
 
-Place: TypeAlias = tuple[str, int]
+SourcePartition: TypeAlias = tuple[str, int]
 """A source partition: (topic, partition)."""
 
 EpochEvent: TypeAlias = Committed | WorkersCut | WorkerSplit | WorkersMerged | RangesReleased
@@ -185,21 +185,21 @@ class Ledger:
     """
 
     control: Control = field(default_factory=Control)
-    partitions: dict[Place, PartitionLedger] = field(default_factory=dict)
+    partitions: dict[SourcePartition, PartitionLedger] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
     transactions: dict[int, int] = field(default_factory=dict)
     """The highest transaction number of each incarnation that was read: the outcome of its last commit."""
 
-    def partition(self, place: Place) -> PartitionLedger:
+    def partition(self, place: SourcePartition) -> PartitionLedger:
         """The fold for a source partition; empty, and not part of the ledger, where nothing was seen."""
         return self.partitions.get(place) or PartitionLedger()
 
-    def frontier(self, place: Place) -> int:
+    def frontier(self, place: SourcePartition) -> int:
         """The least edge of a partition: the whole key space is done below."""
         started = self.control.started.get(place, 0)
         return min(edge for _, _, edge in self.partition(place).edges(started).pieces())
 
-    def violations(self, writer: int | None = None) -> list[tuple[Place, int]]:
+    def violations(self, writer: int | None = None) -> list[tuple[SourcePartition, int]]:
         """(partition, epoch) of every visible commit that does not count, in order; all, or only at epochs of one
         incarnation.
         """
@@ -210,7 +210,7 @@ class Ledger:
             if writer is None or ((part := partition.parts.get(epoch)) is not None and part.incarnation == writer)
         ]
 
-    def early_epochs(self, writer: int | None = None) -> list[tuple[Place, int]]:
+    def early_epochs(self, writer: int | None = None) -> list[tuple[SourcePartition, int]]:
         """(partition, epoch) of events whose grant was not read yet, in order; all, or only of one incarnation."""
         return [
             (place, epoch)
@@ -277,7 +277,9 @@ def fold_grant(ledger: Ledger, grant: RangesGranted) -> None:
     _grant(_partition(ledger, grant.topic, grant.partition), grant)
 
 
-def keep_granted_bounds(folds: Mapping[Place, PartitionLedger], before: Mapping[Place, PartitionLedger]) -> None:
+def keep_granted_bounds(
+    folds: Mapping[SourcePartition, PartitionLedger], before: Mapping[SourcePartition, PartitionLedger]
+) -> None:
     """Copy the bounds that came with grants from earlier folds: folds from snapshots lack these bounds."""
     for place, fold in folds.items():
         known = before[place].parts if place in before else {}

@@ -15,7 +15,7 @@ from itertools import pairwise
 from .codec import EventError
 from .event_values import EpochFold, Piece, Writer
 from .events import OffsetEvent, SnapshotTaken
-from .ledger import EpochPart, Ledger, PartitionLedger, Place
+from .ledger import EpochPart, Ledger, PartitionLedger, SourcePartition
 
 FIRST_STEP = 1_000
 """The first step back from the end of a log, in positions."""
@@ -36,7 +36,7 @@ def take_snapshot(
     ledger: Ledger,
     app: str,
     log_partition: int,
-    places: Sequence[Place],
+    places: Sequence[SourcePartition],
     position: int,
     incarnation: int,
     transaction: int,
@@ -84,9 +84,9 @@ def newest_snapshot(events: Iterable[OffsetEvent]) -> list[SnapshotTaken] | None
     return newest
 
 
-def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[Place, PartitionLedger]:
+def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[SourcePartition, PartitionLedger]:
     """The folds of the partitions in a snapshot; raises EventError when a piece is impossible."""
-    folds: dict[Place, PartitionLedger] = {}
+    folds: dict[SourcePartition, PartitionLedger] = {}
     for part in parts:
         if part.topic == "":
             continue
@@ -97,7 +97,7 @@ def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[Place, PartitionLed
         fold.violations.update(part.violations)
         fold.changed.update((writer.incarnation, writer.transaction) for writer in part.changed)
         fold.destinations.update(part.destinations)
-        folds[part.topic, part.partition] = fold
+        folds[part.topic_partition] = fold
     return folds
 
 

@@ -30,7 +30,7 @@ from ..group.members import LEFT
 from ..keyrange.ranges import WHOLE, KeyRange, join_neighbours
 from ..keyrange.steps import Steps
 from ..offsets.control_events import ReleaseAsked
-from ..offsets.ledger import Ledger, Place
+from ..offsets.ledger import Ledger, SourcePartition
 from ..offsets.signals import ReleaseTold
 from ..state.restore import Writers
 from .engine.commit import CommitCycle
@@ -61,7 +61,7 @@ class _Release(NamedTuple):
 class _GrantPart(NamedTuple):
     """Points of a grant."""
 
-    place: Place
+    place: SourcePartition
     epoch: int
     within: KeyRange
 
@@ -86,13 +86,13 @@ class Holding:
     def __init__(
         self,
         own_ledger: OwnLedger,
-        taking_part: MemberSignals,
+        member_signals: MemberSignals,
         sources: Sources,
         handlers: Mapping[str, Handler],
         keeper: Keeper,
         settings: Settings,
     ) -> None:
-        self.own_ledger, self.member_signals, self.sources = own_ledger, taking_part, sources
+        self.own_ledger, self.member_signals, self.sources = own_ledger, member_signals, sources
         self.handlers, self.keeper, self.settings = handlers, keeper, settings
         self.runs: list[PartitionRun] = []
         self.found: dict[TopicPartition, int] = {}
@@ -105,9 +105,9 @@ class Holding:
         """All that was planned for it when it joined, and is free, was taken up."""
         self._cycle: CommitCycle | None = None
         self._numbers = WorkerNumbers()
-        self._taken: dict[tuple[Place, int], Steps[bool]] = {}
+        self._taken: dict[tuple[SourcePartition, int], Steps[bool]] = {}
         """What was taken up of each grant, or is being."""
-        self._given_up: dict[Place, Steps[int]] = {}
+        self._given_up: dict[SourcePartition, Steps[int]] = {}
         """The edges at which this process released ranges with state that it has not taken up again."""
         self._asked: dict[int, int] = {}
         """Moves that it is asked for, and the newest epoch of what is meant by each: a later grant is not."""
@@ -123,9 +123,9 @@ class Holding:
         self._left: list[HeldPoints] = []
         """What was given up at the end."""
         self._leaves = self._is_closed = False
-        keeper.learner.tell, keeper.learner.writers = taking_part.tell_copies, self._writers_of
+        keeper.learner.tell, keeper.learner.writers = member_signals.tell_copies, self._writers_of
 
-    async def _writers_of(self, place: Place) -> Writers:
+    async def _writers_of(self, place: SourcePartition) -> Writers:
         """Raises LogError, BrokerError."""
         await self.own_ledger.read_of([place])
         return self.keeper.writers(self.own_ledger.ledger, place, self.own_ledger.incarnation)
@@ -262,7 +262,7 @@ class Holding:
                     lacking += [_GrantPart(place, epoch, part) for part in parts if not self.is_giving_up(place, part)]
         return lacking
 
-    def is_giving_up(self, place: Place, within: KeyRange = WHOLE) -> bool:
+    def is_giving_up(self, place: SourcePartition, within: KeyRange = WHOLE) -> bool:
         """Whether a transaction that releases something of these points is not through here."""
         going = () if self._cycle is None else self._cycle.range_changes.wishes.uncommitted_releases
         return any(dispatch.place == place and gone.overlaps(within) for dispatch, gone in going)
@@ -353,7 +353,7 @@ class Holding:
 
     async def _look_at_sources(self, granted: Sequence[_GrantPart], new: Sequence[PartitionRun]) -> None:
         """Beside the work, which would fail in other words when something is gone that was to be read."""
-        within: dict[Place, list[KeyRange]] = {}
+        within: dict[SourcePartition, list[KeyRange]] = {}
         for one in granted:
             within.setdefault(one.place, []).append(one.within)
         marks = await self.sources.check_held(self.own_ledger.ledger, within)
@@ -361,10 +361,10 @@ class Holding:
             self.found.setdefault(source, mark.high)
         self._new += new
 
-    def _run_of(self, place: Place) -> PartitionRun | None:
+    def _run_of(self, place: SourcePartition) -> PartitionRun | None:
         return next((run for run in self.runs if run.dispatch.place == place), None)
 
-    def _make_run(self, place: Place, front: int) -> PartitionRun:
+    def _make_run(self, place: SourcePartition, front: int) -> PartitionRun:
         own_ledger, handler = self.own_ledger, self.handlers[place[0]]
         dispatch = PartitionDispatch(*place, front, self.settings.limits.buffer_bytes_max, self._numbers)
         dispatch.incarnation, dispatch.app_id = own_ledger.incarnation, own_ledger.app_id
@@ -470,7 +470,7 @@ class _GrantsRestoring:
 
     async def run(self) -> None:
         """Each partition is taken up when its state is whole. Raises Expelled, StateError, LogError, BrokerError."""
-        ranges: dict[Place, list[KeyRange]] = {}
+        ranges: dict[SourcePartition, list[KeyRange]] = {}
         for one in self.left:
             ranges.setdefault(one.place, []).append(one.within)
         await self.holding.keeper.take_up(ranges, self._read, self.holding.own_ledger.incarnation, self._is_whole)
@@ -481,7 +481,7 @@ class _GrantsRestoring:
         own_ledger.check()
         return own_ledger.ledger
 
-    def _is_whole(self, place: Place) -> None:
+    def _is_whole(self, place: SourcePartition) -> None:
         own = [one for one in self.left if one.place == place]
         self.left = [one for one in self.left if one.place != place]
         self.holding.own_ledger.check()

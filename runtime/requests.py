@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from ..keyrange.ranges import KeyRange
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 from ..offsets.signals import MoveAsked
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun, run_of
@@ -26,11 +26,11 @@ class Requests:
         self,
         holding: Holding,
         cycle: CommitCycle,
-        taking_part: MemberSignals,
+        member_signals: MemberSignals,
     ) -> None:
         self.holding = holding
         self.cycle = cycle
-        self.member_signals = taking_part
+        self.member_signals = member_signals
         self._moves_requested = 0
 
     @property
@@ -38,7 +38,7 @@ class Requests:
         """The partitions with ranges in this process."""
         return self.holding.runs
 
-    async def release(self, place: Place, within: KeyRange) -> None:
+    async def release(self, place: SourcePartition, within: KeyRange) -> None:
         """Ask to move a range to another member; the range comes back when no other member can have the range. Returns
         when the release is committed, after the running records of the range were finished.
 
@@ -59,7 +59,7 @@ class Requests:
 
         await self._until(is_given_up, request)
 
-    async def grant(self, place: Place, within: KeyRange) -> None:
+    async def grant(self, place: SourcePartition, within: KeyRange) -> None:
         """Ask to move a range to this process; returns when the workers of the range run. Raises CancelledError when
         the run ends before.
         """
@@ -72,7 +72,7 @@ class Requests:
 
         await self._until(is_here, request)
 
-    async def split(self, place: Place, at: int) -> None:
+    async def split(self, place: SourcePartition, at: int) -> None:
         """Cut the worker that owns point ``at`` in two; the second half begins at ``at``. Returns after the commit.
 
         Raises ValueError when no single worker owns the points on both sides of the cut, CancelledError when the run
@@ -80,7 +80,7 @@ class Requests:
         """
         await self._ask(SplitWish(self._run_of(place).dispatch, at))
 
-    async def merge(self, place: Place, within: KeyRange) -> None:
+    async def merge(self, place: SourcePartition, within: KeyRange) -> None:
         """Merge the workers of a range into a single worker; returns after the commit.
 
         Workers that are ahead wait for the others, a second at most. Raises ValueError when the workers do not cover
@@ -89,7 +89,7 @@ class Requests:
         """
         await self._ask(MergeWish(self._run_of(place).dispatch, within))
 
-    def _ask_move(self, place: Place, within: KeyRange, target: int, epoch: int) -> MoveAsked:
+    def _ask_move(self, place: SourcePartition, within: KeyRange, target: int, epoch: int) -> MoveAsked:
         by = self.member_signals.identity.birth
         self._moves_requested += 1
         request = MoveAsked(
@@ -124,7 +124,7 @@ class Requests:
         self.cycle.wake()
         await settled
 
-    def _run_of(self, place: Place) -> PartitionRun:
+    def _run_of(self, place: SourcePartition) -> PartitionRun:
         return run_of(self.runs, place, self.member_signals.identity.app)
 
 

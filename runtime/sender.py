@@ -173,14 +173,14 @@ class _Channel:
     A call waits for the connection and for the description of its topic, then for room, then for its partition.
     """
 
-    def __init__(self, sending: Sender, before: "_Channel | None") -> None:
-        self._sending = sending
-        self._settings = sending.settings
+    def __init__(self, sender: Sender, before: "_Channel | None") -> None:
+        self._sender = sender
+        self._settings = sender.settings
         self._before = before
-        self.broker, self._is_ours = sending.make("send")
-        stateful = [topic for topic, handler in sending.handlers.items() if handler.stores]
-        reserved = reserved_topics(sending.app, stateful)
-        self._destinations = Destinations(self.broker, sending.settings, reserved, sending.placed)
+        self.broker, self._is_ours = sender.make("send")
+        stateful = [topic for topic, handler in sender.handlers.items() if handler.stores]
+        reserved = reserved_topics(sender.app, stateful)
+        self._destinations = Destinations(self.broker, sender.settings, reserved, sender.placed)
         self._appender = self.broker.appender()
         self._loop = asyncio.get_running_loop()
         self._connection = self._hold_open()
@@ -223,7 +223,7 @@ class _Channel:
     async def _admit(self, topic: str, queue: _Queue) -> None:
         """Hand the calls of a topic on to their partitions, as room allows."""
         try:
-            await self._opened()
+            await self._wait_until_open()
             while queue:
                 if topic not in self._destinations.known:
                     await self._learn(topic)
@@ -236,13 +236,13 @@ class _Channel:
 
     def _build(self, topic: str, queue: _Queue) -> None:
         """Encode the next calls; each call joins the queue of its partition."""
-        destination, codec = self._destinations.known.get(topic), codec_of_topic(topic, self._sending.handlers)
+        destination, codec = self._destinations.known.get(topic), codec_of_topic(topic, self._sender.handlers)
         for _ in range(min(len(queue), TURN_RECORDS)):
             if destination is None or not self._room.is_set():
                 return
             call, _ = queue.popitem(last=False)
             try:
-                call.record, call.size = build_sent(call.output, topic, codec, destination, next(self._sending.turns))
+                call.record, call.size = build_sent(call.output, topic, codec, destination, next(self._sender.turns))
             except Exception as error:  # noqa: BLE001  # the caller hears of any mistake in the record
                 call.fail(error)
             else:
@@ -340,7 +340,7 @@ class _Channel:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _opened(self) -> None:
+    async def _wait_until_open(self) -> None:
         """Connect, once for all topics."""
         if self._opening is None:
             self._opening = self._start(self._open())

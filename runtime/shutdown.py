@@ -88,14 +88,14 @@ class Shutdown:
         group: Group,
         holding: Holding,
         slots: Slots,
-        telling: RunLog,
+        run_log: RunLog,
         is_over: Callable[[], bool],
         has_failed: Callable[[], bool],
     ) -> None:
         self.group = group
         self.holding = holding
         self.slots = slots
-        self.run_log = telling
+        self.run_log = run_log
         self.settings = group.settings
         self.is_over = is_over
         self.has_failed = has_failed
@@ -140,8 +140,12 @@ class Shutdown:
 
     def _is_needed(self) -> bool:
         """Whether this process has, or may have, state for other members to copy."""
-        taking_part, own_ledger = self.group.member_signals, self.group.own_ledger
-        if not (self.group.stores and self.settings.leave_ms) or taking_part.is_alone or taking_part.returns_in_ms:
+        member_signals, own_ledger = self.group.member_signals, self.group.own_ledger
+        if (
+            not (self.group.stores and self.settings.leave_ms)
+            or member_signals.is_alone
+            or member_signals.returns_in_ms
+        ):
             return False
         return any(
             m.incarnation != own_ledger.incarnation and not m.expelled

@@ -236,7 +236,8 @@ class TopicStore:
         """
         grouped: dict[tuple[str, int], list[Appended]] = {}
         for record in records:
-            grouped.setdefault((record.topic, record.partition), []).append(record)
+            topic, partition = record.topic, record.partition
+            grouped.setdefault((topic, partition), []).append(record)
         with self._writing:
             if guard is not None:
                 current = self.epoch(guard.transactional_id)

@@ -47,7 +47,7 @@ from ...offsets.events import (
     WorkersMerged,
     WorkerSplit,
 )
-from ...offsets.ledger import Place
+from ...offsets.ledger import SourcePartition
 from ..handlers.handler import DeadLetter, Stop
 from ..logs.own_ledger import OwnLedger, check_violations
 from ..logs.reader import offsets_topic
@@ -377,7 +377,7 @@ def _partition_of(event: OffsetEvent) -> int:
             assert_never(event)
 
 
-def _points(released: Sequence[Released]) -> list[tuple[Place, KeyRange]]:
+def _points(released: Sequence[Released]) -> list[tuple[SourcePartition, KeyRange]]:
     return [(change.dispatch.place, KeyRange(band.first, band.end)) for change in released for band in change.bands]
 
 

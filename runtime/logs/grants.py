@@ -8,14 +8,14 @@ from array import array
 from collections.abc import Collection, Mapping
 
 from ...offsets.control_events import RangesGranted
-from ...offsets.ledger import PartitionLedger, Place
+from ...offsets.ledger import PartitionLedger, SourcePartition
 
 
 class GrantTable:
     """The grants of an application, 16 bytes each."""
 
     def __init__(self) -> None:
-        self._by_place: dict[Place, array[int]] = {}
+        self._by_place: dict[SourcePartition, array[int]] = {}
         """By source partition: epoch and position of the first grant, epoch and position of the second grant, …"""
 
     def add(self, grant: RangesGranted, position: int) -> None:
@@ -23,11 +23,11 @@ class GrantTable:
         pairs = self._by_place.setdefault(grant.topic_partition, array("q"))
         pairs.extend((grant.epoch, position))
 
-    def places(self) -> Collection[Place]:
+    def places(self) -> Collection[SourcePartition]:
         """The source partitions with any grant."""
         return self._by_place.keys()
 
-    def grants_missing(self, folds: Mapping[Place, PartitionLedger]) -> set[int]:
+    def grants_missing(self, folds: Mapping[SourcePartition, PartitionLedger]) -> set[int]:
         """The positions of the grants that may be missing in ``folds``. A fold may lack grants of its newest epoch, and
         lacks all grants of later epochs.
         """

@@ -10,7 +10,7 @@ from ...errors import FencedError, LogError
 from ...group.members import comes_back
 from ...offsets.control import Member
 from ...offsets.events import OffsetEvent
-from ...offsets.ledger import Ledger, Place, evolve_all
+from ...offsets.ledger import Ledger, SourcePartition, evolve_all
 from ...offsets.provenance import app_id_of
 from ..settings import Settings
 from .reader import HistoryTrimmed, LogReader, OwnTransactions
@@ -240,7 +240,7 @@ class OwnLedger:
                 self.ledger = await self.logs.read_offsets(self.ledger, self._own_transactions, ends)
             await self._check_read()
 
-    async def read_of(self, places: Sequence[Place]) -> None:
+    async def read_of(self, places: Sequence[SourcePartition]) -> None:
         """Read the control log, and the partitions of the offset log with the progress of ``places``, to their ends.
         Raises LogError, BrokerError.
         """

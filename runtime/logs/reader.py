@@ -22,7 +22,7 @@ from ...offsets.control import apply_event, event_counts
 from ...offsets.control_events import AppCreated, ControlEvent, RangesGranted
 from ...offsets.event_values import LEVEL
 from ...offsets.events import Committed, Event, LogOpened, OffsetEvent, SnapshotTaken
-from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, fold_grant, keep_granted_bounds
+from ...offsets.ledger import Ledger, PartitionLedger, SourcePartition, evolve, fold_grant, keep_granted_bounds
 from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts, transactions_in
 from ..settings import Settings
 from .grants import GrantTable
@@ -279,7 +279,7 @@ class LogReader:
         ends = await self.ends_of(self.offset_logs())
         await self.read_offsets(ledger, own, {source: max(end, before.get(source, 0)) for source, end in ends.items()})
 
-    async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
+    async def _grants_behind(self, folds: Mapping[SourcePartition, PartitionLedger]) -> list[RangesGranted]:
         """Read again the grants that count and may be missing in ``folds``: all grants may be too many to store."""
         lacking = self._granted.grants_missing(folds)
         if not lacking:

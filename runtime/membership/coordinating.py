@@ -25,9 +25,9 @@ from ...brokers.protocol import (
 )
 from ...errors import LogError
 from ...group.coordinator import decide, needs
+from ...group.copy_requests import parked_moves
 from ...group.declarations import Declared
 from ...group.election import Candidate, is_coordinator, probes, stands
-from ...group.learning import parked_moves
 from ...group.members import LEFT, members_dismissed
 from ...group.plan_moves import PlanQuestion
 from ...group.plans import answer_of
@@ -39,7 +39,7 @@ from ...keyrange.hashing import HASH_NAME
 from ...offsets.control import Member
 from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled
 from ...offsets.event_values import PinnedEnd
-from ...offsets.ledger import Place
+from ...offsets.ledger import SourcePartition
 from ...offsets.signals import WAITS_MAX, CoordinatorBeat, Wait
 from ..logs.own_ledger import OwnLedger
 from ..logs.reader import offsets_topic
@@ -75,13 +75,13 @@ class CoordinatorLoop:
         heard: Heard,
         obeyed: RateFold,
         signals: Signals,
-        following: ControlTail,
+        control_tail: ControlTail,
         *,
         is_alone: bool,
     ) -> None:
         identity = own_ledger.identity
         self.own_ledger, self.identity, self.heard, self.obeyed = own_ledger, identity, heard, obeyed
-        self.signals, self.control_tail = signals, following
+        self.signals, self.control_tail = signals, control_tail
         self.broker, self.settings = identity.broker, identity.settings
         self.rules = rules_of(self.settings)
         self._is_alone = is_alone
@@ -401,7 +401,7 @@ class CoordinatorLoop:
             await close_within(settings.close_timeout_ms, producer.close(), "closing a producer", excused=BrokerError)
         seat.fenced.add(member.incarnation)
 
-    async def _read(self, wanted: list[tuple[Place, int]]) -> None:
+    async def _read(self, wanted: list[tuple[SourcePartition, int]]) -> None:
         """The owners of these are known to be fenced: all that they committed lies below appends that begin now."""
         seat = self._memory
         await self.own_ledger.confirm_offsets({self.identity.logs.log_partition_of(place[1]) for place, _ in wanted})

@@ -11,7 +11,7 @@ from ...group.signals_fold import COORDINATORS, Heard
 from ...group.unowned_points import Unowned
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
-from ...offsets.ledger import Place
+from ...offsets.ledger import SourcePartition
 from ..handlers.start import Start
 from ..logs.own_ledger import Identity, OwnLedger
 from ..stores.answers import GroupView
@@ -56,7 +56,7 @@ class Group:
             heard=self.heard,
             obeyed=self.obeyed,
             signals=self.signals,
-            following=self.control_tail,
+            control_tail=self.control_tail,
             is_alone=is_alone,
         )
         self._limits: dict[str, float] = {}
@@ -92,7 +92,7 @@ class Group:
             self.member_signals.beat()
 
     async def check(
-        self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]
+        self, sources: Iterable[SourcePartition], identities: Mapping[str, str], starts: Mapping[str, Start]
     ) -> dict[TopicPartition, Watermarks]:
         """Read the control log, and check whether this process can take part. The check comes before the joining: an
         unfit process disturbs nobody.

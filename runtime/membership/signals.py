@@ -81,7 +81,7 @@ class Signals:
         self.is_listening = asyncio.Event()
         """Set when the reader has its positions: a signal sent from now on is not missed."""
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------------------------------
 
     def send(self, partition: int, signal: Signal) -> None:
         """Send a signal to a partition, without waiting."""

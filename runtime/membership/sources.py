@@ -17,7 +17,7 @@ from ...group.view import Begun, SourceFound
 from ...keyrange.ranges import KeyRange
 from ...offsets.control import Control, Member
 from ...offsets.decide import StoreSpec, Turn, decide_stores
-from ...offsets.ledger import Ledger, Place
+from ...offsets.ledger import Ledger, SourcePartition
 from ...offsets.starts import EARLIEST, LATEST
 from ..handlers.start import FROM_EARLIEST, Start
 from ..logs.topics import NEW_TOPIC
@@ -85,7 +85,7 @@ class Sources:
             return {}
 
     async def check_held(
-        self, ledger: Ledger, held: Mapping[Place, Sequence[KeyRange]]
+        self, ledger: Ledger, held: Mapping[SourcePartition, Sequence[KeyRange]]
     ) -> Mapping[TopicPartition, Watermarks]:
         """The present watermarks of the partitions with ranges in this process (``held``). Raises SourceError when a
         partition no longer contains the records to be read next.
@@ -129,7 +129,7 @@ def start_of_text(text: str) -> Start:
         raise LogError(f"a member joined with start {text!r}, which this version does not know") from None
 
 
-def check_stores(control: Control, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> None:
+def check_stores(control: Control, sources: Iterable[SourcePartition], stores: Sequence[StoreSpec]) -> None:
     """Raises SettingsError when the stores in the log do not fit ``stores``; SourceError when a topic with state has
     partitions in ``sources`` that were not started.
     """
@@ -140,7 +140,7 @@ def check_stores(control: Control, sources: Iterable[Place], stores: Sequence[St
         raise SettingsError(str(error)) from error
 
 
-def check_growth(control: Control, sources: Iterable[Place], stateful: Collection[str]) -> None:
+def check_growth(control: Control, sources: Iterable[SourcePartition], stateful: Collection[str]) -> None:
     """Raises SourceError when a topic of ``stateful`` whose state has begun has a partition that was not started."""
     started, declared = control.started, {store.topic for store in control.stores.values()}
     places = list(sources)
@@ -165,7 +165,7 @@ def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) ->
             )
 
 
-def edges_of(ledger: Ledger, place: Place, within: Sequence[KeyRange]) -> list[int]:
+def edges_of(ledger: Ledger, place: SourcePartition, within: Sequence[KeyRange]) -> list[int]:
     """The edges in the ranges ``within`` of a source partition that was started."""
     steps = ledger.partition(place).edges(ledger.control.started[place])
     return [edge for one in within for _, _, edge in steps.pieces(one.first, one.end)]

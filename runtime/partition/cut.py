@@ -114,13 +114,12 @@ class Released:
     def event(self, transaction: int) -> RangesReleased:
         """The event of the release."""
         d = self.dispatch
-        place = d.topic, d.partition
         return RangesReleased(
             incarnation=d.incarnation,
             transaction=transaction,
             epoch=self.epoch,
-            topic=place[0],
-            partition=place[1],
+            topic=d.topic,
+            partition=d.partition,
             move=self.move,
             bands=self.bands,
             bounds=self.bounds,

@@ -482,8 +482,17 @@ class PartitionDispatch:
             load.spend(worker.started_s, now, self.partition, worker.running)
         window = load.end_window(seconds, worker.records)
         worker.records = 0
-        owned = worker.number, worker.first, worker.end, worker.epoch
-        cost = window.busy, window.average, window.records
-        backlog = len(worker.queue), worker.queue_bytes
-        is_behind = worker.dropped_from is not None or 2 * worker.queue_bytes >= self.quota_bytes
-        return WorkerLoad(*owned, *cost, *backlog, is_behind, worker.hold_at is not None, window.points)
+        return WorkerLoad(
+            number=worker.number,
+            first=worker.first,
+            end=worker.end,
+            epoch=worker.epoch,
+            busy=window.busy,
+            average=window.average,
+            records=window.records,
+            backlog_records=len(worker.queue),
+            backlog_bytes=worker.queue_bytes,
+            is_behind=worker.dropped_from is not None or 2 * worker.queue_bytes >= self.quota_bytes,
+            is_changing=worker.hold_at is not None,
+            points=window.points,
+        )

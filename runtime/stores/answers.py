@@ -17,7 +17,7 @@ from ...errors import Elsewhere, StateNotReady
 from ...keyrange.ranges import WHOLE, KeyRange, join_neighbours
 from ...keyrange.steps import Steps
 from ...offsets.control import Control, Member, Owner
-from ...offsets.ledger import Place
+from ...offsets.ledger import SourcePartition
 from ...state.keys import bounds_of
 from ...state.lookup import walk_table
 from ..handlers.partition_state import PartitionState
@@ -31,10 +31,10 @@ How: TypeAlias = Literal["owner", "copy"]
 class FollowedCopies(Protocol):
     """Copies of state that other processes own."""
 
-    def stale_ms(self, place: Place, point: int) -> int | None:
+    def stale_ms(self, place: SourcePartition, point: int) -> int | None:
         """The greatest possible age of a point's copy, in ms; None: no whole copy exists here."""
 
-    def copied_ranges(self, place: Place) -> Iterable[KeyRange]:
+    def copied_ranges(self, place: SourcePartition) -> Iterable[KeyRange]:
         """The ranges with a copy here. All points of such a range have the same age."""
 
 
@@ -63,11 +63,11 @@ class GroupView:
             f"query_view_ms_max is {self._ms_max}"
         )
 
-    def owners(self, place: Place) -> Steps[Owner]:
+    def owners(self, place: SourcePartition) -> Steps[Owner]:
         """The owners of a partition's points by the control log; expelled members are among them."""
         return self._control().owners.get(place, _NOBODYS)
 
-    def owner(self, place: Place, point: int) -> int | None:
+    def owner(self, place: SourcePartition, point: int) -> int | None:
         """The incarnation that owns a point; None: the point has no living owner now."""
         control, owner = self._control(), self.owners(place).at(point)
         return None if owner is None or control.is_expelled(owner.incarnation) else owner.incarnation
@@ -84,7 +84,7 @@ class GroupView:
 class LocalAnswers(NamedTuple):
     """A ``Lookup`` in the local state of a source partition. ``stale_ms_max``: None allows no copy."""
 
-    place: Place
+    place: SourcePartition
     state: PartitionState
     group: GroupView
     copies: FollowedCopies

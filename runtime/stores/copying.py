@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from ...brokers.patience import within_limit
 from ...brokers.protocol import Batch, Broker, BrokerError, CorruptRecord
 from ...keyrange.steps import Steps
-from ...offsets.ledger import Place
+from ...offsets.ledger import SourcePartition
 from ...state.copy_readiness import CopySpeed, Nearness, bytes_by_role, points_of, ranges_of, together, without
 from ...state.restore import Cleared, Plan, Writers, plan_restore
 from ...state.tables import LocalCopy
@@ -51,7 +51,7 @@ class CopyPass:
     ``position``: all below it is in the copy; ``high``: where the changelog ended at the last look.
     """
 
-    def __init__(self, place: Place, follower: OwnCopy, points: Steps[bool], position: int) -> None:
+    def __init__(self, place: SourcePartition, follower: OwnCopy, points: Steps[bool], position: int) -> None:
         self.place, self.source, self.copy = place, follower.changelog, follower.copy
         self.points, self.position, self.high = points, position, position
         self.plan: Plan | None = None
@@ -82,14 +82,14 @@ class CopyWrites:
         self.settings = settings
         self._state_threads = threads
         self._threads: CopyThreads | None = None
-        self._writing: dict[Place, set[asyncio.Future[Any]]] = {}
+        self._writing: dict[SourcePartition, set[asyncio.Future[Any]]] = {}
 
-    async def is_through(self, place: Place) -> None:
+    async def is_through(self, place: SourcePartition) -> None:
         """Wait for the writes of a partition that are under way."""
         if writing := self._writing.get(place):
             await asyncio.wait(set(writing))
 
-    async def run(self, place: Place, function: Callable[..., T], *arguments: object) -> T:
+    async def run(self, place: SourcePartition, function: Callable[..., T], *arguments: object) -> T:
         """Have a thread write to the copy of a partition."""
         if self._threads is None:
             self._threads = CopyThreads(THREADS, "keylanes-learner", self.settings)
@@ -120,13 +120,13 @@ class Host(Protocol):
     @property
     def wall_ms(self) -> Callable[[], int]: ...
     @property
-    def writers(self) -> Callable[[Place], Awaitable[Writers | None]]:
+    def writers(self) -> Callable[[SourcePartition], Awaitable[Writers | None]]:
         """Who changed the state of a place, by the logs as they are now."""
 
     @property
     def writes(self) -> CopyWrites: ...
 
-    def roles(self, place: Place) -> dict[str, Steps[bool]]:
+    def roles(self, place: SourcePartition) -> dict[str, Steps[bool]]:
         """What the points of a place are copied for."""
 
     def has_read(self, one: CopyPass, read: int, written: Mapping[str, int]) -> None:

@@ -17,7 +17,7 @@ from ...errors import FencedError, SettingsError, StateNotReady
 from ...keyrange.ranges import KeyRange
 from ...offsets.decide import WRITERS_MAX, StoreSpec
 from ...offsets.events import StateChanged
-from ...offsets.ledger import Ledger, Place
+from ...offsets.ledger import Ledger, SourcePartition
 from ...state.changelog import Beacon, beacon_key, changelog_topic, encode_beacon
 from ...state.changes import StateChanges
 from ...state.overlay import OverlayEntry
@@ -68,20 +68,20 @@ class Keeper:
     ) -> None:
         self.app, self.broker, self.settings, self.wall_ms = app, broker, settings, wall_ms
         self.handlers = {handler.topic: handler for handler in handlers if handler.stores}
-        self.storages: dict[Place, Storage] = {}
+        self.storages: dict[SourcePartition, Storage] = {}
         self.infos: dict[str, StoreInfo] = {}
         """Stores by name."""
         self.restoring: Progress | None = None
         """How far a restore is; None when there is none."""
         self._open_copies = open_copies
         self._copies: LocalCopies | None = None
-        self._behind: dict[Place, Storage] = {}
+        self._behind: dict[SourcePartition, Storage] = {}
         """Those with committed changes that they don't hold yet."""
-        self._succeeded: dict[Place, tuple[int, ...]] = {}
+        self._succeeded: dict[SourcePartition, tuple[int, ...]] = {}
         """Fenced writers whose changes this process has seen, and whose beacons it deletes with its first change of the
         partition's state: those that no committed transaction has named yet.
         """
-        self._seen: dict[Place, set[int]] = {}
+        self._seen: dict[SourcePartition, set[int]] = {}
         """Fenced writers whose beacons were found in order."""
         self._written_s = self._marked_s = 0.0
         self._lanes = asyncio.Semaphore(settings.limits.restore_partitions_max)
@@ -130,7 +130,7 @@ class Keeper:
             return
         numbered = ledger.control.stores
         infos = [StoreInfo(numbered[w.name].store, *w) for w in self.wanted]
-        storages: dict[Place, Storage] = {}
+        storages: dict[SourcePartition, Storage] = {}
         for topic in self.handlers:
             changelog = topics[changelog_topic(self.app, topic)]
             limit = destination_of(changelog).bytes_max - RECORD_FRAME_BYTES
@@ -156,17 +156,17 @@ class Keeper:
             await self._threads.run(self._copies.declare, infos)
         return await self._threads.run(self._copies.copy, topic, partition)
 
-    def attach(self, place: Place, handler: Handler) -> tuple[PartitionState, Bindings]:
+    def attach(self, place: SourcePartition, handler: Handler) -> tuple[PartitionState, Bindings]:
         """The state of a source partition, and what its handler, which has stores, is called with behind the value."""
         bindings = tuple(None if d is None else Binding(self.infos[d.name].number, d) for d in handler.further)
         return self.storages[place].state, bindings
 
     async def take_up(
         self,
-        granted: Mapping[Place, Sequence[KeyRange]],
+        granted: Mapping[SourcePartition, Sequence[KeyRange]],
         logs: Callable[[], Awaitable[Ledger]],
         incarnation: int,
-        on_whole: Callable[[Place], None] = lambda _: None,
+        on_whole: Callable[[SourcePartition], None] = lambda _: None,
     ) -> None:
         """Make the state of ranges whole that were granted to this process, which is ``incarnation``, while others of
         their partitions may be worked on, or taken up by another call. ``on_whole`` is called on the loop for each
@@ -188,18 +188,20 @@ class Keeper:
         if not self._marked_s:
             self._marked_s = asyncio.get_running_loop().time()
 
-    def _all_writers(self, places: Iterable[Place], ledger: Ledger, incarnation: int) -> dict[Place, Writers]:
+    def _all_writers(
+        self, places: Iterable[SourcePartition], ledger: Ledger, incarnation: int
+    ) -> dict[SourcePartition, Writers]:
         living = frozenset(member.incarnation for member in ledger.control.unfenced_members())
         return {place: self._writers(ledger, place, living, incarnation) for place in places}  # as they are now
 
     async def _wanted(
         self,
-        granted: Mapping[Place, Sequence[KeyRange]],
-        storages: Mapping[Place, Storage],
-        known: Mapping[Place, Writers],
-        on_whole: Callable[[Place], None],
+        granted: Mapping[SourcePartition, Sequence[KeyRange]],
+        storages: Mapping[SourcePartition, Storage],
+        known: Mapping[SourcePartition, Writers],
+        on_whole: Callable[[SourcePartition], None],
     ) -> list[CopyToRestore]:
-        def is_whole(place: Place) -> None:
+        def is_whole(place: SourcePartition) -> None:
             fenced = tuple(i for i in sorted(known[place].required) if known[place].is_fenced(i))
             self._succeed(place, fenced)
             self.key_places.compare(place)
@@ -215,7 +217,7 @@ class Keeper:
                 wanted.append(restoring._replace(on_ready=partial(_both, restoring.on_ready, partial(is_whole, place))))
         return wanted
 
-    def _succeed(self, place: Place, fenced: Sequence[int]) -> None:
+    def _succeed(self, place: SourcePartition, fenced: Sequence[int]) -> None:
         """The beacons of these writers were found in order; they are deleted with the first change."""
         seen = self._seen[place]
         new = tuple(i for i in fenced if i not in seen)
@@ -223,22 +225,22 @@ class Keeper:
         if new:
             self._succeeded[place] = (*self._succeeded.get(place, ()), *new)
 
-    def take_back(self, place: Place, within: KeyRange) -> None:
+    def take_back(self, place: SourcePartition, within: KeyRange) -> None:
         """A range that this process released comes back, and nobody has changed its state since."""
         storage = self.storages.get(place)
         if storage is not None:
             self.learner.owns(place, [within])
             storage.state.make_ready([within])
 
-    def is_as_released(self, place: Place, within: KeyRange) -> bool:
+    def is_as_released(self, place: SourcePartition, within: KeyRange) -> bool:
         """Whether a range that this process released lies here as it was then: no copy was followed since."""
         return not self.learner.has_touched(place, within)
 
-    def writers(self, ledger: Ledger, place: Place, own: int) -> Writers:
+    def writers(self, ledger: Ledger, place: SourcePartition, own: int) -> Writers:
         """Who changed the state of a source partition, by the logs as they are now; ``own``: this process."""
         return self._all_writers([place], ledger, own)[place]
 
-    def _writers(self, ledger: Ledger, place: Place, living: frozenset[int], own: int) -> Writers:
+    def _writers(self, ledger: Ledger, place: SourcePartition, living: frozenset[int], own: int) -> Writers:
         """Who changed the state of a source partition, by the logs as they are now. Who is succeeded was looked at when
         a range was taken up, perhaps while this one is: that change may be committed while it is looked again.
         """
@@ -247,25 +249,25 @@ class Keeper:
         maximum = ledger.control.incarnation_max
         return Writers(changed, _newest(changed), living, maximum, own=own, succeeding=succeeding)
 
-    def part_with(self, points: Iterable[tuple[Place, KeyRange]]) -> None:
+    def part_with(self, points: Iterable[tuple[SourcePartition, KeyRange]]) -> None:
         """A transaction gives points up that is being sent: others may change them before its outcome is known here."""
         for place, within in points:
             if (storage := self.storages.get(place)) is not None:
                 storage.state.part_with(within)
 
-    def keep(self, points: Iterable[tuple[Place, KeyRange]]) -> None:
+    def keep(self, points: Iterable[tuple[SourcePartition, KeyRange]]) -> None:
         """It was not committed."""
         for place, within in points:
             if (storage := self.storages.get(place)) is not None:
                 storage.state.keep(within)
 
-    def release(self, place: Place, within: KeyRange) -> None:
+    def release(self, place: SourcePartition, within: KeyRange) -> None:
         """A range was released: its state is somebody else's from here on."""
         if (storage := self.storages.get(place)) is not None:
             storage.state.release(within)
             self.learner.release(place, within)
 
-    async def sampled_bytes(self, place: Place, within: KeyRange) -> int:
+    async def sampled_bytes(self, place: SourcePartition, within: KeyRange) -> int:
         """How large the state of a range is, about. Raises StoreError."""
         return await self._threads.run(sampled_bytes, self.storages[place].state.table, within)
 

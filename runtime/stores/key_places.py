@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ...brokers.partitioner import BY_NAME, MURMUR2, Partitioner, check_partitioner, name_of
 from ...brokers.protocol import ConsumerRecord, TopicPartition
 from ...errors import OutputRefused, StateNotReady
-from ...offsets.ledger import Place
+from ...offsets.ledger import SourcePartition
 from ...state.sampling import CHANCE_MAX, PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS, sampled_keys
 from .follower import StateThreads, Storage
 
@@ -35,7 +35,7 @@ class KeyPlaces:
         self,
         stateful: Collection[str],
         partitioners: Mapping[str, Partitioner],
-        storages: Mapping[Place, Storage],
+        storages: Mapping[SourcePartition, Storage],
         threads: StateThreads,
     ) -> None:
         self._samples = {topic: _KeySample(topic, partitioners.get(topic, MURMUR2)) for topic in stateful}
@@ -43,9 +43,9 @@ class KeyPlaces:
         self._threads = threads
         self._partitions: Counter[str] = Counter()
         """How many partitions each topic has."""
-        self._compared: set[Place] = set()
+        self._compared: set[SourcePartition] = set()
         """The partitions with a table that was compared, or will be."""
-        self._due: dict[Place, None] = {}
+        self._due: dict[SourcePartition, None] = {}
         """The partitions with a table to be compared, in order."""
         self._changed = asyncio.Event()
 
@@ -57,7 +57,7 @@ class KeyPlaces:
         if sample is not None and partitions > 1 and not sample.is_over(place.partition):
             sample.take_records(place.partition, partitions, records)
 
-    def compare(self, place: Place) -> None:
+    def compare(self, place: SourcePartition) -> None:
         """Have the table of a partition looked at; later calls for the same partition do nothing."""
         if place not in self._compared:
             self._compared.add(place)
@@ -91,7 +91,7 @@ class KeyPlaces:
             raise StateNotReady(sample.finding)
         return sample.partition_of(key, partitions)
 
-    def confirm(self, place: Place) -> None:
+    def confirm(self, place: SourcePartition) -> None:
         """Check a partition before a query answers that the partition lacks a key. Raises StateNotReady when the query
         may have looked in a wrong partition.
         """

@@ -28,7 +28,7 @@ from ...keyrange.ranges import KeyRange
 from ...keyrange.steps import Steps
 from ...offsets.control import LEARNER, STANDBY
 from ...offsets.control_events import CopyAsked
-from ...offsets.ledger import Place
+from ...offsets.ledger import SourcePartition
 from ...offsets.signals import Copy as CopyTold
 from ...state.copy_readiness import (
     ByteRateLimit,
@@ -54,7 +54,7 @@ class _CopyWanted:
     """A copy that was asked for. ``bytes``: what its passes had written when it was."""
 
     def __init__(self, asked: CopyAsked, now_s: float) -> None:
-        self.place: Place = asked.topic_partition
+        self.place: SourcePartition = asked.topic_partition
         bands = [KeyRange(band.first, band.end) for band in asked.bands]
         self.wanted = CopyRequest(asked.move, points_of(bands), asked.role, asked.bytes_per_s)
         self.label = f"{asked.topic}[{asked.partition}] {', '.join(map(str, bands))} (move {asked.move}, {asked.role})"
@@ -73,24 +73,24 @@ class Learner:
         self,
         broker: Broker,
         settings: Settings,
-        storages: Mapping[Place, Storage],
+        storages: Mapping[SourcePartition, Storage],
         wall_ms: Callable[[], int],
         threads: StateThreads,
-        compare: Callable[[Place], None],
+        compare: Callable[[SourcePartition], None],
     ) -> None:
         self.broker, self.settings, self.storages, self.wall_ms = broker, settings, storages, wall_ms
         self.compare = compare
         self.tell: Callable[[tuple[CopyTold, ...]], None] = lambda _: None
-        self.writers: Callable[[Place], Awaitable[Writers | None]] = _unknown
+        self.writers: Callable[[SourcePartition], Awaitable[Writers | None]] = _unknown
         self._budget = ByteRateLimit()
         self._bytes = {LEARNER: 0, STANDBY: 0}
         self.writes = CopyWrites(settings, threads)
         self._asked: dict[int, _CopyWanted] = {}
-        self._owned: dict[Place, Steps[bool]] = {}
+        self._owned: dict[SourcePartition, Steps[bool]] = {}
         """What somebody else writes here: who restores it, and then whoever works on it."""
-        self._touched: dict[Place, Steps[bool]] = {}
+        self._touched: dict[SourcePartition, Steps[bool]] = {}
         """What was followed since it was released: not all of its newest values may be there."""
-        self._levels: dict[Place, Steps[ClockReading]] = {}
+        self._levels: dict[SourcePartition, Steps[ClockReading]] = {}
         """When the copy of points had all that was committed last."""
         self._behind: list[CopyPass] = []
         """Those that are not ready. What has come furthest is the next: it is soon ready."""
@@ -118,7 +118,7 @@ class Learner:
     def _storage(self, asked: CopyAsked) -> Storage | None:
         return self.storages.get(asked.topic_partition)
 
-    def _match(self, place: Place) -> None:
+    def _match(self, place: SourcePartition) -> None:
         """What is read of a partition is what is asked for and not owned."""
         asked = together(one.wanted.points for one in self._asked.values() if one.place == place)
         wanted = without(asked, self._owned.get(place, Steps()))
@@ -128,7 +128,7 @@ class Learner:
         if ranges_of(new := without(wanted, there)):
             self._begin(place, new, passes)
 
-    def _begin(self, place: Place, points: Steps[bool], passes: Sequence[CopyPass]) -> None:
+    def _begin(self, place: SourcePartition, points: Steps[bool], passes: Sequence[CopyPass]) -> None:
         follower = self.storages[place]
         assert isinstance(follower, OwnCopy), "what is asked for has a copy"
         self._touched[place] = together([self._touched.get(place, Steps()), points])
@@ -142,53 +142,53 @@ class Learner:
             self._behind.append(CopyPass(place, follower, points, position))
         self._changed.set()
 
-    def _drop(self, place: Place, points: Steps[bool]) -> None:
+    def _drop(self, place: SourcePartition, points: Steps[bool]) -> None:
         for one in self._passes(place):
             one.drop(points)
         self._forget(place, points)
 
-    def _forget(self, place: Place, points: Steps[bool]) -> None:
+    def _forget(self, place: SourcePartition, points: Steps[bool]) -> None:
         """How far these points were copied."""
         if place in self._levels:
             self._levels[place] = self._levels[place].replace((first, end, None) for first, end, _ in points.pieces())
 
-    def _passes(self, place: Place | None = None) -> list[CopyPass]:
+    def _passes(self, place: SourcePartition | None = None) -> list[CopyPass]:
         """Those that have points, of a place or all."""
         passes = (*self._following.passes, *self._behind)
         return [one for one in passes if place in (None, one.place) and ranges_of(one.points)]
 
     # --- what is owned -----------------------------------------------------------------------------------------------
 
-    def has_touched(self, place: Place, within: KeyRange) -> bool:
+    def has_touched(self, place: SourcePartition, within: KeyRange) -> bool:
         """Whether anything of a range was followed since it was released: its copy has to be restored."""
         return bool(self._touched.get(place, Steps()).pieces(within.first, within.end))
 
-    def owns(self, place: Place, ranges: Iterable[KeyRange]) -> None:
+    def owns(self, place: SourcePartition, ranges: Iterable[KeyRange]) -> None:
         """Others write these ranges here. What is begun from now on leaves them out."""
         points = points_of(ranges)
         self._owned[place] = together([self._owned.get(place, Steps()), points])
         self._touched[place] = without(self._touched.get(place, Steps()), points)
         self._drop(place, points)
 
-    async def let_go(self, place: Place, ranges: Iterable[KeyRange]) -> None:
+    async def let_go(self, place: SourcePartition, ranges: Iterable[KeyRange]) -> None:
         """The same; returns when nothing is being written to them."""
         self.owns(place, ranges)
         await self.writes.is_through(place)
 
-    def release(self, place: Place, within: KeyRange) -> None:
+    def release(self, place: SourcePartition, within: KeyRange) -> None:
         """Nobody here writes a range any more: what is asked for of it is followed from the next ``follow`` on."""
         self._owned[place] = without(self._owned.get(place, Steps()), points_of([within]))
 
     # --- how far it is -----------------------------------------------------------------------------------------------
 
-    def stale_ms(self, place: Place, point: int) -> int | None:
+    def stale_ms(self, place: SourcePartition, point: int) -> int | None:
         """How old the copy of a point is, at most; None: there is none here that is whole, or it is owned."""
         level = self._levels.get(place, _NEVER).at(point)
         if level is None:
             return None
         return max(int((asyncio.get_running_loop().time() - level.at_s) * 1000), self.wall_ms() - level.at_ms)
 
-    def copied_ranges(self, place: Place) -> list[KeyRange]:
+    def copied_ranges(self, place: SourcePartition) -> list[KeyRange]:
         """The ranges of which there are copies that are whole. One of them is of one age."""
         return [KeyRange(first, end) for first, end, _ in self._levels.get(place, _NEVER).pieces()]
 
@@ -243,7 +243,7 @@ class Learner:
         ready, sizes = sum(copy.is_ready for copy in copies), self._bytes
         return Copying(len(copies), ready, sizes[LEARNER], sizes[STANDBY])
 
-    def roles(self, place: Place) -> dict[str, Steps[bool]]:
+    def roles(self, place: SourcePartition) -> dict[str, Steps[bool]]:
         """What the points of a partition are copied for: to be owned first of all."""
         found = {role: [a.wanted.points for a in self._of(place) if a.wanted.role == role] for role in _ROLES}
         return {role: together(points) for role, points in found.items() if points} or {STANDBY: Steps()}
@@ -267,7 +267,7 @@ class Learner:
         own = [asked.wanted.bytes_per_s for asked in self._of(one.place) if _overlap(asked.wanted.points, one.points)]
         return bool(own) and 0 not in own
 
-    def _of(self, place: Place) -> list[_CopyWanted]:
+    def _of(self, place: SourcePartition) -> list[_CopyWanted]:
         return [asked for asked in self._asked.values() if asked.place == place]
 
     def _say_begun(self, asked: _CopyWanted) -> None:
@@ -369,7 +369,7 @@ def _overlap(points: Steps[bool], others: Steps[bool]) -> bool:
     return any(points.pieces(first, end) for first, end, _ in others.pieces())
 
 
-async def _unknown(place: Place) -> Writers | None:  # noqa: ARG001  # nobody has said who they are
+async def _unknown(place: SourcePartition) -> Writers | None:  # noqa: ARG001  # nobody has said who they are
     return None
 
 

@@ -15,7 +15,7 @@ from keylanes.group.view import CoordinatorMemory, DecisionBatch, Rules, SourceF
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.control_events import ControlEvent, CoordinatorElected, Decision, MemberExpelled
 from keylanes.offsets.decide import Turn
-from keylanes.offsets.ledger import Place
+from keylanes.offsets.ledger import SourcePartition
 from keylanes.offsets.signals import MoveAsked
 
 from .model_heard import (
@@ -308,7 +308,7 @@ def fence_member(world: World, k: int, incarnation: int) -> World:
     return put_coordinator(fenced(world, incarnation), k, fenced=world.coordinators[k].fenced | {incarnation})
 
 
-def begin_read(world: World, k: int, reading: tuple[tuple[Place, int], ...]) -> World:
+def begin_read(world: World, k: int, reading: tuple[tuple[SourcePartition, int], ...]) -> World:
     """Append to the offset log, which is acknowledged, and begin to read up to behind that."""
     world = appended_plainly(world, 0)
     return put_coordinator(world, k, reading=reading, end=log_end(world))

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 from keylanes.group.member import Out, Rejected, State, Works, state_of
 from keylanes.group.members import comes_back
 from keylanes.offsets.control_events import ReleaseAsked
-from keylanes.offsets.ledger import Place
+from keylanes.offsets.ledger import SourcePartition
 from keylanes.offsets.snapshots import take_snapshot
 
 from .model_judge import decided, first_wanted
@@ -118,7 +118,7 @@ def has_read(work: Work, world: World, i: int, line: Line) -> World:
     return world
 
 
-def _owned(work: Work, process: MemberProcess, incarnation: int) -> Iterator[tuple[int, Place, int]]:
+def _owned(work: Work, process: MemberProcess, incarnation: int) -> Iterator[tuple[int, SourcePartition, int]]:
     """The points that are a process's own, as far as it has read, with their places and epochs."""
     for point in range(len(process.held)):
         epoch, owner = work.folds.owner(process.control, point)

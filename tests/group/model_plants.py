@@ -12,7 +12,7 @@ from keylanes.group.election import is_coordinator
 from keylanes.group.signals_fold import Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
-from keylanes.offsets.ledger import Place
+from keylanes.offsets.ledger import SourcePartition
 
 from ..stage.planting import Planting, Put, changed
 from . import model_coordinator, model_member
@@ -120,12 +120,12 @@ def fence_behind_append(world: World, k: int, incarnation: int) -> World:
     return fence_member(world, k, incarnation)
 
 
-def read_to_earlier_append(world: World, k: int, reading: tuple[tuple[Place, int], ...]) -> World:
+def read_to_earlier_append(world: World, k: int, reading: tuple[tuple[SourcePartition, int], ...]) -> World:
     """READ to behind the append that was made before the fence."""
     return put_coordinator(world, k, reading=reading)
 
 
-def read_as_successor(world: World, k: int, reading: tuple[tuple[Place, int], ...]) -> World:
+def read_as_successor(world: World, k: int, reading: tuple[tuple[SourcePartition, int], ...]) -> World:
     """READ to an own append, if this coordinator has fenced somebody in its term; else to a told end."""
     if world.coordinators[k].fenced:
         return begin_read(world, k, reading)

@@ -28,7 +28,7 @@ from keylanes.offsets.control_events import ControlEvent, RangesGranted, Release
 from keylanes.offsets.decide import decide_opening
 from keylanes.offsets.event_values import Edge, Tile
 from keylanes.offsets.events import Committed, Event, OffsetEvent, RangesReleased, SnapshotTaken
-from keylanes.offsets.ledger import Ledger, Place
+from keylanes.offsets.ledger import Ledger, SourcePartition
 from keylanes.offsets.snapshots import newest_snapshot, restore_snapshot
 
 APP = "app"
@@ -196,8 +196,8 @@ class CoordinatorProcess(NamedTuple):
     """the position behind its last append, until it has read so far"""
     fenced: frozenset[int] = frozenset()
     """the incarnations that it has fenced in this term"""
-    read: frozenset[tuple[Place, int]] = frozenset()
-    reading: tuple[tuple[Place, int], ...] = ()
+    read: frozenset[tuple[SourcePartition, int]] = frozenset()
+    reading: tuple[tuple[SourcePartition, int], ...] = ()
     end: int = NOWHERE
     """the position behind its own append, up to which it reads the offset log for ``reading``"""
 
@@ -249,7 +249,7 @@ class World(NamedTuple):
     """so many points make up a source partition"""
 
 
-def place_of(point: int, parts: int) -> Place:
+def place_of(point: int, parts: int) -> SourcePartition:
     """The source partition that a point is, or is a part of."""
     return TOPIC, point // parts
 

@@ -46,9 +46,9 @@ from pathlib import Path
 
 from keylanes.group.cells import CellState
 from keylanes.group.coordinator import decide, needs
+from keylanes.group.copy_requests import parked_moves
 from keylanes.group.history import History
 from keylanes.group.history_entries import Change, Entry, Party
-from keylanes.group.learning import parked_moves
 from keylanes.group.members import members_dismissed
 from keylanes.group.overview import show_group
 from keylanes.group.plans import CHANGE, answer_of
@@ -81,7 +81,7 @@ from keylanes.offsets.control_events import (
 from keylanes.offsets.decide import StoreSpec, Turn, stores_hash
 from keylanes.offsets.event_values import LEVEL, Edge, PinnedEnd, Sourced, Tile
 from keylanes.offsets.events import Committed, Event, RangesReleased, WorkersCut
-from keylanes.offsets.ledger import Ledger, Place, evolve
+from keylanes.offsets.ledger import Ledger, SourcePartition, evolve
 from keylanes.offsets.signals import (
     BandLoad,
     Beat,
@@ -117,7 +117,7 @@ class Group:
         self.beating: set[str] = set()
         self.eager: list[str] = []
         self.quick: list[str] = []
-        self.busy: dict[Place, tuple[int, int, int]] = {}
+        self.busy: dict[SourcePartition, tuple[int, int, int]] = {}
         self.said: list[str] = []
         self.holds: set[str] = set()
         self.births: list[str] = []

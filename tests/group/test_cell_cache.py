@@ -13,7 +13,7 @@ from keylanes.offsets.control_events import MemberExpelled, MemberFenced, Member
 from keylanes.offsets.decide import Turn
 from keylanes.offsets.event_values import Band, Edge, Tile
 from keylanes.offsets.events import Committed, Event, RangesReleased
-from keylanes.offsets.ledger import Ledger, PartitionLedger, Place, evolve
+from keylanes.offsets.ledger import Ledger, PartitionLedger, SourcePartition, evolve
 
 from ..stage.log_events import coordinator_elected
 from ..stage.planting import Planting, changed
@@ -22,7 +22,7 @@ from .finding import is_found
 
 pytestmark = tier("check")
 
-PLACES: tuple[Place, ...] = (("orders", 0), ("orders", 1), ("bills", 0))
+PLACES: tuple[SourcePartition, ...] = (("orders", 0), ("orders", 1), ("bills", 0))
 BOUNDS = (0, 1 << 30, 1 << 31, SPACE_END)
 KINDS = (
     "grant",
@@ -53,14 +53,14 @@ class World:
 
     def __init__(self) -> None:
         self.ledger, self.turn, self.now_ms = Ledger(), Turn(1), 0
-        self.kept, self.read = CellCache(), set[tuple[Place, int]]()
+        self.kept, self.read = CellCache(), set[tuple[SourcePartition, int]]()
         evolve(self.ledger, coordinator_elected(1, "c", "x"))
         for _ in range(2):
             self.does("join", 0, PLACES[0], (0, 3))
         for place in PLACES[:2]:
             self.does("start", 0, place, (0, 3))
 
-    def does(self, kind: str, who: int, place: Place, span: tuple[int, int]) -> None:
+    def does(self, kind: str, who: int, place: SourcePartition, span: tuple[int, int]) -> None:
         """One step."""
         first, end = BOUNDS[span[0]], BOUNDS[span[1]]
         fold, control, turn = self.ledger.partition(place), self.ledger.control, self.turn
@@ -118,7 +118,7 @@ class World:
 
 
 @given(st.lists(STEP, max_size=30))
-def test_what_is_kept_is_what_is(steps: list[tuple[str, int, Place, tuple[int, int]]]) -> None:
+def test_what_is_kept_is_what_is(steps: list[tuple[str, int, SourcePartition, tuple[int, int]]]) -> None:
     """After any grants, releases, commits, expulsions, fences, reads, joins, starts, and with another ledger."""
     world = World()
     for step in steps:
@@ -127,7 +127,7 @@ def test_what_is_kept_is_what_is(steps: list[tuple[str, int, Place, tuple[int, i
 
 
 @given(st.lists(STEP, min_size=20, max_size=30))
-def test_what_is_kept_is_what_is_at_each_look(steps: list[tuple[str, int, Place, tuple[int, int]]]) -> None:
+def test_what_is_kept_is_what_is_at_each_look(steps: list[tuple[str, int, SourcePartition, tuple[int, int]]]) -> None:
     """The same, looked at after each step: so a change that is missed shows by itself."""
     world = World()
     for step in steps:

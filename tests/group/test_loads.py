@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from keylanes.group.loads import PIECES_MAX, POINTS_MAX, STALE_MS, Loads, PointsCost
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.offsets.ledger import Place
+from keylanes.offsets.ledger import SourcePartition
 from keylanes.offsets.signals import BandLoad, Load
 
 from ..stage.planting import changed
 from .finding import each_is_found
 
 SPACE = 12
-PLACES: tuple[Place, ...] = (("t", 0), ("t", 1))
+PLACES: tuple[SourcePartition, ...] = (("t", 0), ("t", 1))
 
 
 class Report(NamedTuple):
@@ -86,9 +86,9 @@ def lies(report: Report, point: int) -> tuple[Fraction, ...]:
     return rates[0] * part, rates[1] * part, band.backlog * part, band.state_bytes * even
 
 
-def twin(found: Iterable[Report]) -> dict[tuple[Place, int], Known]:
+def twin(found: Iterable[Report]) -> dict[tuple[SourcePartition, int], Known]:
     """Each point by itself."""
-    known: dict[tuple[Place, int], Known] = {}
+    known: dict[tuple[SourcePartition, int], Known] = {}
     for report in found:
         band = report.band
         own = [((band.topic, band.partition), point) for point in range(band.first, band.end)]
@@ -103,7 +103,7 @@ RANGE = st.tuples(st.integers(0, SPACE - 1), st.integers(1, SPACE)).filter(lambd
 
 
 @given(reports(), st.sampled_from(PLACES), RANGE)
-def test_a_cost_is_that_of_the_points(found: list[Report], place: Place, within: tuple[int, int]) -> None:
+def test_a_cost_is_that_of_the_points(found: list[Report], place: SourcePartition, within: tuple[int, int]) -> None:
     """Of the report that counts for each, up to a rounding for each report; None when one point was not measured."""
     known = twin(found)
     points = [known.get((place, point)) for point in range(*within)]
@@ -118,7 +118,7 @@ def test_a_cost_is_that_of_the_points(found: list[Report], place: Place, within:
 
 
 @given(reports(), st.sampled_from(PLACES), RANGE, st.integers(1, SPACE - 1))
-def test_costs_add_up(found: list[Report], place: Place, within: tuple[int, int], at: int) -> None:
+def test_costs_add_up(found: list[Report], place: SourcePartition, within: tuple[int, int], at: int) -> None:
     """Exactly: whatever is parted has the cost of its parts."""
     loads, (first, end) = folded(found), within
     whole = loads.cost(place, first, end)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.group import copies, features, learning, moves, plan_moves
+from keylanes.group import copies, copy_requests, features, moves, plan_moves
 from keylanes.group.view import CoordinatorMemory
 
 from ..stage.planting import Planting, Put, changed
@@ -37,11 +37,11 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a move of who has died keeps standbys away": (
         "overtaken",
-        changed(learning, "_targets", (" if move.origin == run.owner", "")),
+        changed(copy_requests, "_targets", (" if move.origin == run.owner", "")),
     ),
     "a learner takes the place of a standby": (
         "kept",
-        row(learning, "end_copies", ("if kept.asked.role == STANDBY]", "]")),
+        row(copy_requests, "end_copies", ("if kept.asked.role == STANDBY]", "]")),
     ),
     "moves to who has a copy need no turn": (
         "parked_standby",
@@ -49,7 +49,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a standby takes the slot of a move that waits for its turn": (
         "turn_first",
-        row(learning, "ask_copies", ("    for move, _ in lacking:", "    for move, _ in ():")),
+        row(copy_requests, "ask_copies", ("    for move, _ in lacking:", "    for move, _ in ():")),
     ),
     "who leaves is given more": ("leave", row(moves, "grant_ranges", ("view.staying_members", "view.living_members"))),
     "two of one name": (

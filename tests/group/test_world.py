@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
-from keylanes.group import cells, copies, learning, members, moves, plan_moves
+from keylanes.group import cells, copies, copy_requests, members, moves, plan_moves
 from keylanes.group.books import Books
 from keylanes.group.view import CoordinatorMemory, DecisionBatch
 from keylanes.offsets.control import LOAD
@@ -89,7 +89,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "what a learner is to have is not fixed": (
         "has lost its destination",
-        changed(learning, "_target", ("favoured if is_begun else NOBODY", "NOBODY")),
+        changed(copy_requests, "_target", ("favoured if is_begun else NOBODY", "NOBODY")),
     ),
     "a request counts for what a learner is to have": (
         "has lost its destination",
@@ -101,15 +101,15 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a member is asked for what it has": (
         "two copies of one point",
-        changed(learning, "moves_wanting_copies", ("if kept.incarnation == move.target", "if False")),
+        changed(copy_requests, "moves_wanting_copies", ("if kept.incarnation == move.target", "if False")),
     ),
     "slots are not counted": (
         "more passes",
-        changed(learning._PassSlots, "is_free", ("len(own) < self.view.rules.copies_max", "True")),
+        changed(copy_requests._PassSlots, "is_free", ("len(own) < self.view.rules.copies_max", "True")),
     ),
     "copies of what nobody works on are ended": (
         "the last ready copy",
-        row(learning, "end_copies", ("if cell.state is not CellState.HELD:", "if False:")),
+        row(copy_requests, "end_copies", ("if cell.state is not CellState.HELD:", "if False:")),
     ),
     "copies do not say who is to have what has no owner": (
         "somebody has a ready copy",
@@ -129,15 +129,15 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "copies are kept for ever": (
         "copies of",
-        changed(learning, "_is_used", ("kept.incarnation in keepers", "True")),
+        changed(copy_requests, "_is_used", ("kept.incarnation in keepers", "True")),
     ),
     "standbys are not asked for": (
         "copies of",
-        row(learning, "ask_copies", ("[] if decisions else _standbys_wanted(view, slots)", "[]")),
+        row(copy_requests, "ask_copies", ("[] if decisions else _standbys_wanted(view, slots)", "[]")),
     ),
     "a standby stays on the host of its owner": (
         "on the host of their owner",
-        changed(learning, "_standbys_wanted", ("if lacking <= 0:", "if False:")),
+        changed(copy_requests, "_standbys_wanted", ("if lacking <= 0:", "if False:")),
     ),
     "a hold has no end": (
         "nobody works on",

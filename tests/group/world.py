@@ -24,7 +24,7 @@ from keylanes.offsets.control_events import (
     ReleaseAsked,
 )
 from keylanes.offsets.event_values import Span
-from keylanes.offsets.ledger import Place
+from keylanes.offsets.ledger import SourcePartition
 from keylanes.offsets.signals import Copies, LeaveAsked
 
 from .stage import Group
@@ -66,7 +66,7 @@ OF_NOBODY = {
 }
 OF_ZOMBIES = ("gives", "takes", "works", "unasked", "again")
 """What one that was expelled may do, too, until it is fenced."""
-At: TypeAlias = tuple[Place, int]
+At: TypeAlias = tuple[SourcePartition, int]
 """A cell of a partition."""
 
 
@@ -89,7 +89,7 @@ class World(Group):
         self.gone_ms: dict[int, int] = {}
         self.renamed: set[int] = set()
         """Who is gone, and whose name nothing need wait for."""
-        self.demoted: list[tuple[Place, int, set[int]]] = []
+        self.demoted: list[tuple[SourcePartition, int, set[int]]] = []
         self.had: dict[At, tuple[int, int]] = {}
         """The epoch and owner of each cell."""
         self.given: set[tuple[At, int]] = set()
@@ -114,7 +114,7 @@ class World(Group):
         there = self.ledger.control.members.items()
         return {i for i, member in there if not member.expelled and i not in self.heard.leaving}
 
-    def at(self, place: Place) -> Iterator[tuple[int, int, CellState]]:
+    def at(self, place: SourcePartition) -> Iterator[tuple[int, int, CellState]]:
         """Of each cell: its number, who had it last, how it stands."""
         found = iter(self.view().cells(place))
         cell = next(found)
@@ -123,14 +123,16 @@ class World(Group):
                 cell = next(found)
             yield n, cell.owner, cell.state
 
-    def kept(self, place: Place, *, but: int = 0, is_ready: bool = False) -> Iterator[tuple[CopyAsked, set[int]]]:
+    def kept(
+        self, place: SourcePartition, *, but: int = 0, is_ready: bool = False
+    ) -> Iterator[tuple[CopyAsked, set[int]]]:
         """The copies of a place."""
         for number, copy in self.ledger.control.moves.copies.items():
             is_wanted = not is_ready or self.heard.is_ready(copy.incarnation, number)
             if (copy.topic, copy.partition) == place and number != but and is_wanted:
                 yield copy, points(copy.bands)
 
-    def positions(self, place: Place, n: int) -> dict[int, int]:
+    def positions(self, place: SourcePartition, n: int) -> dict[int, int]:
         """How far the copies of a cell have come, by incarnation; -1: that was not heard."""
         told = self.heard.copies
         own = [(copy, told.get(copy.incarnation, {}).get(copy.move)) for copy, has in self.kept(place) if n in has]
@@ -272,7 +274,7 @@ class World(Group):
             assert [*self.at(place)] == [*self._by_the_books(place)], f"{place} stands otherwise"
         return said
 
-    def _by_the_books(self, place: Place) -> Iterator[tuple[int, int, CellState]]:
+    def _by_the_books(self, place: SourcePartition) -> Iterator[tuple[int, int, CellState]]:
         """How each cell stands as its own events say."""
         for n in range(CELLS):
             epoch, owner = self.had.get((place, n), (0, 0))

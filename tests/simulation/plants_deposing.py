@@ -9,7 +9,7 @@ from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.network import RequestKind
 from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import SimulatedRequests
-from keylanes.offsets.ledger import Place
+from keylanes.offsets.ledger import SourcePartition
 from keylanes.runtime.logs.own_ledger import OwnLedger
 from keylanes.runtime.membership.coordinating import CoordinatorLoop
 
@@ -54,7 +54,7 @@ def own_outcome_to_a_told_end(patch: Planting) -> None:
 def granted_by_a_told_end(patch: Planting) -> None:
     """What a fenced member has committed is read to the end that some broker tells."""
 
-    async def read(self: CoordinatorLoop, wanted: list[tuple[Place, int]]) -> None:
+    async def read(self: CoordinatorLoop, wanted: list[tuple[SourcePartition, int]]) -> None:
         logs, seat = self.identity.logs, self._memory
         wanted_logs = {logs.offsets(logs.log_partition_of(place[1])) for place, _ in wanted}
         await self.own_ledger.read_offsets_to(told_by_the_old_leader(self.broker, wanted_logs))

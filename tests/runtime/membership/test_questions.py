@@ -14,7 +14,7 @@ from keylanes.brokers.simulated.broker import Latency
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.codec import encode
-from keylanes.offsets.ledger import Place
+from keylanes.offsets.ledger import SourcePartition
 from keylanes.state.changelog import decode_stored, encode_stored
 from keylanes.state.keys import parse_key, state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
@@ -409,11 +409,11 @@ class Fed:
         at = state_key(point_of_key(key), 0, key)
         self.copies.copy(SOURCE, partition).write([(at, encode_stored(b"%d" % count))])
 
-    def stale_ms(self, place: Place, point: int) -> int | None:
+    def stale_ms(self, place: SourcePartition, point: int) -> int | None:
         """See ``Followed``."""
         return next((age for within, age in self.ages.items() if within.contains(point)), None)
 
-    def copied_ranges(self, place: Place) -> Iterable[KeyRange]:
+    def copied_ranges(self, place: SourcePartition) -> Iterable[KeyRange]:
         """See ``Followed``."""
         return list(self.ages)
 

@@ -9,7 +9,7 @@ import pytest
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.errors import StateError
 from keylanes.keyrange.ranges import WHOLE
-from keylanes.offsets.ledger import Place
+from keylanes.offsets.ledger import SourcePartition
 from keylanes.runtime.stores import restore
 from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.memory import MemoryCopy
@@ -60,7 +60,7 @@ async def test_the_owner_commits_while_an_old_copy_is_thrown_away(world: Beside)
             done = world.transaction
             await asyncio.sleep(0.01)
 
-    async def writers(_: Place) -> Writers:
+    async def writers(_: SourcePartition) -> Writers:
         before = done
         while done < before + 2:  # noqa: ASYNC110  # both logs are read to their ends, and the owner works
             await asyncio.sleep(0.005)
@@ -81,7 +81,7 @@ async def test_what_joins_a_pass_while_it_is_planned_waits_for_the_next_plan(wor
     """It was written by this process itself, and is farther than the watermark that was asked for before."""
     await world.fill()
 
-    async def writers(_: Place) -> Writers:
+    async def writers(_: SourcePartition) -> Writers:
         return Writers({1: world.transaction}, frozenset({1}), frozenset({1}), incarnation_max=2, own=1)
 
     describes_late(world, 0.05)

@@ -13,7 +13,7 @@ from keylanes.brokers.partitioner import BY_NAME, Partitioner, partition_by_crc3
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.brokers.simulated.log import SimulatedRecord
 from keylanes.keyrange.hashing import point_of_key
-from keylanes.offsets.ledger import Place
+from keylanes.offsets.ledger import SourcePartition
 from keylanes.runtime.handlers.partition_state import PartitionState
 from keylanes.runtime.stores.follower import BrokerTable, StateThreads, Storage
 from keylanes.runtime.stores.key_places import KeyPlaces
@@ -30,14 +30,14 @@ KEYS = [b"customer %d" % i for i in range(200)]
 PARTITIONS = 4
 
 
-def places(partitioners: dict[str, Partitioner], storages: dict[Place, Storage] | None = None) -> KeyPlaces:
+def places(partitioners: dict[str, Partitioner], storages: dict[SourcePartition, Storage] | None = None) -> KeyPlaces:
     """Those of a topic whose state lies there."""
     return KeyPlaces(["orders"], partitioners, storages or {}, StateThreads())
 
 
-def kept(by_partition: Iterable[Iterable[bytes]]) -> dict[Place, Storage]:
+def kept(by_partition: Iterable[Iterable[bytes]]) -> dict[SourcePartition, Storage]:
     """State of the keys in each partition."""
-    storages: dict[Place, Storage] = {}
+    storages: dict[SourcePartition, Storage] = {}
     for partition, keys in enumerate(by_partition):
         table = MemoryCopy()
         table.write((state_key(point_of_key(key), 1, key), b"v") for key in keys)

@@ -30,7 +30,7 @@ from ..offsets.control import LEARNER, STANDBY
 from ..offsets.control_events import CopyAsked, CopyEnded, Decision
 from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove, Span
-from ..offsets.ledger import Place
+from ..offsets.ledger import SourcePartition
 from ..offsets.signals import COOLING, SLOT, TURN
 from .cells import Cell, CellState, is_taken_up
 from .copies import (
@@ -54,7 +54,7 @@ from .view import DecisionBatch, View
 class StateRange(NamedTuple):
     """Touching points ``[first, end)`` of a place with the same owner."""
 
-    place: Place
+    place: SourcePartition
     first: int
     end: int
     owner: int
@@ -96,7 +96,7 @@ def _find_obstacle(view: View, move: PlannedMove, slots: "_PassSlots", budget: M
     """Why the copy of a move can't be asked for now: ``SLOT``, ``TURN`` or ``COOLING``. "": no obstacle, and the copy
     has taken its slot and its turn in the budget.
     """
-    place = move.topic, move.partition
+    place = move.topic_partition
     if not slots.is_free(move.target, place) and move.origin not in view.heard.leaving:
         return SLOT
     if not budget.take(move):
@@ -110,7 +110,7 @@ def _why_no_turn(view: View) -> str:
 
 
 def _ask_copy(
-    view: View, turn: Turn, number: int, incarnation: int, place: Place, bands: Sequence[Span], role: str
+    view: View, turn: Turn, number: int, incarnation: int, place: SourcePartition, bands: Sequence[Span], role: str
 ) -> CopyAsked:
     return CopyAsked(
         *turn.next(),
@@ -132,7 +132,7 @@ def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:
     stateful, leaving = view.stateful, view.heard.leaving
     found: list[tuple[PlannedMove, list[Span]]] = []
     for move in moves_to_ask(view):
-        place = move.topic, move.partition
+        place = move.topic_partition
         if place[0] not in stateful or move.origin == move.target or move.move in control.moves.copies:
             continue
         own = [kept for kept in copies.get(place, ()) if kept.incarnation == move.target]
@@ -155,16 +155,16 @@ class _PassSlots:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._passes: dict[int, set[Place]] = {}
+        self._passes: dict[int, set[SourcePartition]] = {}
 
-    def is_free(self, incarnation: int, place: Place) -> bool:
+    def is_free(self, incarnation: int, place: SourcePartition) -> bool:
         """Whether the member has a slot for a copy of this place: a pass of the place, or room for a further pass."""
         if incarnation not in self._passes:
             self._passes[incarnation] = places_in_pass(self.view, incarnation)
         own = self._passes[incarnation]
         return place in own or len(own) < self.view.rules.copies_max
 
-    def take(self, incarnation: int, place: Place) -> bool:
+    def take(self, incarnation: int, place: SourcePartition) -> bool:
         """Reserve a slot for this place. False: the member has none left."""
         if not self.is_free(incarnation, place):
             return False
@@ -254,7 +254,7 @@ def _is_early(view: View) -> bool:
     return view.now_ms - view.memory.began_ms < view.rules.settle_ms
 
 
-def runs(view: View, *places: Place) -> list[StateRange]:
+def runs(view: View, *places: SourcePartition) -> list[StateRange]:
     """Ranges with state that are held, of the given places or of all. Touching cells with the same owner are joined."""
     stateful = view.stateful
     held = (
@@ -297,7 +297,12 @@ def end_copies(view: View, turn: Turn) -> DecisionBatch:
 
 
 def _is_used(
-    view: View, place: Place, cell: Cell, move: PlannedMove | None, kept: CopyProgress, keepers: Collection[int]
+    view: View,
+    place: SourcePartition,
+    cell: Cell,
+    move: PlannedMove | None,
+    kept: CopyProgress,
+    keepers: Collection[int],
 ) -> bool:
     """Whether a staying member's copy of a cell that another member owns is of use. The copy is of use in three cases:
     a move takes the cell to the member, the owner is not at work yet, or the member keeps a standby. ``move``: the
@@ -322,14 +327,14 @@ def _reason(view: View, kept: CopyProgress, *, is_staying: bool) -> str:
 # --- points fixed for plans ------------------------------------------------------------------------------------------
 
 
-def fixed_points(view: View) -> dict[Place, list[FixedPoints]]:
+def fixed_points(view: View) -> dict[SourcePartition, list[FixedPoints]]:
     """Points that a plan may give only to one member, by place. Points are fixed while a copy of a move is under way to
     its target. Points with state and without a working owner are fixed if the next owner is known or awaited.
     """
     copies, planned, stateful = copies_by_place(view), moves_pending(view), view.stateful
     places = {place for place in view.control.started if place[0] in stateful}
     places &= copies.keys() | view.cell_cache.free | _unheld(view)
-    found: dict[Place, list[FixedPoints]] = {}
+    found: dict[SourcePartition, list[FixedPoints]] = {}
     for place in sorted(places):
         moves, own = planned.get(place, []), copies.get(place, [])
         for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
@@ -355,7 +360,7 @@ def have_heirs(view: View) -> bool:
     )
 
 
-def _unheld(view: View) -> set[Place]:
+def _unheld(view: View) -> set[SourcePartition]:
     """Places with points that are not held, if the control log still knows a gone member; else none: without a gone
     member no points wait for a name.
     """
@@ -376,7 +381,9 @@ def awaited_names(view: View) -> set[str]:
     return {name for owner in owners if (name := name_awaited(view, owner))}
 
 
-def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own: Sequence[CopyProgress]) -> int | None:
+def _target(
+    view: View, place: SourcePartition, cell: Cell, move: PlannedMove | None, own: Sequence[CopyProgress]
+) -> int | None:
     """The only member to which a plan may give a cell. ``NOBODY``: the cell is not fixed; None: no member yet.
     ``move``: the newest over the cell; ``own``: the copies of the place.
     """
@@ -392,7 +399,7 @@ def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own:
 
 def is_orphan(
     view: View,
-    place: Place,
+    place: SourcePartition,
     cell: Cell,
     moves: Sequence[PlannedMove],
     own: Sequence[CopyProgress],
