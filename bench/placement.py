@@ -16,7 +16,7 @@ from typing import Final
 
 from keylanes import IS_COMPILED
 from keylanes.group.coordinator import decide, needs
-from keylanes.group.shares import NOBODY, Share, Taker
+from keylanes.group.shares import NOBODY, PlanMember, Share
 from keylanes.group.signals_fold import Heard
 from keylanes.group.target import GAIN_US, solve
 from keylanes.group.view import CoordinatorMemory, Rules, SourceFound, View
@@ -74,13 +74,13 @@ def took_s(work: Callable[[], object]) -> float:
 
 def plan(members: int, ranges: int, rounds: int) -> dict[str, float]:
     """What a plan costs in a group of this size: the best of the rounds."""
-    takers = [Taker(n, 1.0, frozenset({TOPIC})) for n in range(1, members + 1)]
+    takers = [PlanMember(n, 1.0, frozenset({TOPIC})) for n in range(1, members + 1)]
     owned, homeless = (shares_of(members, ranges, is_owned=is_owned) for is_owned in (True, False))
     steps = len(solve(takers, owned, floor_us=GAIN_US))
     if not steps:
         raise SystemExit("nothing moved, though a tenth of the members have twice the load")
     plan_s = min(took_s(lambda: solve(takers, owned, floor_us=GAIN_US)) for _ in range(rounds))
-    books_s = min(took_s(lambda: solve(takers, owned, levels=False)) for _ in range(rounds))
+    books_s = min(took_s(lambda: solve(takers, owned, balances=False)) for _ in range(rounds))
     start_s = min(took_s(lambda: solve(takers, homeless)) for _ in range(rounds))
     step_ms = (plan_s - books_s) / steps * 1_000
     sizes = {"members": members, "ranges": ranges, "steps": steps}

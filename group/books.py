@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from ..keyrange.hashing import SPACE_END
 from ..offsets.ledger import SourcePartition
-from .shares import READ_NS, UNIT_US, Share, Taker
+from .shares import READ_NS, UNIT_US, PlanMember, Share
 
 MILLI: Final = 1_000
 """Capacities are whole thousandths here, so that loads and fullness are whole numbers."""
@@ -86,21 +86,21 @@ def pieces_of(shares: Sequence[Share], owned: Collection[int]) -> list[SharePiec
 class Books:
     """The load and the pieces of each member. Fullness is load over capacity, in whole microseconds a second."""
 
-    def __init__(self, takers: Collection[Taker], shares: Sequence[Share]) -> None:
-        self.takers = {taker.incarnation: taker for taker in takers}
-        self.capacity = {i: max(1, round(taker.capacity * MILLI)) for i, taker in self.takers.items()}
+    def __init__(self, members: Collection[PlanMember], shares: Sequence[Share]) -> None:
+        self.members = {member.incarnation: member for member in members}
+        self.capacity = {i: max(1, round(member.capacity * MILLI)) for i, member in self.members.items()}
         """By incarnation, in thousandths."""
-        self.load = dict.fromkeys(self.takers, 0)
+        self.load = dict.fromkeys(self.members, 0)
         """By incarnation: the weights of its pieces, and the cost of reading their partitions."""
-        self.full = dict.fromkeys(self.takers, 0)
+        self.full = dict.fromkeys(self.members, 0)
         """By incarnation: the fullness."""
         self.by_topic: Counter[tuple[int, str]] = Counter()
         """By incarnation and topic: the weights of the pieces."""
-        self._points = dict.fromkeys(self.takers, 0)
+        self._points = dict.fromkeys(self.members, 0)
         """By incarnation: the number of points."""
-        self.owned: dict[int, dict[str, list[Entry]]] = {i: {} for i in self.takers}
+        self.owned: dict[int, dict[str, list[Entry]]] = {i: {} for i in self.members}
         """By incarnation and topic: the pieces that the member may give, the lightest first."""
-        self.partable: dict[int, list[Entry]] = {i: [] for i in self.takers}
+        self.partable: dict[int, list[Entry]] = {i: [] for i in self.members}
         """By incarnation: the pieces that the member may give in part, the lightest first."""
         self.pieces: dict[SourcePartition, list[SharePiece]] = {}
         """By place: the pieces with an owner, in order of points."""
@@ -109,10 +109,10 @@ class Books:
         self._charges, self._readers_max = _reading_costs(shares)
         self._kinds: dict[frozenset[str], list[tuple[int, int]]] = {}
         """The kinds of members, by their topics: (fullness, incarnation), the least full first."""
-        for incarnation in sorted(self.takers):
-            self._kinds.setdefault(self.takers[incarnation].topics, []).append((0, incarnation))
+        for incarnation in sorted(self.members):
+            self._kinds.setdefault(self.members[incarnation].topics, []).append((0, incarnation))
         self._able = {topic: self._able_kinds(topic) for topic in {share.topic for share in shares}}
-        self.givers = [(0, incarnation) for incarnation in sorted(self.takers)]
+        self.givers = [(0, incarnation) for incarnation in sorted(self.members)]
         """(fullness, incarnation) of members that may give, the fullest last. Members put aside are missing."""
 
     def _able_kinds(self, topic: str) -> list[list[tuple[int, int]]]:
@@ -121,8 +121,8 @@ class Books:
 
     def can(self, incarnation: int, topic: str) -> bool:
         """Whether a member is there and can handle the topic."""
-        taker = self.takers.get(incarnation)
-        return taker is not None and topic in taker.topics
+        member = self.members.get(incarnation)
+        return member is not None and topic in member.topics
 
     def is_able(self, topic: str) -> bool:
         """Whether any member can handle the topic."""
@@ -179,7 +179,7 @@ class Books:
         before = (self.full[incarnation], incarnation)
         self.load[incarnation] += more
         self.full[incarnation] = self.fullness(incarnation)
-        for ordered in (self._kinds[self.takers[incarnation].topics], self.givers):
+        for ordered in (self._kinds[self.members[incarnation].topics], self.givers):
             at = bisect_left(ordered, before)
             if at < len(ordered) and ordered[at] == before:
                 del ordered[at]

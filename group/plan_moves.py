@@ -18,14 +18,14 @@ from .cells import Cell, CellState
 from .copies import FixedPoints
 from .loads import Loads
 from .moves import cut_by, newest
-from .shares import NOBODY, Share, Shift, Taker
+from .shares import NOBODY, PlanMember, Share, Shift
 from .target import GAIN_US, solve
 
 
 class PlanQuestion(NamedTuple):
     """All input of a plan. ``key``: an answer counts for a question with an equal key; ``cause``: of the plan;
     ``balances``: whether the members are balanced, beside the answer to requests; ``number``: the highest number that a
-    move had; ``takers``: the staying members.
+    move had; ``members``: the staying members.
 
     ``places``: the cells of each place; ``pending``, ``ways``: moves and requests to release under way, by place;
     ``asked``: moves that no plan changes; ``fixed``: points for one target only, by place; ``stateful``: topics with
@@ -37,7 +37,7 @@ class PlanQuestion(NamedTuple):
     cause: str
     balances: bool
     number: int
-    takers: tuple[Taker, ...]
+    members: tuple[PlanMember, ...]
     places: dict[SourcePartition, list[Cell]]
     pending: dict[SourcePartition, list[PlannedMove]]
     ways: dict[SourcePartition, list[ReleaseAsked]]
@@ -53,13 +53,13 @@ class PlanQuestion(NamedTuple):
     @property
     def size(self) -> int:
         """About the number of shares times the number of members."""
-        return sum(map(len, self.places.values())) * len(self.takers)
+        return sum(map(len, self.places.values())) * len(self.members)
 
 
 def planned_moves(question: PlanQuestion) -> list[PlannedMove]:
     """The moves of a plan. The solver says who shall have the shares. Then requests take precedence over the solver."""
     shares = _shares(question)
-    staying = {taker.incarnation for taker in question.takers}
+    staying = {member.incarnation for member in question.members}
     parts = _parts_by_share(question, list(shares), staying)
     number, moves = question.number, list[PlannedMove]()
     for share, (cell, on_its_way) in sorted(shares.items(), key=lambda item: item[0][:4]):
@@ -109,7 +109,7 @@ def _parts_by_share(
     stays = {share for share in shares if question.state_stays and share.has_state and share.owner in staying}
     originals = {share._replace(is_fixed=share.is_fixed or share in stays): share for share in shares}
     floor_us = GAIN_US if question.cause == LOAD else 0
-    for shift in solve(question.takers, list(originals), floor_us=floor_us):
+    for shift in solve(question.members, list(originals), floor_us=floor_us):
         own = parts[originals[shift.share]]
         rest = own.pop()._replace(gain=0.0, cost_us=0)  # shifts of a share come in order of points
         own += [rest._replace(end=shift.first)] if rest.first < shift.first else []
@@ -122,7 +122,7 @@ def _shares(question: PlanQuestion) -> dict[Share, tuple[Cell, PlannedMove | Non
     """The shares to distribute, each with its cell. The value has a move, too, if the move was asked for already: its
     release or its copy.
     """
-    staying = {taker.incarnation for taker in question.takers}
+    staying = {member.incarnation for member in question.members}
     shares: dict[Share, tuple[Cell, PlannedMove | None]] = {}
     halved = _places_to_halve(question)
     for place, found in question.places.items():
@@ -161,11 +161,11 @@ def _places_to_halve(question: PlanQuestion) -> frozenset[SourcePartition]:
     """The places that the first plan halves: whole partitions never granted, as many as there are members that would
     have nothing. All members must handle the same topics.
     """
-    topics = {taker.topics for taker in question.takers}
+    topics = {member.topics for member in question.members}
     if not question.halves or len(topics) != 1:
         return frozenset()
-    able = [place for place in question.places if place[0] in question.takers[0].topics]
-    idle = len(question.takers) - sum(len(question.places[place]) for place in able)
+    able = [place for place in question.places if place[0] in question.members[0].topics]
+    idle = len(question.members) - sum(len(question.places[place]) for place in able)
     new = (
         place
         for place in able
@@ -228,10 +228,10 @@ def _target_of(asked: MoveAsked, share: Share, question: PlanQuestion, shares: S
     """The target of a request for a share: the named member, else the best other member, else the present owner.
     ``NOBODY``: the named member can't have the share.
     """
-    able = [taker for taker in question.takers if share.topic in taker.topics]
+    able = [member for member in question.members if share.topic in member.topics]
     if asked.target:
-        return asked.target if asked.target in {taker.incarnation for taker in able} else NOBODY
-    others = [taker for taker in able if taker.incarnation != share.owner] or able
+        return asked.target if asked.target in {member.incarnation for member in able} else NOBODY
+    others = [member for member in able if member.incarnation != share.owner] or able
     unowned = share._replace(owner=NOBODY)
-    shifts = solve(others, [unowned, *(one for one in shares if one.owner != share.owner)], levels=False)
+    shifts = solve(others, [unowned, *(one for one in shares if one.owner != share.owner)], balances=False)
     return next((shift.target for shift in shifts if shift.share is unowned), NOBODY)

@@ -47,7 +47,7 @@ from .copy_requests import awaited_names, fixed_points, have_heirs, is_orphan
 from .members import members_dismissed
 from .moves import cut_by, moves_pending, moves_to_join, newest, on_their_way, overlaps
 from .plan_moves import PlanQuestion, planned_moves
-from .shares import Taker
+from .shares import PlanMember
 from .view import JOIN, DecisionBatch, PlanAnswer, View
 
 CHANGE: Final = "change"
@@ -138,11 +138,11 @@ def _question_due(view: View) -> PlanQuestion | None:
     must_leave = is_time and not is_due and _has_leavers(view)
     if requests or is_due or must_leave:
         cause = REQUEST if requests else CHANGE if is_due else LEAVE
-        return _question(view, cause, requests, levels=is_due or must_leave)
+        return _question(view, cause, requests, balances=is_due or must_leave)
     if is_time and _may_weigh(view):
-        return _question(view, LOAD, (), levels=True)
+        return _question(view, LOAD, (), balances=True)
     if is_time and _is_at_rest(view) and moves_to_join(view):
-        return _question(view, JOIN, (), levels=False)
+        return _question(view, JOIN, (), balances=False)
     return None
 
 
@@ -263,12 +263,12 @@ def _may_weigh(view: View) -> bool:
 # --- the question --------------------------------------------------------------------------------------------------
 
 
-def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels: bool) -> PlanQuestion:
+def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, balances: bool) -> PlanQuestion:
     control = view.control
-    takers = tuple(_taker(member) for member in view.staying_members)
+    members = tuple(_plan_member(member) for member in view.staying_members)
     names = tuple(request.request for request in requests)
     state_stays = _must_state_stay(view)
-    key = (cause, levels, state_stays, view.position, tuple(taker.incarnation for taker in takers), names)
+    key = (cause, balances, state_stays, view.position, tuple(member.incarnation for member in members), names)
     factors: dict[str, int] = {}
     for member in view.staying_members:
         for source in member.joined.topics:
@@ -277,9 +277,9 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
     return PlanQuestion(
         key=key,
         cause=cause,
-        balances=levels,
+        balances=balances,
         number=control.moves.move_max,
-        takers=takers,
+        members=members,
         places={place: view.cells(place) for place in sorted(control.started)},
         pending=moves_pending(view),
         ways=on_their_way(view),
@@ -289,7 +289,7 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
         stateful=view.stateful,
         factors=factors,
         loads=view.heard.loads,
-        halves=levels and _starts_together(view),
+        halves=balances and _starts_together(view),
         state_stays=state_stays,
     )
 
@@ -310,6 +310,6 @@ def _ask_whole(request: MoveAsked, factors: Mapping[str, int]) -> MoveAsked:
     return msgspec.structs.replace(request, first=0, end=SPACE_END)
 
 
-def _taker(member: Member) -> Taker:
+def _plan_member(member: Member) -> PlanMember:
     topics = frozenset(source.topic for source in member.joined.topics)
-    return Taker(member.incarnation, member.joined.capacity or 1.0, topics)
+    return PlanMember(member.incarnation, member.joined.capacity or 1.0, topics)

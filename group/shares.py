@@ -27,7 +27,7 @@ STATE_BYTES_A_US: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Taker:
+class PlanMember:
     """A member that may own something. ``capacity``: relative to 1.0; ``topics``: the topics that the member can
     handle.
     """

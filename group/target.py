@@ -15,17 +15,18 @@ Phase 1: shares with an able owner stay. A *fixed* share stays in all phases, as
 Phase 2: each share without an owner goes to the least full able member, the heaviest share first. A member that reads
 the partition already pays nothing more for reading. A neighbour comes before its equals.
 
-Phase 3: step by step the fullest member, the *giver*, gives to the least full able member, the *taker*. The amount
+Phase 3: step by step the fullest member, the *giver*, gives to the least full able member, the *receiver*. The amount
 brings the nearer of the two to the mean. Less is allowed, and up to a tenth of the mean more, where worth it. The giver
 gives, in this order of preference:
 
 - a whole share of at least half of the amount
-- cells of the declared cut at an end of a band, next to the taker's own band if possible, without idle cells at the end
+- cells of the declared cut at an end of a band, next to the receiver's own band if possible, without idle cells at the
+  end
 - any whole share that fits
-- cells of a partition that no further member may read: here the taker is a present reader of the partition
+- cells of a partition that no further member may read: here the receiver is a present reader of the partition
 - a whole share that is too heavy to fit, the lightest first
 
-Idle points do not move to even out the cost of other points, unless the taker has nothing at all. Between equals the
+Idle points do not move to even out the cost of other points, unless the receiver has nothing at all. Between equals the
 cheapest moves: without state and without a backlog. A member with nothing to give is put aside until others have given.
 
 A step relieves the pair by at least half of the moved load or by a tenth of the mean. A pair is left alone if the
@@ -41,7 +42,7 @@ from typing import Final, NamedTuple
 
 from ..keyrange.ranges import join_neighbours
 from .books import IDLE, MILLI, Books, Entry, SharePiece, pieces_of
-from .shares import UNIT_US, Share, Shift, Taker
+from .shares import UNIT_US, PlanMember, Share, Shift
 
 SLACK: Final = 20
 """A pair is balanced if the fuller member would be relieved by at most 1/``SLACK`` of the mean, in whole units."""
@@ -73,9 +74,10 @@ class _Terms:
     gain: int
     floor: int
 
-    def is_balanced(self, books: Books, giver: int, taker: int) -> bool:
+    def is_balanced(self, books: Books, giver: int, receiver: int) -> bool:
         """Whether a pair is balanced: the giver would be relieved by too little, however much is given."""
-        together = (books.load[giver] + books.load[taker]) * MILLI // (books.capacity[giver] + books.capacity[taker])
+        load, capacity = books.load, books.capacity
+        together = (load[giver] + load[receiver]) * MILLI // (capacity[giver] + capacity[receiver])
         return books.full[giver] - together <= max(self.slack, self.floor)
 
     def pays(self, gain: int, moved: int) -> bool:
@@ -94,14 +96,14 @@ class _Step(NamedTuple):
 
 @dataclass(slots=True)
 class _Pair:
-    """A giver and a taker. ``wanted``: the load that brings the nearer of the two to the mean; ``most``: the largest
+    """A giver and a receiver. ``wanted``: the load that brings the nearer of the two to the mean; ``most``: the largest
     load that is still good; ``half``: the load that makes both equally full.
     """
 
     books: Books
     terms: _Terms
     giver: int
-    taker: int
+    receiver: int
     wanted: int = field(init=False)
     most: int = field(init=False)
     half: int = field(init=False)
@@ -110,21 +112,21 @@ class _Pair:
         books = self.books
         mean = self.terms.mean
         giver = self.giver
-        taker = self.taker
+        receiver = self.receiver
         had = books.capacity[giver]
-        has = books.capacity[taker]
-        self.wanted = min(books.load[giver] - mean * had // MILLI, mean * has // MILLI - books.load[taker])
+        has = books.capacity[receiver]
+        self.wanted = min(books.load[giver] - mean * had // MILLI, mean * has // MILLI - books.load[receiver])
         self.most = self.wanted + mean * min(had, has) // (MILLI * GAIN)
-        self.half = (books.full[giver] - books.full[taker]) * had * has // ((had + has) * MILLI)
+        self.half = (books.full[giver] - books.full[receiver]) * had * has // ((had + has) * MILLI)
         if self.wanted <= 0:  # both are on one side of the mean: the others are far on the other side
             self.wanted = self.most = self.half
 
     def gain(self, out: int, more: int) -> int:
-        """The fall of the higher fullness of the two, if the giver loses ``out`` and the taker's load rises by
+        """The fall of the higher fullness of the two, if the giver loses ``out`` and the receiver's load rises by
         ``more``.
         """
         books = self.books
-        after = max(books.fullness(self.giver, -out), books.fullness(self.taker, more))
+        after = max(books.fullness(self.giver, -out), books.fullness(self.receiver, more))
         return books.full[self.giver] - after
 
     def score(self, weight: int, wanted: int) -> int:
@@ -135,35 +137,35 @@ class _Pair:
         """The best step with a whole share that fits. ``is_more``: with one of the lightest shares too heavy to fit."""
         books, best, best_key = self.books, None, None
         for topic, ordered in sorted(books.owned[self.giver].items()):
-            if not books.can(self.taker, topic):
+            if not books.can(self.receiver, topic):
                 continue
-            excess = books.by_topic[self.giver, topic] - books.by_topic[self.taker, topic]
+            excess = books.by_topic[self.giver, topic] - books.by_topic[self.receiver, topic]
             for piece in _above(ordered, self.most) if is_more else _nearest(ordered, self.most):
-                out, more = books.loses(piece), books.takes(self.taker, piece.place, piece.weight)
+                out, more = books.loses(piece), books.takes(self.receiver, piece.place, piece.weight)
                 gain = self.gain(out, more)
                 if not self.terms.pays(gain, out * MILLI // books.capacity[self.giver]) or not self._may_have(piece):
                     continue
-                # A piece without a working owner costs nothing to move. Between equals a piece beside the taker's own
-                # comes first, then a piece of the topic of which the giver has most in excess of the taker.
+                # A piece without a working owner costs nothing to move. Between equals a piece beside the receiver's
+                # own comes first, then a piece of the topic of which the giver has most in excess of the receiver.
                 worth = self.score(piece.weight, self.wanted) * 1_000_000 // (piece.cost_us if piece.is_owned else 1)
-                is_near = self.taker in books.neighbours(piece)
+                is_near = self.receiver in books.neighbours(piece)
                 key = (-worth, not is_near, -excess, piece.number, piece.first)
                 if best_key is None or key < best_key:
-                    best, best_key = _Step(piece, self.taker, gain), key
+                    best, best_key = _Step(piece, self.receiver, gain), key
         return best
 
     def _may_have(self, piece: SharePiece) -> bool:
-        """Whether the taker may have a whole piece: a piece with load, within the most readers and bands of a place."""
+        """Whether the receiver may have a whole piece: one with load, within the most readers and bands of a place."""
         books, place = self.books, piece.place
-        if books.load[self.taker] and books.is_idle(piece):
+        if books.load[self.receiver] and books.is_idle(piece):
             return False
         if len(books.pieces[place]) == 1:
             return True
         left_and_right = books.neighbours(piece)
         is_inside = left_and_right == (self.giver, self.giver)
         return (
-            books.may_read(self.taker, place, self.giver if books.is_last(piece) else 0)
-            and books.bands(self.taker, place) + (self.taker not in left_and_right) <= BANDS_MAX
+            books.may_read(self.receiver, place, self.giver if books.is_last(piece) else 0)
+            and books.bands(self.receiver, place) + (self.receiver not in left_and_right) <= BANDS_MAX
             and books.bands(self.giver, place) + is_inside <= BANDS_MAX
         )
 
@@ -173,19 +175,19 @@ class _Pair:
         """
         books, best, best_key = self.books, None, None
         for piece in pieces:
-            if not books.can(self.taker, piece.place[0]) or not books.may_read(self.taker, piece.place, 0):
+            if not books.can(self.receiver, piece.place[0]) or not books.may_read(self.receiver, piece.place, 0):
                 continue
             ends = books.neighbours(piece)
-            has = books.bands(self.taker, piece.place)
+            has = books.bands(self.receiver, piece.place)
             for is_last, owner in enumerate(ends):
-                if owner == self.giver or has + (owner != self.taker) > BANDS_MAX:
+                if owner == self.giver or has + (owner != self.receiver) > BANDS_MAX:
                     continue
                 step = self._at_an_end(piece, is_last=bool(is_last))
                 if step is None:
                     continue
-                if owner != self.taker and books.bands(self.giver, piece.place) < BANDS_MAX:
+                if owner != self.receiver and books.bands(self.giver, piece.place) < BANDS_MAX:
                     step = _without_idle_end(step, is_last=bool(is_last))
-                rank = 0 if owner == self.taker else 1 if not has else 2
+                rank = 0 if owner == self.receiver else 1 if not has else 2
                 worth = step.gain * 1_000_000 // (piece.cost_us if piece.is_owned else 1)
                 key = (rank, -worth, piece.number, piece.first, is_last)
                 if best_key is None or key < best_key:
@@ -202,10 +204,10 @@ class _Pair:
             at = bisect_left(sums, wanted)
             near = [n for n in (at - 1, at) if 0 <= n < len(sums)]
             n = max(near, key=lambda n: (self.score(sums[n], wanted), -n))
-            gain = self.gain(sums[n], self.books.takes(self.taker, piece.place, sums[n]))
+            gain = self.gain(sums[n], self.books.takes(self.receiver, piece.place, sums[n]))
             if gain > max(GAIN_US - 1, self.terms.gain):
                 count = len(cells)
-                return _Step(piece, self.taker, gain, (count - n - 1, count) if is_last else (0, n + 1))
+                return _Step(piece, self.receiver, gain, (count - n - 1, count) if is_last else (0, n + 1))
         return None
 
 
@@ -222,17 +224,19 @@ def _without_idle_end(step: _Step, *, is_last: bool) -> _Step:
     return step._replace(cells=(begin, end - idle) if is_last else (begin + idle, end))
 
 
-def solve(takers: Collection[Taker], shares: Sequence[Share], *, levels: bool = True, floor_us: int = 0) -> list[Shift]:
+def solve(
+    members: Collection[PlanMember], shares: Sequence[Share], *, balances: bool = True, floor_us: int = 0
+) -> list[Shift]:
     """The shifts that solve the problem, in order of the shares.
 
-    Shares without an able owner are always given to a member. ``levels``: whether the members are balanced, too.
+    Shares without an able owner are always given to a member. ``balances``: whether the members are balanced, too.
     ``floor_us``: unless 0, shifts between members are dropped if no member is relieved by more than a tenth of the mean
-    and by more than ``floor_us``, in microseconds a second. Raises ValueError for two takers of one incarnation.
+    and by more than ``floor_us``, in microseconds a second. Raises ValueError for two members of one incarnation.
     """
-    if len({taker.incarnation for taker in takers}) != len(takers):
-        raise ValueError(f"each incarnation is there once; seen {sorted(t.incarnation for t in takers)}")
+    if len({member.incarnation for member in members}) != len(members):
+        raise ValueError(f"each incarnation is there once; seen {sorted(t.incarnation for t in members)}")
     ordered = sorted(shares, key=lambda share: share[:4])
-    books = Books(takers, ordered)
+    books = Books(members, ordered)
     owned = {n for n, share in enumerate(ordered) if books.can(share.owner, share.topic)}
     unowned: list[SharePiece] = []
     pieces = [piece for piece in pieces_of(ordered, owned) if books.is_able(piece.place[0])]
@@ -244,7 +248,7 @@ def solve(takers: Collection[Taker], shares: Sequence[Share], *, levels: bool = 
     terms = _terms(books, sum(piece.weight for piece in unowned), floor_us)
     for piece in sorted(unowned, key=lambda piece: (-piece.weight, piece.number)):
         books.give(piece, _new_owner(books, piece, terms.slack))
-    if levels:
+    if balances:
         only_given = _shifts(books, ordered)
         before = books.full.copy()
         _level(books, _terms(books, 0, floor_us))
@@ -296,16 +300,16 @@ def _level(books: Books, terms: _Terms) -> None:
             books.put_aside()
             continue
         _do(books, terms, step)
-        was_aside = was_aside or len(books.givers) < len(books.takers)
+        was_aside = was_aside or len(books.givers) < len(books.members)
 
 
 def _step_of(books: Books, terms: _Terms, giver: int) -> _Step | None:
     """The best step of the giver; None: no step of the giver is worth taking."""
     pieces = [piece for _, _, _, piece in books.partable[giver][-LOOK:]]
     pairs = [
-        _Pair(books, terms, giver, taker)
-        for taker in books.least_full_of_all()
-        if taker != giver and not terms.is_balanced(books, giver, taker)
+        _Pair(books, terms, giver, receiver)
+        for receiver in books.least_full_of_all()
+        if receiver != giver and not terms.is_balanced(books, giver, receiver)
     ]
     for pair in pairs:
         step = pair.whole(is_more=False)
@@ -313,7 +317,7 @@ def _step_of(books: Books, terms: _Terms, giver: int) -> _Step | None:
             step = pair.part(pieces) or step
         if step is not None:
             return step
-    for piece in pieces:  # the takers may not become further readers: the present readers may take a part
+    for piece in pieces:  # the receivers may not become further readers: the present readers may take a part
         for reader in books.readers(piece.place):
             if reader != giver and not terms.is_balanced(books, giver, reader):
                 step = _Pair(books, terms, giver, reader).part([piece])

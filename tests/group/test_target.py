@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from keylanes.group import books, target
-from keylanes.group.shares import NOBODY, READ_NS, UNIT_US, Share, Shift, Taker
+from keylanes.group.shares import NOBODY, READ_NS, UNIT_US, PlanMember, Share, Shift
 from keylanes.group.target import BANDS_MAX, GAIN_US, solve
 from keylanes.keyrange.hashing import SPACE_END
 
@@ -25,13 +25,13 @@ CELL = SPACE_END // CELLS
 
 TAKERS = st.lists(
     st.builds(
-        Taker,
+        PlanMember,
         st.integers(1, 6),
         st.sampled_from((0.5, 1.0, 1.0, 1.0, 3.0)),
         st.frozensets(st.sampled_from(TOPICS), min_size=1),
     ),
     max_size=4,
-    unique_by=lambda taker: taker.incarnation,
+    unique_by=lambda member: member.incarnation,
 )
 
 
@@ -94,17 +94,17 @@ def part_of(share: Share, first: int, end: int) -> Share:
     return known._replace(first=first, end=end, slices=cells)
 
 
-def loads(takers: Iterable[Taker], shares: Sequence[Share]) -> dict[int, Fraction]:
+def loads(members: Iterable[PlanMember], shares: Sequence[Share]) -> dict[int, Fraction]:
     """How full each is, worked out the long way."""
     weights, records = books.weights_of(shares), Counter[tuple[str, int]]()
     for share in shares:
         records[share.topic_partition] += share.records_per_s
     found: dict[int, Fraction] = {}
-    for taker in takers:
+    for member in members:
         own = [(share, weight) for share, weight in zip(shares, weights, strict=True)]
-        own = [(s, w) for s, w in own if s.owner == taker.incarnation and s.topic in taker.topics]
+        own = [(s, w) for s, w in own if s.owner == member.incarnation and s.topic in member.topics]
         reads = sum(records[place] * READ_NS // 1_000 for place in {share.topic_partition for share, _ in own})
-        found[taker.incarnation] = Fraction(sum(w for _, w in own) + reads) / Fraction(taker.capacity)
+        found[member.incarnation] = Fraction(sum(w for _, w in own) + reads) / Fraction(member.capacity)
     return found
 
 
@@ -115,10 +115,12 @@ def bands(shares: Iterable[Share], member: int, place: tuple[str, int]) -> int:
 
 
 @given(TAKERS, SHARES)
-def test_everything_that_somebody_can_handle_has_an_owner_who_can(takers: list[Taker], shares: list[Share]) -> None:
+def test_everything_that_somebody_can_handle_has_an_owner_who_can(
+    members: list[PlanMember], shares: list[Share]
+) -> None:
     """What nobody can handle is left alone; and no shift goes to who has the points."""
-    shifts = solve(takers, shares)
-    able = {taker.incarnation: taker.topics for taker in takers}
+    shifts = solve(members, shares)
+    able = {member.incarnation: member.topics for member in members}
     was = {share[:3]: share.owner for share in shares}
     for share in after(shares, shifts):
         if any(share.topic in topics for topics in able.values()):
@@ -130,64 +132,64 @@ def test_everything_that_somebody_can_handle_has_an_owner_who_can(takers: list[T
 
 @given(TAKERS, SHARES, st.randoms(use_true_random=False), st.sampled_from((0, GAIN_US)))
 def test_the_order_of_the_problem_does_not_matter(
-    takers: list[Taker], shares: list[Share], chance: Random, floor_us: int
+    members: list[PlanMember], shares: list[Share], chance: Random, floor_us: int
 ) -> None:
     """The same shifts, in the same order."""
-    wanted = solve(takers, shares, floor_us=floor_us)
-    chance.shuffle(takers)
+    wanted = solve(members, shares, floor_us=floor_us)
+    chance.shuffle(members)
     chance.shuffle(shares)
-    assert solve(takers, shares, floor_us=floor_us) == wanted
+    assert solve(members, shares, floor_us=floor_us) == wanted
 
 
 @given(TAKERS, SHARES)
-def test_nothing_goes_on_moving(takers: list[Taker], shares: list[Share]) -> None:
+def test_nothing_goes_on_moving(members: list[PlanMember], shares: list[Share]) -> None:
     """Where no load changed there is no plan for load behind another plan."""
-    then = after(shares, solve(takers, shares))
-    assert not solve(takers, then, floor_us=GAIN_US)
+    then = after(shares, solve(members, shares))
+    assert not solve(members, then, floor_us=GAIN_US)
 
 
 @given(TAKERS, IDLE)
-def test_an_idle_group_moves_nothing_twice(takers: list[Taker], shares: list[Share]) -> None:
+def test_an_idle_group_moves_nothing_twice(members: list[PlanMember], shares: list[Share]) -> None:
     """Solved once more, nothing moves."""
-    assert not solve(takers, after(shares, solve(takers, shares)))
+    assert not solve(members, after(shares, solve(members, shares)))
 
 
 @given(TAKERS, SHARES)
-def test_the_fullest_is_none_the_fuller(takers: list[Taker], shares: list[Share]) -> None:
+def test_the_fullest_is_none_the_fuller(members: list[PlanMember], shares: list[Share]) -> None:
     """For all that moves between members."""
-    settled = after(shares, solve(takers, shares, levels=False))
-    before, then = loads(takers, settled), loads(takers, after(shares, solve(takers, shares)))
+    settled = after(shares, solve(members, shares, balances=False))
+    before, then = loads(members, settled), loads(members, after(shares, solve(members, shares)))
     assert max(then.values(), default=0) <= max(before.values(), default=0) + 1
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 9))
 def test_whole_partitions_are_spread_to_a_difference_of_one(counts: list[int], homeless: int) -> None:
     """Without load, with members that can handle all."""
-    takers = [Taker(n, 1.0, ALL) for n, _ in enumerate(counts, 1)]
+    members = [PlanMember(n, 1.0, ALL) for n, _ in enumerate(counts, 1)]
     sizes = [("t", CELLS, n, False) for n, count in enumerate(counts, 1) for _ in range(count)]
     shares = idle(sizes + [("t", CELLS, NOBODY, False)] * homeless)
-    found = Counter(share.owner for share in after(shares, solve(takers, shares)))
-    assert max(found[t.incarnation] for t in takers) - min(found[t.incarnation] for t in takers) <= 1
+    found = Counter(share.owner for share in after(shares, solve(members, shares)))
+    assert max(found[t.incarnation] for t in members) - min(found[t.incarnation] for t in members) <= 1
 
 
-def unlevel(takers: list[Taker], owners: dict[Share, int]) -> bool:
+def unlevel(members: list[PlanMember], owners: dict[Share, int]) -> bool:
     """Whether of some pair the fuller one could give the other a whole partition and stay the fuller one."""
     shares = [share._replace(owner=owner) for share, owner in owners.items()]
-    full = loads(takers, shares)
+    full = loads(members, shares)
     return any(
         share.owner == giver.incarnation
-        and share.topic in taker.topics
-        and giver != taker
-        and full[taker.incarnation] + Fraction(UNIT_US) / Fraction(taker.capacity) < full[giver.incarnation]
-        for giver, taker, share in product(takers, takers, shares)
+        and share.topic in member.topics
+        and giver != member
+        and full[member.incarnation] + Fraction(UNIT_US) / Fraction(member.capacity) < full[giver.incarnation]
+        for giver, member, share in product(members, members, shares)
     )
 
 
-def fewest_moves(takers: list[Taker], shares: list[Share]) -> int:
+def fewest_moves(members: list[PlanMember], shares: list[Share]) -> int:
     """Of all ways to deal whole partitions out rightly, the least number that change hands."""
-    able = [[t.incarnation for t in takers if share.topic in t.topics] or [share.owner] for share in shares]
+    able = [[t.incarnation for t in members if share.topic in t.topics] or [share.owner] for share in shares]
     ways = sorted(product(*able), key=lambda way: _moved(shares, way))
-    level = (way for way in ways if not unlevel(takers, dict(zip(shares, way, strict=True))))
+    level = (way for way in ways if not unlevel(members, dict(zip(shares, way, strict=True))))
     return _moved(shares, next(level))
 
 
@@ -198,18 +200,18 @@ def _moved(shares: list[Share], way: tuple[int, ...]) -> int:
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.sampled_from(("join", "leave")))
 def test_a_join_or_a_leave_moves_no_more_than_must_move(had: list[int], event: str) -> None:
     """Equal partitions, members that can handle all: from any level start, the least number of moves by brute force."""
-    takers = [Taker(n, 1.0, ALL) for n in (1, 2, 3)]
+    members = [PlanMember(n, 1.0, ALL) for n in (1, 2, 3)]
     before = idle([("t", CELLS, owner, False) for owner in had])
-    shares = after(before, solve(takers, before))
-    changed_takers = [*takers, Taker(4, 1.0, ALL)] if event == "join" else takers[:2]
+    shares = after(before, solve(members, before))
+    changed_takers = [*members, PlanMember(4, 1.0, ALL)] if event == "join" else members[:2]
     assert len(solve(changed_takers, shares)) == fewest_moves(changed_takers, shares)
 
 
 SMALL_TAKERS = st.lists(
-    st.builds(Taker, st.integers(1, 4), st.just(1.0), st.frozensets(st.sampled_from(TOPICS[:2]), min_size=1)),
+    st.builds(PlanMember, st.integers(1, 4), st.just(1.0), st.frozensets(st.sampled_from(TOPICS[:2]), min_size=1)),
     min_size=1,
     max_size=3,
-    unique_by=lambda taker: taker.incarnation,
+    unique_by=lambda member: member.incarnation,
 )
 SMALL_SHARES = st.lists(
     st.tuples(st.sampled_from(TOPICS[:2]), st.just(CELLS), st.integers(0, 4), st.just(False)), max_size=5
@@ -218,19 +220,19 @@ SMALL_SHARES = st.lists(
 
 @given(SMALL_TAKERS, SMALL_SHARES)
 def test_members_that_can_handle_different_topics_move_little_more_than_must_move(
-    takers: list[Taker], shares: list[Share]
+    members: list[PlanMember], shares: list[Share]
 ) -> None:
     """Shares are looked at one by one, so one more may move than the least that leaves all pairs level."""
-    assert len(solve(takers, shares)) <= fewest_moves(takers, shares) + 1
+    assert len(solve(members, shares)) <= fewest_moves(members, shares) + 1
 
 
 @given(TAKERS, IDLE)
-def test_shares_without_state_move_first(takers: list[Taker], shares: list[Share]) -> None:
+def test_shares_without_state_move_first(members: list[PlanMember], shares: list[Share]) -> None:
     """Of several equal ones of a topic at one owner."""
-    assume(takers)
+    assume(members)
     alike = [share._replace(end=SPACE_END) for share in shares]
-    shifts = {shift.share: shift.target for shift in solve(takers, alike)}
-    able = {taker.incarnation: taker.topics for taker in takers}
+    shifts = {shift.share: shift.target for shift in solve(members, alike)}
+    able = {member.incarnation: member.topics for member in members}
     for moved in shifts:
         rightly = moved.topic in able.get(moved.owner, ())
         for stayed in alike:
@@ -242,30 +244,32 @@ def test_shares_without_state_move_first(takers: list[Taker], shares: list[Share
 
 
 @given(st.integers(2, 6), busy())
-def test_at_the_end_all_are_level_or_hold_what_cannot_be_parted(members: int, shares: list[Share]) -> None:
+def test_at_the_end_all_are_level_or_hold_what_cannot_be_parted(count: int, shares: list[Share]) -> None:
     """With members that can handle all: 1.15 of the mean, or the heaviest unit above it. Where few may read a partition
     the one who has it keeps more.
     """
-    takers = [Taker(n, 1.0, ALL) for n in range(1, members + 1)]
+    members = [PlanMember(n, 1.0, ALL) for n in range(1, count + 1)]
     shares = [share._replace(records_per_s=0, has_state=False) for share in shares]
-    then = after(shares, solve(takers, shares))
-    full = loads(takers, then)
+    then = after(shares, solve(members, shares))
+    full = loads(members, then)
     weights = dict(zip([share[:3] for share in then], books.weights_of(then), strict=True))
     unit = max(max((cost for _, cost in s.slices), default=0) + UNIT_US or 0 for s in then)
     unit = max([unit, *(weights[s[:3]] for s in then if len(s.slices) < 2)])
-    mean = sum(full.values()) / members
+    mean = sum(full.values()) / count
     assert max(full.values()) <= max(mean * Fraction(115, 100), mean + unit) + 2 * GAIN_US
 
 
 @given(TAKERS, SHARES)
-def test_a_partition_gets_no_more_bands_and_readers_than_are_worth_it(takers: list[Taker], shares: list[Share]) -> None:
+def test_a_partition_gets_no_more_bands_and_readers_than_are_worth_it(
+    members: list[PlanMember], shares: list[Share]
+) -> None:
     """At most three bands for a member and ``2 + c / r`` readers, unless it had more before or it has to have an owner;
     what may not be parted is not.
     """
-    settled = after(shares, solve(takers, shares, levels=False))
-    then = after(shares, solve(takers, shares))
+    settled = after(shares, solve(members, shares, balances=False))
+    then = after(shares, solve(members, shares))
     assert not {
-        shift.share for shift in solve(takers, shares) if not shift.share.slices and shift[1:3] != shift[0][2:4]
+        shift.share for shift in solve(members, shares) if not shift.share.slices and shift[1:3] != shift[0][2:4]
     }
     for place in {share.topic_partition for share in then}:
         own = [share for share in then if share.topic_partition == place]
@@ -289,15 +293,15 @@ def even(partition: int, owner: int, busy_us: int, records: int = 0, state_bytes
     st.integers(2, 8), st.lists(st.integers(200_000, 800_000), min_size=16, max_size=24), st.integers(2, 6), st.data()
 )
 def test_a_skew_is_levelled_with_little_more_than_must_move(
-    members: int, loads_us: list[int], times: int, data: st.DataObject
+    count: int, loads_us: list[int], times: int, data: st.DataObject
 ) -> None:
     """Level partitions of which those of one member become some times as busy: what moves between members is at most
     1.3 times what the fuller ones have above the mean, or a unit more.
     """
-    takers = [Taker(n, 1.0, ALL) for n in range(1, members + 1)]
+    members = [PlanMember(n, 1.0, ALL) for n in range(1, count + 1)]
     dealt = [even(n, NOBODY, load) for n, load in enumerate(loads_us)]
-    level = after(dealt, solve(takers, dealt))
-    hot = data.draw(st.integers(1, members))
+    level = after(dealt, solve(members, dealt))
+    hot = data.draw(st.integers(1, count))
     shares = [
         s._replace(
             busy_us_per_s=(s.busy_us_per_s or 0) * times, slices=tuple((at, cost * times) for at, cost in s.slices)
@@ -306,10 +310,10 @@ def test_a_skew_is_levelled_with_little_more_than_must_move(
         else s
         for s in level
     ]
-    before = loads(takers, shares)
-    mean = sum(before.values()) / members
-    shifts = solve(takers, shares, floor_us=GAIN_US)
-    then = loads(takers, after(shares, shifts))
+    before = loads(members, shares)
+    mean = sum(before.values()) / count
+    shifts = solve(members, shares, floor_us=GAIN_US)
+    then = loads(members, after(shares, shifts))
     moved = sum(
         weight
         for share, weight in zip(after(shares, shifts), books.weights_of(after(shares, shifts)), strict=True)
@@ -325,8 +329,8 @@ def test_a_skew_is_levelled_with_little_more_than_must_move(
 
 def test_one_partition_is_parted_among_all_that_gain_by_it() -> None:
     """Eight members get a band each, as many neighbours as there are cells for."""
-    takers = [Taker(n, 1.0, ALL) for n in range(1, 9)]
-    then = after([even(0, 1, 8_000_000)], solve(takers, [even(0, 1, 8_000_000)], floor_us=GAIN_US))
+    members = [PlanMember(n, 1.0, ALL) for n in range(1, 9)]
+    then = after([even(0, 1, 8_000_000)], solve(members, [even(0, 1, 8_000_000)], floor_us=GAIN_US))
     assert sorted((share.owner, share.points // CELL) for share in then) == [(n, 2) for n in range(1, 9)]
 
 
@@ -334,7 +338,7 @@ def test_one_partition_is_parted_among_all_that_gain_by_it() -> None:
 def test_light_partitions_do_not_move_for_a_hot_one(count: int, light_us: int) -> None:
     """Who has a hot one and some with little or no load gives half of the hot one."""
     shares = [even(0, 1, 8_000_000), *(even(n, 1, light_us) for n in range(1, count + 1))]
-    shifts = solve([Taker(1, 1.0, ALL), Taker(2, 1.0, ALL)], shares, floor_us=GAIN_US)
+    shifts = solve([PlanMember(1, 1.0, ALL), PlanMember(2, 1.0, ALL)], shares, floor_us=GAIN_US)
     assert [(shift.share.partition, shift.end - shift.first) for shift in shifts] == [(0, SPACE_END // 2)]
 
 
@@ -347,16 +351,16 @@ def test_idle_points_stay_where_little_is_left_to_level(count: int, more: int) -
     rest = even(1, 1, 0)._replace(first=CELL, slices=even(1, 1, 0).slices[1:])
     shares = [hot, rest, *(even(n, 1, 0) for n in range(2, count + 2))]
     shares += [even(count + 2 + n, 2 + n, 3_900_000) for n in range(more)]
-    takers = [Taker(n, 1.0, ALL) for n in range(1, more + 2)]
-    assert not solve(takers, shares)
+    members = [PlanMember(n, 1.0, ALL) for n in range(1, more + 2)]
+    assert not solve(members, shares)
 
 
 @given(st.integers(1, 5))
 def test_who_has_nothing_gets_idle_points_at_least(count: int) -> None:
     """Of a member whose load lies in a partition that may not be parted."""
     shares = [even(0, 1, 4_000_000)._replace(slices=()), *(even(n, 1, 0) for n in range(1, count + 1))]
-    takers = [Taker(n, 1.0, ALL) for n in (1, 2)]
-    shifts = solve(takers, shares)
+    members = [PlanMember(n, 1.0, ALL) for n in (1, 2)]
+    shifts = solve(members, shares)
     assert [(shift.target, shift.share.busy_us_per_s) for shift in shifts] == [(2, 0)]
 
 
@@ -365,55 +369,55 @@ def test_points_without_load_stay_where_they_are(hot: int) -> None:
     """Eight hot cells of sixteen, from one on: half of them go, and the idle ones at that end of the band do not."""
     share = even(0, 1, 8_000_000)
     cells = tuple((at, 1_000_000 if hot <= n < hot + 8 else 0) for n, (at, _) in enumerate(share.slices))
-    takers = [Taker(1, 1.0, ALL), Taker(2, 1.0, ALL)]
-    shift, *more = solve(takers, [share._replace(slices=cells)], floor_us=GAIN_US)
+    members = [PlanMember(1, 1.0, ALL), PlanMember(2, 1.0, ALL)]
+    shift, *more = solve(members, [share._replace(slices=cells)], floor_us=GAIN_US)
     assert not more
     assert (shift.end - shift.first) // CELL == 4
     assert sum(cost for at, cost in cells if shift.first <= at < shift.end) == 4_000_000
 
 
 @given(st.integers(3, 9))
-def test_no_more_read_a_partition_than_gain_by_it(members: int) -> None:
+def test_no_more_read_a_partition_than_gain_by_it(count: int) -> None:
     """A record costs as much to handle as to read: three may read, however many there are."""
     share = even(0, 1, 1_600_000, records=1_600_000 * 1_000 // READ_NS)
-    takers = [Taker(n, 1.0, ALL) for n in range(1, members + 1)]
-    assert len({part.owner for part in after([share], solve(takers, [share]))}) == 3
+    members = [PlanMember(n, 1.0, ALL) for n in range(1, count + 1)]
+    assert len({part.owner for part in after([share], solve(members, [share]))}) == 3
 
 
 def test_a_small_load_moves_nothing_and_parts_nothing() -> None:
     """Where nobody is relieved by 50 ms a second."""
-    takers = [Taker(n, 1.0, ALL) for n in (1, 2)]
+    members = [PlanMember(n, 1.0, ALL) for n in (1, 2)]
     shares = [even(0, 1, 90_000), even(1, 2, 4_000), even(2, 1, 4_000), even(3, 2, 2_000)]
-    assert not solve(takers, shares, floor_us=GAIN_US)
-    assert not [shift for shift in solve(takers, shares) if shift.first or shift.end < SPACE_END]
+    assert not solve(members, shares, floor_us=GAIN_US)
+    assert not [shift for shift in solve(members, shares) if shift.first or shift.end < SPACE_END]
 
 
 def test_who_joins_gets_its_part_of_many_small_shares() -> None:
     """Each of which alone would be too little to be worth a move."""
     shares = [even(n, 1 + n % 20, 100_000) for n in range(20 * 40)]
-    takers = [Taker(n, 1.0, ALL) for n in range(1, 22)]
-    full = loads(takers, after(shares, solve(takers, shares)))
+    members = [PlanMember(n, 1.0, ALL) for n in range(1, 22)]
+    full = loads(members, after(shares, solve(members, shares)))
     assert full[21] > Fraction(85, 100) * sum(full.values()) / 21
 
 
 def test_the_stateless_one_of_two_equal_loads_moves() -> None:
     """What costs least to move does."""
     shares = [even(0, 1, 400_000, state_bytes=10**9), even(1, 1, 400_000)]
-    assert [shift.share.partition for shift in solve([Taker(1, 1.0, ALL), Taker(2, 1.0, ALL)], shares)] == [1]
+    assert [shift.share.partition for shift in solve([PlanMember(1, 1.0, ALL), PlanMember(2, 1.0, ALL)], shares)] == [1]
 
 
 def test_what_has_no_owner_goes_beside_its_neighbour() -> None:
     """Where that makes nobody fuller than another choice would."""
     halves = [Share("t", 0, 0, SPACE_END // 2, 2), Share("t", 0, SPACE_END // 2, SPACE_END, NOBODY)]
     shares = [*halves, Share("t", 1, 0, SPACE_END // 2, 1)]
-    shifts = solve([Taker(1, 1.0, ALL), Taker(2, 1.0, ALL)], shares)
+    shifts = solve([PlanMember(1, 1.0, ALL), PlanMember(2, 1.0, ALL)], shares)
     assert [shift.target for shift in shifts] == [2]
 
 
 def test_two_takers_of_one_incarnation_are_refused() -> None:
     """It would have two shares of everything."""
     with pytest.raises(ValueError, match="once"):
-        solve([Taker(1, 1.0, ALL), Taker(1, 2.0, ALL)], [])
+        solve([PlanMember(1, 1.0, ALL), PlanMember(1, 2.0, ALL)], [])
 
 
 PLANTED = {
@@ -422,7 +426,7 @@ PLANTED = {
         test_nothing_goes_on_moving,
     ),
     "all may take all": (
-        changed(target._Pair, "whole", ("if not books.can(self.taker, topic):", "if False:")),
+        changed(target._Pair, "whole", ("if not books.can(self.receiver, topic):", "if False:")),
         test_everything_that_somebody_can_handle_has_an_owner_who_can,
     ),
     "what has state may move first": (
@@ -446,7 +450,7 @@ PLANTED = {
         test_light_partitions_do_not_move_for_a_hot_one,
     ),
     "idle shares go to nobody": (
-        changed(target._Pair, "_may_have", ("books.load[self.taker] and books", "books")),
+        changed(target._Pair, "_may_have", ("books.load[self.receiver] and books", "books")),
         test_who_has_nothing_gets_idle_points_at_least,
     ),
     "idle shares go where nothing else does": (
