@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 COMMAND = ".venv/bin/python -P tests/reference_page.py"
 WIDTH: Final = 100
+PARAGRAPHS_MIN: Final = 2
+"""Of a method with a heading of its own, if it is called in one line."""
 DEFAULTS: Final = {"PARALLELISING_FACTOR": str(PARALLELISING_FACTOR), "PARTITIONS": str(PARTITIONS)}
 """Defaults with a name, and what they are; another one is shown as an ellipsis."""
 
@@ -83,6 +85,8 @@ INSIDE = {
 """Methods of what users are given that are not for them, each with its reason."""
 GIVEN = ("Context", "MapState", "SimulatedApp", "State", "StoreView")
 """What users are given and never make."""
+RESULTS: Final = ("Statistics", "PartitionStatistics", "Progress", "CommittedRecord")
+"""Values that users read and never make: without the defaults of their fields."""
 ELSEWHERE: Final = {"Settings": "settings.md", "Security": "settings.md#tls-and-sasl"}
 """Whose fields have a page of their own."""
 
@@ -208,6 +212,8 @@ def head_of(node: ast.ClassDef, made: Function | None) -> str:
     if made is not None:
         return code(signature(node.name, made.args, None))
     given = [ast.unparse(statement) for statement, _ in fields(node)]
+    if node.name in RESULTS:
+        given = [one.partition(" = ")[0] for one in given]
     if node.name == "Record":  # its one argument by place is of the base class
         given = ["value: Any", "*", *given]
     return code(call(node.name, given))
@@ -226,16 +232,24 @@ def of_class(found: Described) -> str:
     parts += [f"{found.words}\n"]
     notes = [f"- `{ast.unparse(statement.target)}`: {said}" for statement, said in fields(node) if said]
     parts += ["\n".join(notes) + "\n"] if notes and is_whole else []
-    for function, shown in methods(node) if is_whole else ():
-        parts.append(f"#### {found.name}.{function.name}\n")
-        if decorators(function) & {"property"}:
-            assert function.returns is not None, "the house asks for types"
-            parts.append(code(f"{function.name}: {ast.unparse(function.returns)}"))
-        else:
-            prefix = "await " if isinstance(function, ast.AsyncFunctionDef) else ""
-            parts.append(code(*(signature(f"{prefix}{one.name}", one.args, one.returns) for one in shown)))
-        parts += [f"{words(function)}\n"]
+    called = [of_method(found.name, function, shown) for function, shown in methods(node)] if is_whole else []
+    items = [one for one in called if one.startswith("- ")]
+    parts += ["".join(items), *(one for one in called if one not in items)]
     return "\n".join(part for part in parts if part)
+
+
+def of_method(owner: str, function: Function, shown: list[Function]) -> str:
+    """What is said of a method or a property: one item of a list if it is called in one line."""
+    if decorators(function) & {"property"}:
+        assert function.returns is not None, "the house asks for types"
+        calls = [f"{function.name}: {ast.unparse(function.returns)}"]
+    else:
+        prefix = "await " if isinstance(function, ast.AsyncFunctionDef) else ""
+        calls = [signature(f"{prefix}{one.name}", one.args, one.returns) for one in shown]
+    said = words(function)
+    if len(calls) == 1 and "\n" not in calls[0] and said.count("\n\n") < PARAGRAPHS_MIN:
+        return f"- `{calls[0]}`: {' '.join(said.split())}\n"
+    return f"#### {owner}.{function.name}\n\n{code(*calls)}\n{said}\n"
 
 
 def of_errors(names: tuple[str, ...], places: dict[str, Path]) -> str:
