@@ -50,7 +50,7 @@ def test_what_the_compiler_drops_stands_in_the_reference() -> None:
     short = [name for name in reference_page.ALIASES if name in keylanes.__all__]
     assert sorted([*named, *short]) == sorted(keylanes.__all__)
     written = reference_page.PAGE.read_text(encoding="utf-8")
-    assert "#### State.get\n\n```python\nget() -> T | None\n```\n\nThe value; None when there is none.\n" in written
+    assert "- `get() -> T | None`: The value; None when there is none.\n" in written
     assert "#### Codec.encode\n\n```python\nencode(value: Any) -> bytes\n```\n\nThe bytes of a value.\n" in written
     headings = re.findall(r"^#### (\w+)\.(\w+)\n\n```python\n[^`]+```\n\n[A-Z]", written, re.MULTILINE)
     assert len(headings) == written.count("\n#### ") > 40
