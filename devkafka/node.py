@@ -211,13 +211,13 @@ class KafkaNode:
         path = self.folder / "server.properties"
         write_properties(path, {**settings, "log.dirs": str(self.folder / "data")})
         options = (*self._java_options, f"-Dlog4j2.configurationFile={write_logging(self.folder).as_uri()}")
-        self._run_guarded(kafka.command(options, "kafka.KafkaProgram", str(path)), "broker.out", lock, cluster)
+        self._run_guarded(kafka.command(options, "kafka.Kafka", str(path)), "broker.out", lock, cluster)
 
     def launch_controller(self, kafka: KafkaProgram, settings: Mapping[str, str], lock: int) -> None:
         """Run the node as a controller alone."""
         path = self.folder / "controller.properties"
         write_properties(path, {**settings, "log.dirs": str(self.folder / "data")})
-        self._run_guarded(kafka.command(_SMALLEST, "kafka.KafkaProgram", str(path)), "controller.out", lock, "")
+        self._run_guarded(kafka.command(_SMALLEST, "kafka.Kafka", str(path)), "controller.out", lock, "")
 
     def _run_guarded(self, command: list[str], out: str, lock: int, cluster: str) -> None:
         """Run a command that never outlives this program (see ``guard``); return when the command runs."""

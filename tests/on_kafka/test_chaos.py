@@ -51,7 +51,7 @@ def test_planted_defects_are_caught(tmp_path: Path) -> None:
     what each of them breaks.
     """
     # So many that each transaction has outputs: one that only passes over records of others doubles nothing but a tile.
-    planted = replace(QUIET, records=20_000, planted=("resend", "lose", "forget"), armed="LOSE_REPLY")
+    planted = replace(QUIET, records=40_000, planted=("resend", "lose", "forget"), armed="LOSE_REPLY")
     with pytest.raises(ChaosError, match="NOT exactly once") as caught:
         run_round(planted, tmp_path / "round", say)
     named = set(str(caught.value).partition(": ")[2].partition(": ")[0].split(", "))
