@@ -4,7 +4,6 @@ The host of the pure heart. It owns every task; an error in any of them ends the
 """
 
 import asyncio
-import contextvars
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -143,7 +142,7 @@ class AppRun:
 
     async def run(self, *, until_level: bool = False) -> None:
         """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
-        self.slots.variables = contextvars.copy_context()
+        self.slots.take_variables()
         clock, how = asyncio.get_running_loop().time, "in order"
         self.run_log.log_start(clock())
         try:
@@ -366,7 +365,7 @@ class AppRun:
             await self.shutdown.leave()
         self._ended.set()
         if self.error is None:
-            self.run_log.log_stop(self._why_it_stops(), self.slots.running())
+            self.run_log.log_stop(self._why_it_stops(), self.slots.count_running())
             await self.shutdown.drain(work, committing)
         if (error := self.error or self._damage) is not None:
             raise error
@@ -431,7 +430,7 @@ class AppRun:
         while True:
             await rest(WATCH_INTERVAL_MS / 1000)
             now = loop.time()
-            self.slots.overdue(now)
+            self.slots.end_overdue(now)
             self.run_log.look(work, now)
             progress = (self.slots.records_done, sum(r.dispatch.front for r in work.runs))
             has_waiting = any(w.is_loaded or w.dropped_from is not None for r in work.runs for w in r.dispatch.workers)
