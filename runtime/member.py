@@ -119,9 +119,8 @@ class AppRun:
         self.group.on_rate = self.slots.turns.set_rate
         self.keeper.group = self.group.view()
         by_topic = {handler.topic: handler for handler in handlers}
-        self.foreign_outputs = ForeignOutputs(
-            topics_in_loop(handlers, accepts), by_topic, lambda: self.own_ledger.app_id
-        )
+        topics = topics_in_loop(handlers, accepts)
+        self.foreign_outputs = ForeignOutputs(topics, by_topic, lambda: self.own_ledger.app_id)
         self.holding = Holding(
             self.own_ledger, self.group.member_signals, self.group.sources, by_topic, self.keeper, settings
         )
