@@ -59,6 +59,7 @@ class Slots:
         self.fail = fail
         self.turns = Turns(self.activate)
         self.failures = Failures(settings.limits.failure_log_interval_ms)
+        self._clock: Callable[[], float] = asyncio.get_running_loop().time
         # Any free thread takes any worker's next record: with a thread of its own, a worker would wait behind a handler
         # that hangs.
         self._threads = HandlerThreads(settings.threads, "keylanes-slot", now_s, cpu_s)
@@ -96,7 +97,7 @@ class Slots:
 
         For handlers without a context. While this runs, no other caller hands out to the partition's workers.
         """
-        going = StraightBatch(run, batch, cells, asyncio.get_running_loop().time())
+        going = StraightBatch(run, batch, cells, self._clock())
         self.tasks.begin(going)
         return await going.through
 
