@@ -122,9 +122,7 @@ class Lanes:
         worker.started_s = math.inf
         self.records += 1
         variables = self._attempts.variables.copy()
-        self._threads.begin(
-            RecordCall(self, run, worker, record, attempt=run.attempt(record), variables=variables),
-        )
+        self._threads.begin(RecordCall(self, run, worker, record, attempt=run.attempt(record), variables=variables))
 
     def go_on(self, call: RecordCall) -> None:
         """Go on after a finished call."""

@@ -1,7 +1,7 @@
 """The gate in front of every record: whether a worker's next record begins; and the count of records behind the gate.
 
-A record begins when memory has room for the results of more records, the application does not stop, the hold and the
-limit of the handler let the record begin. Results wait for a commit; a commit makes room.
+A record begins if memory has room for more results, if the application does not stop, if the limit of the handler has a
+permit, and if the worker has a record below its hold. Results wait for a commit; a commit makes room.
 """
 
 import asyncio

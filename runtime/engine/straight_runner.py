@@ -58,7 +58,7 @@ class StraightRunner:
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
 
     async def run(self, going: StraightBatch) -> None:
-        """Run a batch, a time slice after the other; other tasks run in between."""
+        """Run a batch in time slices; other tasks run between two slices."""
         gate, run = self._gate, going.run
         while not going.through.done():
             if gate.done_bytes >= gate.done_bytes_max:
@@ -87,8 +87,8 @@ class StraightRunner:
                 await asyncio.sleep(0)
 
     async def _run_slice(self, going: StraightBatch) -> None:
-        """Run some records of a batch: their first attempts are made here. All else is made where
-        ``QueueRunner.run_worker`` has it made, with the same steps for queued records.
+        """Run a time slice of a batch. The first attempt at each record is made here; ``Attempts`` makes further
+        attempts and unusual results. ``QueueRunner.run_worker`` does the same for queued records.
         """
         attempts, gate, run = self._attempts, self._gate, going.run
         dispatch, calls = run.dispatch, run.calls(attempts.variables)
