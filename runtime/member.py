@@ -4,7 +4,6 @@ The host of the pure heart. It owns every task; an error in any of them ends the
 """
 
 import asyncio
-import contextvars
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -30,6 +29,7 @@ from .build_info import IS_COMPILED
 from .ends_watch import CatchUpProgress, EndsWatch
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
+from .engine.commit_alarm import CommitAlarm, Releases
 from .engine.destinations import Destinations
 from .engine.old_records import OldRecords
 from .engine.partition_run import PartitionRun
@@ -53,15 +53,7 @@ from .membership.patience import StartPatience
 from .requests import Requests
 from .run_log import RunLog
 from .settings import Settings
-from .shutdown import (
-    BROKER_CLOSED,
-    COMMITTED,
-    CONNECTIONS_CLOSED,
-    COPIES_CLOSED,
-    TASKS_ENDED,
-    TOLD,
-    Shutdown,
-)
+from .shutdown import BROKER_CLOSED, COMMITTED, CONNECTIONS_CLOSED, COPIES_CLOSED, TASKS_ENDED, TOLD, Shutdown
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .watch.foreign_outputs import ForeignOutputs
 from .watch.statistics import RunningRecord, Statistics
@@ -117,7 +109,8 @@ class AppRun:
         stateful = [handler.topic for handler in handlers if handler.stores]
         placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
-        self.slots = Slots(self.destinations, settings, self.fail, cpu_s, now_s)
+        self.alarm = CommitAlarm(Releases(settings.limits.merge_hold_ms), broker.throttling.writing)
+        self.slots = Slots(self.destinations, settings, self.fail, self.alarm, cpu_s=cpu_s, now_s=now_s)
         opens = open_copies or open_state_folder(app, settings, birth)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, opens, partitioners)
         self.stall = StallWatch(settings.stall_ms)
@@ -126,9 +119,8 @@ class AppRun:
         self.group.on_rate = self.slots.turns.set_rate
         self.keeper.group = self.group.view()
         by_topic = {handler.topic: handler for handler in handlers}
-        self.foreign_outputs = ForeignOutputs(
-            topics_in_loop(handlers, accepts), by_topic, lambda: self.own_ledger.app_id
-        )
+        topics = topics_in_loop(handlers, accepts)
+        self.foreign_outputs = ForeignOutputs(topics, by_topic, lambda: self.own_ledger.app_id)
         self.holding = Holding(
             self.own_ledger, self.group.member_signals, self.group.sources, by_topic, self.keeper, settings
         )
@@ -149,7 +141,7 @@ class AppRun:
 
     async def run(self, *, until_level: bool = False) -> None:
         """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
-        self.slots.variables = contextvars.copy_context()
+        self.slots.take_variables()
         clock, how = asyncio.get_running_loop().time, "in order"
         self.run_log.log_start(clock())
         try:
@@ -329,7 +321,7 @@ class AppRun:
         policies = {handler.topic: handler.on_failure for handler in self.handlers}
         snaps = Snapshots(self.own_ledger, settings, self.wall_ms, self.group.takes_snapshots)
         transactions = Transactions(self.own_ledger, producer, slots, keeper, snaps, policies, settings, self.on_step)
-        cycle = CommitCycle(transactions, holding.runs, slots, keeper, settings, self.on_step)
+        cycle = CommitCycle(transactions, holding.runs, slots, self.alarm, keeper, settings, self.on_step)
         holding.works_with(cycle)
         holding.begins, holding.ends = self._begin_reading, self._end_reading
         holding.finds = self.run_log.log_new_partitions
@@ -372,7 +364,7 @@ class AppRun:
             await self.shutdown.leave()
         self._ended.set()
         if self.error is None:
-            self.run_log.log_stop(self._why_it_stops(), self.slots.running())
+            self.run_log.log_stop(self._why_it_stops(), self.slots.count_running())
             await self.shutdown.drain(work, committing)
         if (error := self.error or self._damage) is not None:
             raise error
@@ -437,7 +429,7 @@ class AppRun:
         while True:
             await rest(WATCH_INTERVAL_MS / 1000)
             now = loop.time()
-            self.slots.overdue(now)
+            self.slots.end_overdue(now)
             self.run_log.look(work, now)
             progress = (self.slots.records_done, sum(r.dispatch.front for r in work.runs))
             has_waiting = any(w.is_loaded or w.dropped_from is not None for r in work.runs for w in r.dispatch.workers)

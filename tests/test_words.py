@@ -84,9 +84,8 @@ COMMENT_WORDS_MIN: Final = 100
 OLD_WORDS: Final = frozenset(
     f"runtime/{name}.py"
     for name in (
-        "engine/attempts", "engine/lanes", "engine/slots", "engine/stretches", "holding", "member",
-        "membership/coordinating", "stores/copying", "stores/follower", "stores/keeper", "stores/learner",
-        "stores/restore",
+        "holding", "member", "membership/coordinating", "stores/copying", "stores/follower", "stores/keeper",
+        "stores/learner", "stores/restore",
     )
 )  # fmt: skip
 """Files that still point too often."""

@@ -9,7 +9,9 @@ import pytest
 
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Broker, ConsumerRecord, Outgoing, Reader, TopicPartition, TopicSpec
+from keylanes.brokers.throttling import Throttling
 from keylanes.keyrange.ranges import even_bounds
+from keylanes.runtime.engine.commit_alarm import CommitAlarm, Releases
 from keylanes.runtime.engine.destinations import Destinations
 from keylanes.runtime.engine.old_records import OldRecords
 from keylanes.runtime.engine.partition_run import PartitionRun
@@ -61,10 +63,12 @@ class Reading:
         self.handled: list[tuple[int, int]] = []
         self.settings = Settings()
         now_s = asyncio.get_running_loop().time
-        self.slots = Slots(Destinations(broker, self.settings), self.settings, self._fail, lambda: 0.0, now_s)
+        destinations = Destinations(broker, self.settings)
+        alarm = CommitAlarm(Releases(self.settings.limits.merge_hold_ms), Throttling().writing)
+        self.slots = Slots(destinations, self.settings, self._fail, alarm, cpu_s=lambda: 0.0, now_s=now_s)
         announced = cast(Broker, Announced(broker, self._begun))
         self.reader = MainReader(
-            announced, self.slots, self.settings, self._read_ahead, OldRecords(self.slots.destinations.known, lambda: 0)
+            announced, self.slots, self.settings, self._read_ahead, OldRecords(destinations.known, lambda: 0)
         )
         self.changes: list[Callable[[], None]] = []
         self.failures: list[BaseException] = []
@@ -81,7 +85,6 @@ class Reading:
 
     async def until(self, count: int) -> None:
         """Read until so many records were handled, and some more if there are."""
-        self.slots.unstarted = 1  # the loop has no time for more: the first step waits for workers to begin
         running = asyncio.create_task(self.reader.run())
         try:
             async with asyncio.timeout(WAIT_S):
@@ -94,11 +97,13 @@ class Reading:
         assert not self.failures
 
     def _begun(self) -> None:
+        """The step waits until a worker of another partition has begun: the changes come before the worker's turn."""
         loop = asyncio.get_running_loop()
         for change in self.changes:
             loop.call_soon(change)
         self.changes.clear()
-        loop.call_soon(lambda: setattr(self.slots, "unstarted", 0))
+        other = self.run_of(2, 0)
+        self.slots.activate(other, other.dispatch.workers)
 
     def _fail(self, error: BaseException) -> None:
         self.failures.append(error)
