@@ -315,7 +315,7 @@ class CoordinatorLoop:
     def _look_at_unowned(self) -> None:
         """Say once of each member that is gone that keys wait for its name."""
         view = self._view()
-        self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.cell_cache.unheld else ([], {})
+        self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.places.unheld else ([], {})
         for incarnation, one in found.items():
             if incarnation not in self._told_waiting:
                 logger.warning("%s: %s", self.identity.app, one.line())
@@ -441,7 +441,7 @@ class CoordinatorLoop:
         log_found_starts(grown)
 
     async def _find_ends(self) -> None:
-        seat, handled = self._memory, self._view().handled_topics
+        seat, handled = self._memory, self._view().present.handled
         started = sorted(self.own_ledger.ledger.control.started)
         places = [TopicPartition(*place) for place in started if place[0] in handled]
         marks = await within_limit(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")

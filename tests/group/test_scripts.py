@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.group import copies, copy_requests, features, moves, plan_moves
+from keylanes.group import copies, copy_requests, features, moves, plan_moves, standbys
 from keylanes.group.view import CoordinatorMemory
 
 from ..stage.planting import Planting, Put, changed
@@ -37,11 +37,11 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a move of who has died keeps standbys away": (
         "overtaken",
-        changed(copy_requests, "_targets", (" if move.origin == run.owner", "")),
+        changed(standbys, "ranges_with_state", (" and move.origin == owner", "")),
     ),
     "a learner takes the place of a standby": (
         "kept",
-        row(copy_requests, "end_copies", ("if kept.asked.role == STANDBY]", "]")),
+        changed(standbys, "unused_copies", ("if kept.asked.role == STANDBY]", "]")),
     ),
     "moves to who has a copy need no turn": (
         "parked_standby",
@@ -51,7 +51,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
         "turn_first",
         row(copy_requests, "ask_copies", ("    for move, _ in lacking:", "    for move, _ in ():")),
     ),
-    "who leaves is given more": ("leave", row(moves, "grant_ranges", ("view.staying_members", "view.living_members"))),
+    "who leaves is given more": ("leave", row(moves, "grant_ranges", ("view.present.staying", "view.present.living"))),
     "two of one name": (
         "names",
         changed(
