@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from keylanes.group import copies, copy_requests, features, moves, plan_moves, standbys
-from keylanes.group.view import CoordinatorMemory
+from keylanes.group.coordinator import decide
+from keylanes.group.view import CoordinatorMemory, DecisionBatch
+from keylanes.offsets.decide import Turn
 
 from ..stage.planting import Planting, Put, changed
 from ..tiers.marks import tier
 from .finding import row
-from .stage import played, scripts
+from .stage import Group, played, scripts
 
 pytestmark = tier("check")
 
@@ -28,6 +30,22 @@ def test_a_script_comes_to_what_it_says(path: Path) -> None:
     if REWRITES:
         path.write_text(now)
     assert now == text
+
+
+class RepeatingGroup(Group):
+    """Each decision is asked for twice before the first is noted."""
+
+    def _next(self) -> DecisionBatch:
+        first, again = (decide(self.view(), Turn(self.turn.term, self.turn.number)) for _ in range(2))
+        assert first == again
+        return super()._next()
+
+
+@pytest.mark.parametrize("name", ["cools", "measured", "renamed", "skew"])
+def test_a_decision_that_is_not_noted_is_the_same_again(name: str) -> None:
+    """The rows change nothing in what they are given: what a look leaves for later looks is part of its answer."""
+    text = (FOLDER / f"{name}.txt").read_text()
+    assert played(text, of=RepeatingGroup) == text
 
 
 PLANTED: dict[str, tuple[str, Put]] = {
