@@ -19,16 +19,15 @@ RELEASE ASKED the old owner works as before. After GRANT the old owner keeps a c
 """
 
 from collections import Counter
-from collections.abc import Sequence
 
 from ..offsets.control import LEARNER, STANDBY
-from ..offsets.control_events import CopyAsked, CopyEnded, Decision
+from ..offsets.control_events import CopyEnded, Decision
 from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import SourcePartition
 from ..offsets.signals import COOLING, SLOT, TURN
 from .copies import MoveBudget, counts_for_budget, uncovered_spans
-from .moves import moves_to_ask, moves_without_turn
+from .moves import ask_copy, moves_to_ask, moves_without_turn
 from .standbys import StateRange, bands_at
 from .view import DecisionBatch, View
 
@@ -39,9 +38,9 @@ def ask_copies(view: View, turn: Turn) -> DecisionBatch:
     """Requests for copies: for moves, and, if no move is asked a copy for now, for standbys. Standbys get only slots
     for which no move waits.
     """
-    slots, budget, lacking = _PassSlots(view), view.budget, moves_wanting_copies(view)
+    slots, budget, lacking = _PassSlots(view), view.open_budget(), moves_wanting_copies(view)
     decisions: list[Decision] = [
-        _ask_copy(view, turn, move.move, move.target, move.topic_partition, bands, LEARNER)
+        ask_copy(view, turn, move.move, move.target, move.topic_partition, bands, LEARNER)
         for move, bands in lacking
         if not _find_obstacle(view, move, slots, budget)
     ]
@@ -50,7 +49,7 @@ def ask_copies(view: View, turn: Turn) -> DecisionBatch:
     number = view.control.moves.move_max
     for run, incarnation, bands in [] if decisions else _standbys_wanted(view, slots):
         number += 1
-        decisions.append(_ask_copy(view, turn, number, incarnation, run.place, bands, STANDBY))
+        decisions.append(ask_copy(view, turn, number, incarnation, run.place, bands, STANDBY))
     return DecisionBatch(decisions, (), frozenset(budget.taken))
 
 
@@ -58,7 +57,7 @@ def parked_moves(view: View) -> dict[int, str]:
     """Why planned moves with state have not begun: ``SLOT``, ``TURN`` or ``COOLING``, by move."""
     if not view.present.stateful:
         return {}
-    slots, budget = _PassSlots(view), view.budget
+    slots, budget = _PassSlots(view), view.open_budget()
     found = {move.move: _find_obstacle(view, move, slots, budget) for move, _ in moves_wanting_copies(view)}
     found |= dict.fromkeys(moves_without_turn(view), _why_no_turn(view))
     return {move: why for move, why in found.items() if why}
@@ -79,21 +78,6 @@ def _find_obstacle(view: View, move: PlannedMove, slots: "_PassSlots", budget: M
 
 def _why_no_turn(view: View) -> str:
     return COOLING if view.memory.cools(view.now_ms) else TURN
-
-
-def _ask_copy(
-    view: View, turn: Turn, number: int, incarnation: int, place: SourcePartition, bands: Sequence[Span], role: str
-) -> CopyAsked:
-    return CopyAsked(
-        *turn.next(),
-        move=number,
-        incarnation=incarnation,
-        topic=place[0],
-        partition=place[1],
-        bands=tuple(bands),
-        role=role,
-        bytes_per_s=view.rules.copy_bytes_per_s,
-    )
 
 
 def moves_wanting_copies(view: View) -> list[tuple[PlannedMove, list[Span]]]:

@@ -68,19 +68,24 @@ def grant_ranges(view: View, turn: Turn) -> DecisionBatch:
                     demoted.append((place, owner, uncovered_spans(released, ())))
     number = view.control.moves.move_max
     for n, (place, owner, bands) in enumerate(demoted, number + 1):
-        decisions.append(
-            CopyAsked(
-                *turn.next(),
-                move=n,
-                incarnation=owner,
-                topic=place[0],
-                partition=place[1],
-                bands=tuple(bands),
-                role=STANDBY,
-                bytes_per_s=view.rules.copy_bytes_per_s,
-            )
-        )
+        decisions.append(ask_copy(view, turn, n, owner, place, bands, STANDBY))
     return DecisionBatch(decisions)
+
+
+def ask_copy(
+    view: View, turn: Turn, number: int, incarnation: int, place: SourcePartition, bands: Sequence[Span], role: str
+) -> CopyAsked:
+    """A request to a member for a copy of the state of bands."""
+    return CopyAsked(
+        *turn.next(),
+        move=number,
+        incarnation=incarnation,
+        topic=place[0],
+        partition=place[1],
+        bands=tuple(bands),
+        role=role,
+        bytes_per_s=view.rules.copy_bytes_per_s,
+    )
 
 
 def _by_move(view: View, place: SourcePartition, state: CellState) -> list[tuple[PlannedMove, list[PlacePiece]]]:
@@ -134,7 +139,7 @@ def ask_releases(view: View, turn: Turn) -> DecisionBatch:
     """Requests to release points. Points under an open request of any move are not asked for again. A request for
     points with state waits until the target has ready copies. A dismissed member releases without a request.
     """
-    budget = view.budget
+    budget = view.open_budget()
     decisions: list[Decision] = []
     for move, (epoch, first, end, within_ms) in _askable(view):
         if _needs_no_turn(view, move) or budget.take(move):
@@ -157,7 +162,7 @@ def ask_releases(view: View, turn: Turn) -> DecisionBatch:
 
 def moves_without_turn(view: View) -> list[int]:
     """The moves that could be asked for now, but for the budget: too many moves with much state have begun lately."""
-    budget = view.budget
+    budget = view.open_budget()
     return [move.move for move, _ in _askable(view) if not (_needs_no_turn(view, move) or budget.take(move))]
 
 

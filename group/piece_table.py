@@ -35,37 +35,25 @@ N = TypeVar("N", bound=_OfPlace)
 
 
 class _ByPlace(Generic[N]):
-    """Values by number, by place."""
+    """Values by number, and the values of each place in order of their numbers."""
 
     def __init__(self) -> None:
-        self._by_number: dict[int, N] = {}
-        self._by_place: dict[SourcePartition, dict[int, N]] = {}
+        self.values: dict[int, N] = {}
+        self._by_place: dict[SourcePartition, list[N]] = {}
 
     def update(self, values: Mapping[int, N]) -> set[SourcePartition]:
-        """Take the present values. Returns the places with another value than before."""
-        before = self._by_number
-        if values == before:
+        """Take the present values. Returns the places with other values than before."""
+        if values == self.values:
             return set()
-        changed: set[SourcePartition] = set()
-        for number in [number for number, value in before.items() if values.get(number) != value]:
-            place = before[number].topic_partition
-            del self._by_place[place][number]
-            changed.add(place)
-        for number, value in values.items():
-            if before.get(number) != value:
-                self._by_place.setdefault(value.topic_partition, {})[number] = value
-                changed.add(value.topic_partition)
-        self._by_number = dict(values)
-        return changed
+        before, now = self._by_place, dict[SourcePartition, list[N]]()
+        for _, value in sorted(values.items()):
+            now.setdefault(value.topic_partition, []).append(value)
+        self.values, self._by_place = {**values}, now
+        return {place for place in before.keys() | now.keys() if before.get(place) != now.get(place)}
 
     def at(self, place: SourcePartition) -> list[N]:
-        """The values of a place, in order of their numbers."""
-        return [value for _, value in sorted(self._by_place.get(place, {}).items())]
-
-    def place_of(self, number: int) -> SourcePartition | None:
-        """The place of a value; None: there is no such value."""
-        value = self._by_number.get(number)
-        return None if value is None else value.topic_partition
+        """The values of a place; the caller must not change the list."""
+        return self._by_place.get(place, [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +160,6 @@ class PieceTable:
         """The cells of a place; the caller must not change the list."""
         return self._rows.get(place, NO_ROW).cells
 
-    def rows(self) -> Mapping[SourcePartition, PlaceRow]:
-        """The rows of all started places."""
-        return self._rows
-
     def row(self, place: SourcePartition) -> PlaceRow:
         """The pieces of a place, and what follows from them."""
         return self._rows.get(place, NO_ROW)
@@ -232,10 +216,11 @@ class PieceTable:
             new, old = told.get(incarnation, {}), before.get(incarnation, {})
             for move in new.keys() | old.keys() if new is not old else ():
                 now, then = new.get(move), old.get(move)
-                place = self._copies.place_of(move)
-                if place is not None and now != then:
+                asked = self._copies.values.get(move)
+                if asked is not None and now != then:
                     is_turned = (now is not None and now.is_ready) != (then is not None and then.is_ready)
-                    changed |= {place} if is_turned or place in self.places.unheld else set()
+                    if is_turned or asked.topic_partition in self.places.unheld:
+                        changed.add(asked.topic_partition)
         return changed
 
     def _places_of_owners(self, control: Control, present: Present) -> set[SourcePartition]:

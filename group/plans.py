@@ -183,9 +183,9 @@ def _has_leavers(view: View) -> bool:
         piece.is_held
         and piece.owner in leaving
         and (piece.move is None or piece.move.target not in view.present.staying)
-        for place, row in view.table.rows().items()
+        for place in view.control.started
         if place[0] in view.present.able
-        for piece in row.pieces
+        for piece in view.table.pieces(place)
     )
 
 

@@ -295,8 +295,7 @@ class View:
         """Where the table has something that a row looks for."""
         return self.table.places
 
-    @property
-    def budget(self) -> MoveBudget:
+    def open_budget(self) -> MoveBudget:
         """A new account of the moves with much state that may begin now."""
         left = self.memory.left_of_budget(self.rules.moves_per_minute, self.now_ms)
         return MoveBudget(left, self.heard.leaving)
