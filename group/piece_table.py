@@ -148,6 +148,7 @@ class PieceTable:
         incarnation and move.
         """
         control, folds, rows = ledger.control, ledger.partitions, self._rows
+        self._forget_others(control, read)
         changed = self._places_changed(control, read, present, told, rules)
         for place in control.started:
             row, fold = rows.get(place), folds.get(place, NOTHING)
@@ -201,12 +202,18 @@ class PieceTable:
         changed |= self._places_told(told) | self._places_of_owners(control, present)
         changed |= self.places.unread if len(read) > self._reads else set()
         members = (present.staying, present.handled, present.stateful, rules)
-        is_same = members == self._members and control is self._control
-        if not is_same or read is not self._read or len(read) < self._reads:
+        if members != self._members:
             changed |= control.started.keys()
-        self._members, self._control = members, control
-        self._read, self._reads = read, len(read)
+        self._members, self._reads = members, len(read)
         return changed
+
+    def _forget_others(self, control: Control, read: AbstractSet[tuple[SourcePartition, int]]) -> None:
+        """Forget all rows if the folds are not the folds of the last look."""
+        if control is not self._control or read is not self._read or len(read) < self._reads:
+            self._rows.clear()
+            self.places = PlaceSets()
+            self.touching_ms.clear()
+        self._control, self._read = control, read
 
     def _places_told(self, told: Mapping[int, Mapping[int, Copy]]) -> set[SourcePartition]:
         """The places for which the progress of a copy has changed in a way that counts."""
