@@ -301,10 +301,10 @@ class CoordinatorLoop:
             if not batch.decisions and not batch.answered:
                 break
             self.decisions.add(batch.decisions)
-        self._begin_needs()
-        self._look_at_unowned()
-        is_heard = not self._is_alone and not self.control_tail.is_lost()
         view = self._view()
+        self._begin_needs(view)
+        self._look_at_unowned(view)
+        is_heard = not self._is_alone and not self.control_tail.is_lost()
         if is_heard and (
             self._shares.is_due(self._shares.next_shares(view)) or members_dismissed(view) != self.dismissed
         ):
@@ -312,10 +312,9 @@ class CoordinatorLoop:
         for difference in self.declared.differences(view):
             logger.warning("%s: %s", self.identity.app, difference)
 
-    def _look_at_unowned(self) -> None:
+    def _look_at_unowned(self, view: View) -> None:
         """Say once of each member that is gone that keys wait for its name."""
-        view = self._view()
-        self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.cell_cache.unheld else ([], {})
+        self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.places.unheld else ([], {})
         for incarnation, one in found.items():
             if incarnation not in self._told_waiting:
                 logger.warning("%s: %s", self.identity.app, one.line())
@@ -346,8 +345,8 @@ class CoordinatorLoop:
                     how = "has left" if cause == LEFT else f"is expelled: {cause}"
                     logger.info("%s: incarnation %d %s", self.identity.app, incarnation, how)
 
-    def _begin_needs(self) -> None:
-        wanted = needs(self._view())
+    def _begin_needs(self, view: View) -> None:
+        wanted = needs(view)
         self.hears_releases()
         for member in wanted.fence:
             self._begin(f"fence {member.incarnation}", partial(self._fence, member))
@@ -441,7 +440,7 @@ class CoordinatorLoop:
         log_found_starts(grown)
 
     async def _find_ends(self) -> None:
-        seat, handled = self._memory, self._view().handled_topics
+        seat, handled = self._memory, self._view().present.handled
         started = sorted(self.own_ledger.ledger.control.started)
         places = [TopicPartition(*place) for place in started if place[0] in handled]
         marks = await within_limit(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")

@@ -51,6 +51,7 @@ from keylanes.group.history import History
 from keylanes.group.history_entries import Change, Entry, Party
 from keylanes.group.members import members_dismissed
 from keylanes.group.overview import show_group
+from keylanes.group.piece_table import PieceTable
 from keylanes.group.plans import CHANGE, answer_of
 from keylanes.group.signals_fold import PARTITIONS, Heard, partition_of
 from keylanes.group.unowned_points import points_unowned, waits_for_names
@@ -394,7 +395,7 @@ class Group:
         self._do_expel(name, "died")
 
     def _do_show(self) -> None:
-        group = show_group(self.ledger.control, self.ledger.partitions, self.heard.copies, parked_moves(self.view()))
+        group = show_group(PieceTable(), self.ledger, self.heard.copies, parked_moves(self.view()))
         self.said.append(
             f"{group.state.value}, group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
         )
@@ -523,16 +524,16 @@ def scripts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.txt"))
 
 
-def played(text: str, rules: Rules | None = None) -> str:
-    """The script, with what comes of it now in place of what it says."""
-    group, lines = Group(rules), []
+def played(text: str, rules: Rules | None = None, of: type[Group] = Group) -> str:
+    """The script, with what comes of it now in place of what it says. ``of``: the groups that play it."""
+    group, lines = of(rules), []
     for paragraph in re.split(r"\n{2,}", text.strip()):
         if paragraph.startswith("#"):
             lines.append(paragraph)
             continue
         commands = paragraph.split("\n----")[0].splitlines()
         if commands[0] == "anew":
-            group = Group(rules)
+            group = of(rules)
         said = [line for command in commands if command != "anew" for line in group.run(command)]
         lines.append("\n".join([*commands, "----", *(said or ["(nothing)"])]))
     return "\n\n".join(lines) + "\n"
