@@ -55,6 +55,11 @@ def together(points: Iterable[Steps[bool]]) -> Steps[bool]:
     return Steps(piece for one in points for piece in one.pieces())
 
 
+def overlap(points: Steps[bool], others: Steps[bool]) -> bool:
+    """Whether two sets have points in common."""
+    return any(points.pieces(first, end) for first, end, _ in others.pieces())
+
+
 def least_position(points: Steps[bool], markers: Steps[Marker]) -> int:
     """The position from which a changelog has to be read to complete the copy of points, by their markers: 0 where a
     point has no marker.

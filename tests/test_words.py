@@ -85,8 +85,7 @@ OLD_WORDS: Final = frozenset(
     f"runtime/{name}.py"
     for name in (
         "engine/attempts", "engine/lanes", "engine/slots", "engine/stretches", "holding", "member",
-        "membership/coordinating", "stores/copying", "stores/follower", "stores/keeper", "stores/learner",
-        "stores/restore",
+        "membership/coordinating",
     )
 )  # fmt: skip
 """Files that still point too often."""

@@ -15,7 +15,8 @@ from keylanes.brokers.protocol import TopicPartition
 from keylanes.errors import StateError, StoreError
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.runtime.stores.copying import FETCH_RECORDS_MAX, MARKS_EVERY_S
+from keylanes.runtime.stores.changelogs import FETCH_RECORDS_MAX
+from keylanes.runtime.stores.copy_pass import MARKS_EVERY_S
 from keylanes.state.copies import open_copies
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.restore import Writers
@@ -246,7 +247,7 @@ async def test_held_copy_is_not_thrown_away_for_another_changelog(world: Beside)
     await world.stop()
     world.cluster.recreate_topic(TOPIC)
     await world.begin()
-    world.learner.writers = writers
+    world.ask_writers = writers
     await world.fails(StateError, "transaction 20 was the last of that")
     assert world.entries() == held
 
@@ -404,7 +405,7 @@ async def test_own_commit_marks_what_is_held_alone(world: Beside) -> None:
     await world.fill(100)
     follower = world.followers[PLACE]
     world.learner.owns(PLACE, [LOWER])
-    follower.restored([LOWER])
+    follower.note_whole([LOWER])
     world.ask(1, bytes_per_s=20_000)
     await asyncio.sleep(1.0)
     marker = world.copy().markers().at(UPPER.first)
@@ -436,7 +437,7 @@ async def test_what_is_owned_is_not_followed_until_it_is_released(world: Beside)
     await world.commit([(0, b"new")])
     await asyncio.sleep(1.0)
     assert world.copy().get(key_of(0)) == b"new"
-    await world.learner.let_go(PLACE, [WHOLE])
+    world.learner.owns(PLACE, [WHOLE])
     assert not world.learner.has_touched(PLACE, WHOLE)
 
 
@@ -463,12 +464,18 @@ async def test_restore_of_a_followed_band_reads_the_tail(world: Beside) -> None:
     await world.fill(400)
     world.ask(1, bytes_per_s=100_000)
     await asyncio.sleep(2.0)
-    await world.learner.let_go(PLACE, [WHOLE])
+    world.learner.owns(PLACE, [WHOLE])
     marker = world.copy().markers().at(0)
     assert marker is not None
     assert 0 < marker.position < world.high
     assert await world.restore(world.source()) <= world.high - marker.position
     assert world.entries() == world.truth[0]
+
+
+async def restore_by_hand(world: Beside, copy: MemoryCopy) -> None:
+    """Write what an owner writes, as a restore does."""
+    async with world.means.writes.take(TopicPartition(TOPIC, 0)):
+        copy.write([(key_of(0), b"the owner's")])
 
 
 async def test_a_write_that_is_under_way_is_waited_for() -> None:
@@ -479,12 +486,12 @@ async def test_a_write_that_is_under_way_is_waited_for() -> None:
     await world.begin()
     world.ask(1)
     await asyncio.to_thread(copy.begun.wait, 30)
-    letting_go = asyncio.ensure_future(world.learner.let_go(PLACE, [WHOLE]))
-    done, _ = await asyncio.wait([letting_go], timeout=0.05)
+    world.learner.owns(PLACE, [WHOLE])
+    restoring = asyncio.ensure_future(restore_by_hand(world, copy))
+    done, _ = await asyncio.wait([restoring], timeout=0.05)
     assert not [task.result() for task in done], "it is still being written"
     copy.released.set()
-    await letting_go
-    copy.write([(key_of(0), b"the owner's")])
+    await restoring
     await world.stop()
     assert copy.get(key_of(0)) == b"the owner's"
 
