@@ -6,7 +6,7 @@ copy is near the end of its changelog, and need not be at the end.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
@@ -22,17 +22,6 @@ _PAST_WEIGHT: Final = 0.8
 """The weight of the earlier measurements at each new one."""
 BURST_S: Final = 0.1
 """How far reading may run ahead of the limit after a pause."""
-
-
-class CopyRequest(NamedTuple):
-    """A request for a copy of points of one source partition, under the number of a move. ``role``: the purpose of the
-    copy. ``bytes_per_s``: the limit of reading for the copy.
-    """
-
-    move: int
-    points: Steps[bool]
-    role: str
-    bytes_per_s: int
 
 
 def points_of(bands: Iterable[KeyRange]) -> Steps[bool]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from ...brokers.patience import Patience, ask_until_answered, close_within
@@ -27,19 +27,12 @@ FETCH_WAIT_MS: Final = 200
 DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
 """Kafka's default for ``delete.retention.ms``, for topics without the setting."""
 DELETE_RETENTION_MS_MIN: Final = 60_000
-NAMED_MAX: Final = 3
-"""How many partitions a log line names."""
 _WHAT_TO_DO: Final = "Restore the topic from a copy, or start under a new application name."
 
 
 def label_of(changelog: TopicPartition) -> str:
     """A partition of a changelog, for people."""
     return f"{changelog.topic}[{changelog.partition}]"
-
-
-def labels_of(changelogs: Iterable[TopicPartition]) -> str:
-    """The first ``NAMED_MAX`` changelogs, for people."""
-    return ", ".join(map(label_of, list(changelogs)[:NAMED_MAX]))
 
 
 @contextlib.contextmanager

@@ -28,7 +28,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from ...brokers.patience import within_limit
 from ...brokers.protocol import Batch, Broker, CorruptRecord, OffsetOutOfRange, TopicPartition, UnknownTopic
@@ -62,6 +63,9 @@ class ClockReading(NamedTuple):
     at_ms: int
 
 
+NEVER: Final = ClockReading(0.0, 0)
+
+
 class CopyMeans(NamedTuple):
     """What all passes of a process work with."""
 
@@ -71,44 +75,41 @@ class CopyMeans(NamedTuple):
     writes: CopyWrites
 
 
+@dataclass(eq=False, slots=True)
 class CopyPass:
     """The copy of points of one changelog partition on its way.
 
     ``position``: everything below is in the copy. ``high``: the end of the changelog at the last look. ``writers``: the
     writers by the logs, when they were read before the pass; None: to be asked for when something is thrown away.
+    ``kept``: the first batches for the copy, from the reading for the beacons. ``asked``: when the plan's watermark was
+    asked for. ``level``: the same of the last watermark that was reached.
     """
 
-    def __init__(
-        self, place: SourcePartition, changelog: TopicPartition, copy: LocalCopy, points: Steps[bool], *, has_end: bool
-    ) -> None:
-        self.place = place
-        self.changelog = changelog
-        self.copy = copy
-        self.points = points
-        self.has_end = has_end
-        self.writers: Writers | None = None
-        self.plan: Plan | None = None
-        """None in the state *lacking*."""
-        self.is_begun = False
-        self.is_anew = False
-        """Whether an earlier plan was outlived."""
-        self.position = 0
-        self.high = 0
-        self.kept: deque[Batch] = deque()
-        """The first batches for the copy, from the reading for the beacons."""
-        self.roles: Mapping[str, Steps[bool]] = {"": Steps()}
-        """The purposes of the points."""
-        self.pace = CopySpeed()
-        self.nearness = Nearness()
-        self.fetches = 0
-        self.records = 0
-        self.offsets = 0
-        self.bytes = 0
-        self.asked = ClockReading(0.0, 0)
-        """When the watermark of the plan was asked for."""
-        self.level = ClockReading(0.0, 0)
-        """``asked`` of the last watermark that was reached."""
-        self.marked_s = 0.0
+    place: SourcePartition
+    changelog: TopicPartition
+    copy: LocalCopy
+    points: Steps[bool]
+    has_end: bool
+    position: int = 0
+    high: int = 0
+    writers: Writers | None = None
+    plan: Plan | None = None
+    """None in the state *lacking*."""
+    is_begun: bool = False
+    is_anew: bool = False
+    """Whether an earlier plan was outlived."""
+    kept: deque[Batch] = field(default_factory=deque)
+    roles: Mapping[str, Steps[bool]] = field(default_factory=lambda: {"": Steps()})
+    """The purposes of the points."""
+    pace: CopySpeed = field(default_factory=CopySpeed)
+    nearness: Nearness = field(default_factory=Nearness)
+    fetches: int = 0
+    records: int = 0
+    offsets: int = 0
+    bytes: int = 0
+    asked: ClockReading = NEVER
+    level: ClockReading = NEVER
+    marked_s: float = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -155,14 +156,16 @@ class CopyPass:
         return None
 
 
-class PassHost(Protocol):
+class PassHost:
     """The owner of passes: a restore or the learner. All methods are called on the loop."""
 
-    async def ask_writers(self, place: SourcePartition) -> Writers | None:
+    async def ask_writers(self, place: SourcePartition) -> Writers | None:  # noqa: ARG002  # of a restore: none to ask
         """The writers of a partition's state by the logs as they are now; None: the beacons are not compared."""
+        return None
 
-    def wait_s(self, passes: Sequence[CopyPass]) -> float:
+    def wait_s(self, passes: Sequence[CopyPass]) -> float:  # noqa: ARG002  # a restore has no limit
         """The seconds for which passes have to read nothing more."""
+        return 0.0
 
     def note_written(self, one: CopyPass, read: int, written: Mapping[str, int]) -> None:
         """A pass has read so many bytes, and written so many by role."""
@@ -173,8 +176,9 @@ class PassHost(Protocol):
     def note_lost(self, one: CopyPass, points: Steps[bool]) -> None:
         """The copy of these points is thrown away."""
 
-    def has_ended(self, one: CopyPass, reading: "CopyReading") -> bool:
+    def has_ended(self, one: CopyPass, reading: "CopyReading") -> bool:  # noqa: ARG002  # a restore has one for each
         """Whether a pass leaves this reading."""
+        return one.is_over
 
 
 async def plan_passes(means: CopyMeans, passes: Sequence[CopyPass]) -> None:
@@ -231,11 +235,6 @@ class CopyReading:
     async def close(self) -> None:
         """Let go of the reader; a second call does nothing."""
         await self.fetches.close()
-
-    def lose_plans(self) -> None:
-        """Have all passes planned anew."""
-        for one in self.passes:
-            one.lose_plan()
 
     # --- from a plan to the first record -----------------------------------------------------------------------------
 
@@ -340,8 +339,8 @@ class CopyReading:
         ends = {one.changelog: one.plan.high for one in self.passes if one.plan is not None and one.is_begun}
         if not ends or not self.fetches.positions:
             return []
-        mended = not any(one.has_end for one in self.passes)  # the next plan of a learner looks why
-        with unreadable(*((CorruptRecord,) if mended else _UNMENDED)):
+        kinds = _UNMENDED if any(one.has_end for one in self.passes) else (CorruptRecord,)
+        with unreadable(*kinds):  # the next plan of a learner looks why the others were raised
             batches = await self.fetches.fetch(ends)
         if any(at < ends.get(changelog, 0) for changelog, at in self.fetches.positions.items()):
             self.fetches.begin_fetch()
@@ -358,7 +357,7 @@ class CopyReading:
             one.high = max(one.high, one.position)
             one.marked_s = asyncio.get_running_loop().time()
             if plan.high <= one.position and one.level != one.asked:
-                self._note_level(one)
+                self._note_look(one, plan)
         self.host.note_written(one, read, written)
         return read
 
@@ -397,14 +396,13 @@ class CopyReading:
 
     def _judge(self, one: CopyPass, plan: Plan) -> None:
         """Tell how far a copy is from the end of its changelog."""
-        if one.position >= plan.high:
-            one.level = one.asked
         one.nearness.look(one.high - one.position, one.pace.offsets_per_s, one.fetches)
-        self.host.note_look(one, is_level=one.position >= plan.high)
+        self._note_look(one, plan)
 
-    def _note_level(self, one: CopyPass) -> None:
-        one.level = one.asked
-        self.host.note_look(one, is_level=True)
+    def _note_look(self, one: CopyPass, plan: Plan) -> None:
+        if is_level := one.position >= plan.high:
+            one.level = one.asked
+        self.host.note_look(one, is_level=is_level)
 
     async def _renew_marker(self, one: CopyPass, plan: Plan) -> None:
         """Mark a copy that lacks nothing with the time of its watermark."""

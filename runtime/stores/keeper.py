@@ -183,7 +183,6 @@ class Keeper:
             await self._restore(restore, list(passes.values()))
         finally:
             await restore.close()
-        self.write_behind.begin_marks()
 
     async def _restore(self, restore: Restore, passes: Sequence[CopyPass]) -> None:
         if not passes:

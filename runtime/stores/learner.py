@@ -29,7 +29,6 @@ from ...offsets.ledger import SourcePartition
 from ...offsets.signals import Copy as CopyTold
 from ...state.copy_readiness import (
     ByteRateLimit,
-    CopyRequest,
     least_position,
     overlap,
     points_of,
@@ -41,7 +40,7 @@ from ...state.restore import Writers
 from ..watch.statistics import Copying
 from ..watch.story import REPORT_INTERVAL_MS
 from .changelogs import errors_of
-from .copy_pass import ClockReading, CopyMeans, CopyPass, CopyReading
+from .copy_pass import ClockReading, CopyMeans, CopyPass, CopyReading, PassHost
 from .storage import OwnCopy, Storage
 
 logger = logging.getLogger("keylanes")
@@ -54,16 +53,19 @@ class _CopyWanted:
     """A request for a copy. ``bytes``: the bytes that the passes had written by then."""
 
     def __init__(self, asked: CopyAsked, now_s: float) -> None:
-        self.place: SourcePartition = asked.topic_partition
         bands = [KeyRange(band.first, band.end) for band in asked.bands]
-        self.wanted = CopyRequest(asked.move, points_of(bands), asked.role, asked.bytes_per_s)
+        self.place: SourcePartition = asked.topic_partition
+        self.move = asked.move
+        self.points = points_of(bands)
+        self.role = asked.role
+        self.bytes_per_s = asked.bytes_per_s
         self.label = f"{asked.topic}[{asked.partition}] {', '.join(map(str, bands))} (move {asked.move}, {asked.role})"
         self.began_s = now_s
         self.is_ready = False
         self.bytes = 0
 
 
-class Learner:
+class Learner(PassHost):
     """The followed copies of one process; the host of their passes.
 
     ``storages``: the storage of each source partition, once they are open. ``tell`` is called with the progress of the
@@ -96,6 +98,8 @@ class Learner:
         self._behind: list[CopyPass] = []
         """The passes that are not ready. The pass that has come furthest is the next: it is soon ready."""
         self._following = CopyReading(means, self, "following changelogs", ())
+        self._readings: list[CopyReading] = []
+        """The readings that are going on."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
 
@@ -109,7 +113,7 @@ class Learner:
             ended = self._asked.pop(move)
             logger.info("the copy of %s is not followed any more", ended.label)
         new = [_CopyWanted(one, now_s) for move, one in sorted(known.items()) if move not in self._asked]
-        self._asked.update((one.wanted.move, one) for one in new)
+        self._asked.update((one.move, one) for one in new)
         places = {one.place for one in self._asked.values()} | {one.place for one in self._passes()}
         for place in sorted(places):
             self._match(place)
@@ -122,14 +126,14 @@ class Learner:
 
     def _match(self, place: SourcePartition) -> None:
         """Read all requested points of a partition, except owned points."""
-        asked = together(one.wanted.points for one in self._asked.values() if one.place == place)
+        asked = together(one.points for one in self._asked.values() if one.place == place)
         wanted = without(asked, self._owned.get(place, Steps()))
         passes = self._passes(place)
         there = together(one.points for one in passes)
         self._drop(place, without(there, wanted))
         if ranges_of(new := without(wanted, there)):
             self._begin(place, new, passes)
-        found = {role: [a.wanted.points for a in self._of(place) if a.wanted.role == role] for role in _ROLES}
+        found = {role: [a.points for a in self._of(place) if a.role == role] for role in _ROLES}
         roles = {role: together(points) for role, points in found.items() if points}
         for one in self._passes(place):
             one.roles = roles
@@ -221,20 +225,19 @@ class Learner:
         return tuple(one for one in told if one is not None)
 
     def _progress_of(self, asked: _CopyWanted) -> CopyTold | None:
-        points = without(asked.wanted.points, self._owned.get(asked.place, Steps()))
-        passes = [one for one in self._passes(asked.place) if overlap(one.points, points)]
-        if not passes:
+        if not (passes := self._passes_of(asked)):
             return None
+        points = without(asked.points, self._owned.get(asked.place, Steps()))
         levels = self._levels.get(asked.place, _NEVER)
         is_whole = all(
             level is not None for first, end, _ in points.pieces() for _, _, level in levels.all_pieces(first, end)
         )
         return CopyTold(
-            asked.wanted.move,
-            min(one.position for one in passes),
-            max(one.high for one in passes),
-            min(one.pace.bytes_per_s for one in passes),
-            is_whole and all(one.nearness.is_ready for one in passes),
+            move=asked.move,
+            position=min(one.position for one in passes),
+            high=max(one.high for one in passes),
+            bytes_per_s=min(one.pace.bytes_per_s for one in passes),
+            is_ready=is_whole and all(one.nearness.is_ready for one in passes),
         )
 
     def statistics(self) -> Copying:
@@ -252,7 +255,7 @@ class Learner:
         for role, size in written.items():
             self._bytes[role] += size
         if self._is_limited(one):
-            limits = [asked.wanted.bytes_per_s for asked in self._asked.values() if asked.wanted.bytes_per_s]
+            limits = [asked.bytes_per_s for asked in self._asked.values() if asked.bytes_per_s]
             self._budget.spend(read, min(limits), asyncio.get_running_loop().time())
 
     def wait_s(self, passes: Sequence[CopyPass]) -> float:
@@ -262,22 +265,24 @@ class Learner:
 
     def _is_limited(self, one: CopyPass) -> bool:
         """Whether all requests for points of a pass are within the budget."""
-        own = [asked.wanted.bytes_per_s for asked in self._of(one.place) if overlap(asked.wanted.points, one.points)]
+        own = [asked.bytes_per_s for asked in self._of(one.place) if overlap(asked.points, one.points)]
         return bool(own) and 0 not in own
 
     def _of(self, place: SourcePartition) -> list[_CopyWanted]:
         return [asked for asked in self._asked.values() if asked.place == place]
 
+    def _passes_of(self, asked: _CopyWanted) -> list[CopyPass]:
+        return [one for one in self._passes(asked.place) if overlap(one.points, asked.points)]
+
     def _log_begin(self, asked: _CopyWanted) -> None:
-        passes = [one for one in self._passes(asked.place) if overlap(one.points, asked.wanted.points)]
+        passes = self._passes_of(asked)
         asked.bytes = sum(one.bytes for one in passes)
         position = min((one.position for one in passes), default=0)
         logger.info("copying the state of %s, from position %d of its changelog", asked.label, position)
 
     def _log_ready(self, asked: _CopyWanted) -> None:
-        passes = [one for one in self._passes(asked.place) if overlap(one.points, asked.wanted.points)]
         seconds = asyncio.get_running_loop().time() - asked.began_s
-        size = max(0, sum(one.bytes for one in passes) - asked.bytes) / 1e6
+        size = max(0, sum(one.bytes for one in self._passes_of(asked)) - asked.bytes) / 1e6
         logger.info("the copy of %s is ready: %.1f MB in %.1f s", asked.label, size, seconds)
 
     def _log_progress(self, copies: Sequence[CopyTold]) -> None:
@@ -296,36 +301,27 @@ class Learner:
 
     async def run(self) -> None:
         """Copy and follow until cancelled. Raises StateError, StoreError."""
-        readings: dict[asyncio.Task[None], CopyReading] = {}
-        telling = asyncio.ensure_future(self._tell_on())
         try:
-            while True:
-                self._changed.clear()
-                self._begin_readings(readings)
-                changed = asyncio.ensure_future(self._changed.wait())
-                try:
-                    await asyncio.wait([telling, changed, *readings], return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    changed.cancel()
-                for task in [task for task in (telling, *readings) if task.done()]:
-                    readings.pop(task, None)
-                    task.result()
-        finally:
-            tasks = [telling, *readings]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tell_on())
+                while True:
+                    self._changed.clear()
+                    for reading in self._readings_to_begin():
+                        self._readings.append(reading)
+                        tasks.create_task(self._read(reading))
+                    await self._changed.wait()
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
-    def _begin_readings(self, readings: dict[asyncio.Task[None], CopyReading]) -> None:
-        going_on = [one for reading in readings.values() for one in reading.passes]
+    def _readings_to_begin(self) -> list[CopyReading]:
+        """Readings of the passes that have come furthest, as many as may go on, and of those that are ready."""
+        going_on = [one for reading in self._readings for one in reading.passes]
         self._behind = [one for one in self._behind if one in going_on or ranges_of(one.points)]
         free = self.means.settings.limits.restore_partitions_max - sum(one in self._behind for one in going_on)
         next_ones = sorted((one for one in self._behind if one not in going_on), key=lambda one: -one.position)
         new = [CopyReading(self.means, self, "copying state", (one,)) for one in next_ones[: max(0, free)]]
-        if self._following.passes and self._following not in readings.values():
-            new.append(self._following)
-        for reading in new:
-            readings[asyncio.ensure_future(self._read(reading))] = reading
+        is_idle = self._following not in self._readings and self._following.passes
+        return [*new, self._following] if is_idle else new
 
     async def _read(self, reading: CopyReading) -> None:
         """Read until all passes have left. Raises StateError, StoreError."""
@@ -337,6 +333,8 @@ class Learner:
                 for one in reading.passes:
                     one.lose_plan()
                 await asyncio.sleep(AWAY_WAIT_MS / 1000)
+        self._readings.remove(reading)
+        self._changed.set()
 
     def has_ended(self, one: CopyPass, reading: CopyReading) -> bool:
         """See ``PassHost``. Passes of one partition that are ready become one."""

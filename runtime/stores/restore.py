@@ -13,13 +13,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ...keyrange.steps import Steps
-from ...offsets.ledger import SourcePartition
 from ...state.copy_readiness import least_position
-from ...state.restore import BEACON_STEP, Writers
+from ...state.restore import BEACON_STEP
 from ..watch.statistics import Progress
 from .changelogs import label_of
-from .copy_pass import CopyMeans, CopyPass, CopyReading, plan_passes
+from .copy_pass import CopyMeans, CopyPass, CopyReading, PassHost, plan_passes
 
 logger = logging.getLogger("keylanes")
 
@@ -32,7 +30,7 @@ A learner may call a copy ready that lacks some ten thousands.
 """
 
 
-class Restore:
+class Restore(PassHost):
     """One restore: ``open`` may be called for its passes, then ``run`` once, then ``close``.
 
     ``lanes``: shared with restores beside this one; a far copy takes one. ``on_whole`` is called on the loop for each
@@ -83,16 +81,12 @@ class Restore:
         self._log = _RestoreLog(passes)
         left = deque(sorted(passes, key=lambda one: (_is_far(one), one not in self._readings, _offsets_of(one))))
         count = min(len(passes), self.means.settings.limits.restore_partitions_max)
-        workers = [asyncio.ensure_future(self._restore_each(left)) for _ in range(count)]
         try:
-            await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
-            for worker in workers:
-                if worker.done():
-                    worker.result()
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(count):
+                    workers.create_task(self._restore_each(left))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
         self._log.log_end()
 
     async def _restore_each(self, left: "deque[CopyPass]") -> None:
@@ -110,29 +104,9 @@ class Restore:
         self._log.log()
         self.on_progress(self._log.progress())
 
-    # --- the host of the passes --------------------------------------------------------------------------------------
-
-    async def ask_writers(self, place: SourcePartition) -> Writers | None:  # noqa: ARG002  # the grant named them
-        """See ``PassHost``."""
-        return None
-
-    def wait_s(self, passes: Sequence[CopyPass]) -> float:  # noqa: ARG002  # a range waits for it
-        """See ``PassHost``: a restore has no limit."""
-        return 0.0
-
     def note_written(self, one: CopyPass, read: int, written: Mapping[str, int]) -> None:  # noqa: ARG002  # it has counted
         """See ``PassHost``."""
         self._tell()
-
-    def note_look(self, one: CopyPass, *, is_level: bool) -> None:
-        """See ``PassHost``."""
-
-    def note_lost(self, one: CopyPass, points: Steps[bool]) -> None:
-        """See ``PassHost``: the range is not worked on yet."""
-
-    def has_ended(self, one: CopyPass, reading: CopyReading) -> bool:  # noqa: ARG002  # a reading has one pass
-        """See ``PassHost``."""
-        return one.is_over
 
 
 def _offsets_of(one: CopyPass) -> int:

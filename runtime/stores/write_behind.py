@@ -76,11 +76,6 @@ class WriteBehind:
             del self._behind[place]
         self._written_s = asyncio.get_running_loop().time()
 
-    def begin_marks(self) -> None:
-        """Count the time to the next renewal of markers from the first restore on."""
-        if not self._marked_s:
-            self._marked_s = asyncio.get_running_loop().time()
-
     def renew_marks(self) -> None:
         """Renew the markers of all storages. Raises StoreError."""
         self._marked_s = asyncio.get_running_loop().time()

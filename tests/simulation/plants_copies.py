@@ -36,6 +36,12 @@ PLANTS = [
         finding="it is still being written",
     ),
     Plant(
+        "a learner writes beside a restore",
+        changed(CopyWrites, "is_taken", ("return self._taken[changelog] > 0", "return False")),
+        found_by=(test_learner.test_a_pass_stands_still_while_a_restore_writes_to_its_copy,),
+        finding="a restore writes to it",
+    ),
+    Plant(
         "what is owned is followed, too",
         changed(
             Learner,

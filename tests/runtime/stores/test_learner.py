@@ -459,6 +459,22 @@ async def test_what_comes_to_be_owned_piece_by_piece_is_written_by_its_owner_alo
 
 
 @beside()
+async def test_a_pass_stands_still_while_a_restore_writes_to_its_copy(world: Beside) -> None:
+    """A copy has one writer at a time. The pass goes on from its marker, and reads nothing twice."""
+    await world.fill(200)
+    world.ask(1, UPPER, bytes_per_s=60_000)
+    await asyncio.sleep(0.5)
+    async with world.means.writes.take(TopicPartition(TOPIC, 0)):
+        before = world.copied_bytes, world.copy().markers()
+        await asyncio.sleep(5.0)
+        assert (world.copied_bytes, world.copy().markers()) == before, "a restore writes to it"
+    await world.wait_ready(1)
+    assert world.entries() == truth_of(world, UPPER)
+    whole = [record for record in world.cluster.committed_records(TOPIC) if (record.key or b"\x00") >= b"\x80"]
+    assert world.copied_bytes == sum(len(record.key or b"") + len(record.value or b"") for record in whole)
+
+
+@beside()
 async def test_restore_of_a_followed_band_reads_the_tail(world: Beside) -> None:
     """It goes on from the marker, also where the copy was not ready."""
     await world.fill(400)
