@@ -32,7 +32,6 @@ from ..keyrange.steps import Steps
 from ..offsets.control_events import ReleaseAsked
 from ..offsets.ledger import Ledger, SourcePartition
 from ..offsets.signals import ReleaseTold
-from ..state.restore import Writers
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
 from .engine.range_changes import share_buffer
@@ -123,12 +122,6 @@ class Holding:
         self._left: list[HeldPoints] = []
         """What was given up at the end."""
         self._leaves = self._is_closed = False
-        keeper.learner.tell, keeper.learner.writers = member_signals.tell_copies, self._writers_of
-
-    async def _writers_of(self, place: SourcePartition) -> Writers:
-        """Raises LogError, BrokerError."""
-        await self.own_ledger.read_of([place])
-        return self.keeper.writers(self.own_ledger.ledger, place, self.own_ledger.incarnation)
 
     def works_with(self, cycle: CommitCycle) -> None:
         """What ranges are taken up and given up with."""

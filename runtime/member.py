@@ -54,7 +54,8 @@ from .requests import Requests
 from .run_log import RunLog
 from .settings import Settings
 from .shutdown import BROKER_CLOSED, COMMITTED, CONNECTIONS_CLOSED, COPIES_CLOSED, TASKS_ENDED, TOLD, Shutdown
-from .stores.keeper import Keeper, OpenCopies, open_state_folder
+from .stores.folder import OpenCopies, open_state_folder, wanted_stores
+from .stores.keeper import Keeper
 from .watch.foreign_outputs import ForeignOutputs
 from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
@@ -111,18 +112,19 @@ class AppRun:
         self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
         self.alarm = CommitAlarm(Releases(settings.limits.merge_hold_ms), broker.throttling.writing)
         self.slots = Slots(self.destinations, settings, self.fail, self.alarm, cpu_s=cpu_s, now_s=now_s)
-        opens = open_copies or open_state_folder(app, settings, birth)
-        self.keeper = Keeper(app, broker, settings, handlers, wall_ms, opens, partitioners)
         self.stall = StallWatch(settings.stall_ms)
         self.run_log = RunLog(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
-        self.group = Group(self.own_ledger, self.keeper.wanted, is_alone=broker.is_alone)
+        self.group = Group(self.own_ledger, wanted_stores(handlers), is_alone=broker.is_alone)
         self.group.on_rate = self.slots.turns.set_rate
-        self.keeper.group = self.group.view()
-        by_topic = {handler.topic: handler for handler in handlers}
-        topics = topics_in_loop(handlers, accepts)
-        self.foreign_outputs = ForeignOutputs(topics, by_topic, lambda: self.own_ledger.app_id)
+        self.keeper = Keeper(
+            app=app, broker=broker, settings=settings, handlers=handlers, wall_ms=wall_ms, partitioners=partitioners,
+            open_copies=open_copies or open_state_folder(app, settings, birth), group=self.group.view(),
+            tell_copies=self.group.member_signals.tell_copies, logs=self.own_ledger,
+        )  # fmt: skip
+        served = {handler.topic: handler for handler in handlers}
+        self.foreign_outputs = ForeignOutputs(topics_in_loop(handlers, accepts), served, lambda: self.own_ledger.app_id)
         self.holding = Holding(
-            self.own_ledger, self.group.member_signals, self.group.sources, by_topic, self.keeper, settings
+            self.own_ledger, self.group.member_signals, self.group.sources, served, self.keeper, settings
         )
         self.group.control_tail.wall_ms, self.group.control_tail.now_s = lambda: self.wall_ms(), self.now_s
         self.group.control_tail.listeners += [self.holding.wake, self._has_followed]
@@ -401,8 +403,7 @@ class AppRun:
         """The control log was read to its end: nobody else held what this process holds when that was begun."""
         own = self.identity.incarnation
         if own is not None and not self.own_ledger.ledger.control.is_expelled(own):
-            self.keeper.was_in_office(self.group.control_tail.seen_ms)
-            self.keeper.renew_marks_when_due()
+            self.keeper.write_behind.follow(self.group.control_tail.seen_ms)
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[ConsumerRecord]) -> Sequence[OverlayEntry | None]:
         self.keeper.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
@@ -471,7 +472,7 @@ class AppRun:
 
     async def _close(self) -> None:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
-        self.keeper.withhold("this process does not work any more")
+        self.keeper.queries.withhold("this process does not work any more")
         self.shutdown.begin_close()
         await asyncio.gather(self._end_tasks(), self.slots.close(self.shutdown.left_s(TASKS_ENDED)))
         self.holding.close()

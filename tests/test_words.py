@@ -84,8 +84,7 @@ COMMENT_WORDS_MIN: Final = 100
 OLD_WORDS: Final = frozenset(
     f"runtime/{name}.py"
     for name in (
-        "holding", "member", "membership/coordinating", "stores/copying", "stores/follower", "stores/keeper",
-        "stores/learner", "stores/restore",
+        "holding", "member", "membership/coordinating",
     )
 )  # fmt: skip
 """Files that still point too often."""

@@ -17,7 +17,7 @@ from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.group.member import Works
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.member import AppRun
-from keylanes.runtime.stores.keeper import OpenCopies
+from keylanes.runtime.stores.folder import OpenCopies
 from keylanes.runtime.stores.view import StoreView
 from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.memory import MemoryCopies
@@ -61,6 +61,8 @@ class Engine:
         self.open_copies: OpenCopies | None = lambda _: self.copies
         self.cpu_s: Callable[[], float] = lambda: 0.0
         self.starts = 0
+        self.slept_ms = 0
+        """For so long its machine has stood still."""
         self.is_over = True
         """It does not run, or the test itself has ended it."""
 
@@ -86,7 +88,7 @@ class Engine:
             self.connection,
             self.settings(),
             birth=birth,
-            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            wall_ms=lambda: EPOCH_MS + self.slept_ms + int(loop.time() * 1000),
             open_copies=self.open_copies,
             cpu_s=self.cpu_s,
             now_s=loop.time,
@@ -156,7 +158,7 @@ class Engine:
 
     def view(self, name: str) -> StoreView[Any]:
         """A store as readers beside the application see it."""
-        return StoreView(name, lambda: self.member.keeper.find(name))
+        return StoreView(name, lambda: self.member.keeper.queries.find(name))
 
     # --- the cluster -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from keylanes.brokers.protocol import TopicPartition
 from keylanes.errors import StateError, StoreError
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.runtime.stores.copying import FETCH_RECORDS_MAX, MARKS_EVERY_S
+from keylanes.runtime.stores.changelogs import FETCH_RECORDS_MAX
+from keylanes.runtime.stores.copy_pass import MARKS_EVERY_S
 from keylanes.state.copies import open_copies
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.restore import Writers
@@ -246,7 +247,7 @@ async def test_held_copy_is_not_thrown_away_for_another_changelog(world: Beside)
     await world.stop()
     world.cluster.recreate_topic(TOPIC)
     await world.begin()
-    world.learner.writers = writers
+    world.ask_writers = writers
     await world.fails(StateError, "transaction 20 was the last of that")
     assert world.entries() == held
 
@@ -404,7 +405,7 @@ async def test_own_commit_marks_what_is_held_alone(world: Beside) -> None:
     await world.fill(100)
     follower = world.followers[PLACE]
     world.learner.owns(PLACE, [LOWER])
-    follower.restored([LOWER])
+    follower.note_whole([LOWER])
     world.ask(1, bytes_per_s=20_000)
     await asyncio.sleep(1.0)
     marker = world.copy().markers().at(UPPER.first)
@@ -436,7 +437,7 @@ async def test_what_is_owned_is_not_followed_until_it_is_released(world: Beside)
     await world.commit([(0, b"new")])
     await asyncio.sleep(1.0)
     assert world.copy().get(key_of(0)) == b"new"
-    await world.learner.let_go(PLACE, [WHOLE])
+    world.learner.owns(PLACE, [WHOLE])
     assert not world.learner.has_touched(PLACE, WHOLE)
 
 
@@ -458,17 +459,39 @@ async def test_what_comes_to_be_owned_piece_by_piece_is_written_by_its_owner_alo
 
 
 @beside()
+async def test_a_pass_stands_still_while_a_restore_writes_to_its_copy(world: Beside) -> None:
+    """A copy has one writer at a time. The pass goes on from its marker, and reads nothing twice."""
+    await world.fill(200)
+    world.ask(1, UPPER, bytes_per_s=60_000)
+    await asyncio.sleep(0.5)
+    async with world.means.writes.take(TopicPartition(TOPIC, 0)):
+        before = world.copied_bytes, world.copy().markers()
+        await asyncio.sleep(5.0)
+        assert (world.copied_bytes, world.copy().markers()) == before, "a restore writes to it"
+    await world.wait_ready(1)
+    assert world.entries() == truth_of(world, UPPER)
+    whole = [record for record in world.cluster.committed_records(TOPIC) if (record.key or b"\x00") >= b"\x80"]
+    assert world.copied_bytes == sum(len(record.key or b"") + len(record.value or b"") for record in whole)
+
+
+@beside()
 async def test_restore_of_a_followed_band_reads_the_tail(world: Beside) -> None:
     """It goes on from the marker, also where the copy was not ready."""
     await world.fill(400)
     world.ask(1, bytes_per_s=100_000)
     await asyncio.sleep(2.0)
-    await world.learner.let_go(PLACE, [WHOLE])
+    world.learner.owns(PLACE, [WHOLE])
     marker = world.copy().markers().at(0)
     assert marker is not None
     assert 0 < marker.position < world.high
     assert await world.restore(world.source()) <= world.high - marker.position
     assert world.entries() == world.truth[0]
+
+
+async def restore_by_hand(world: Beside, copy: MemoryCopy) -> None:
+    """Write what an owner writes, as a restore does."""
+    async with world.means.writes.take(TopicPartition(TOPIC, 0)):
+        copy.write([(key_of(0), b"the owner's")])
 
 
 async def test_a_write_that_is_under_way_is_waited_for() -> None:
@@ -479,12 +502,12 @@ async def test_a_write_that_is_under_way_is_waited_for() -> None:
     await world.begin()
     world.ask(1)
     await asyncio.to_thread(copy.begun.wait, 30)
-    letting_go = asyncio.ensure_future(world.learner.let_go(PLACE, [WHOLE]))
-    done, _ = await asyncio.wait([letting_go], timeout=0.05)
+    world.learner.owns(PLACE, [WHOLE])
+    restoring = asyncio.ensure_future(restore_by_hand(world, copy))
+    done, _ = await asyncio.wait([restoring], timeout=0.05)
     assert not [task.result() for task in done], "it is still being written"
     copy.released.set()
-    await letting_go
-    copy.write([(key_of(0), b"the owner's")])
+    await restoring
     await world.stop()
     assert copy.get(key_of(0)) == b"the owner's"
 
