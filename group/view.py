@@ -121,7 +121,7 @@ class CoordinatorMemory:
     expulsion_ms: dict[int, int] = field(default_factory=dict)
     """The time of each own expulsion, by incarnation. Expulsions by a predecessor are missing."""
     renamed: set[int] = field(default_factory=set)
-    """Gone members that won't be back under their names (copies.py)."""
+    """Gone members that won't be back under their names (present.py)."""
     budgeted_ms: deque[int] = field(default_factory=deque)
     """The times when moves by plans with much state between members began. A move begins with the request for a copy,
     or, if there was a copy, with the request to release.
@@ -313,7 +313,7 @@ class LoadsLook(NamedTuple):
 class Noted(NamedTuple):
     """What a look leaves for later looks, beside its decisions. ``group_epoch``: the group epoch that the look saw;
     None: the look did not ask. ``loads``: the look at the loads; None: the loads were not looked at. ``renamed``: gone
-    members that won't be back under their names (copies.py). Their state is granted in several steps, and after the
+    members that won't be back under their names (present.py). Their state is granted in several steps, and after the
     first step the logs no longer tell that the members were renamed.
     """
 
