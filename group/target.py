@@ -147,9 +147,11 @@ class _Pair:
                     continue
                 # A piece without a working owner costs nothing to move. Between equals a piece beside the receiver's
                 # own comes first, then a piece of the topic of which the giver has most in excess of the receiver.
-                worth = self.score(piece.weight, self.wanted) * 1_000_000 // (piece.cost_us if piece.is_owned else 1)
+                cost_us = piece.cost_us if piece.is_owned else 1
+                score = self.score(piece.weight, self.wanted)
+                worth = score * 1_000_000 // cost_us if score > 0 else score * cost_us
                 is_near = self.receiver in books.neighbours(piece)
-                key = (-worth, not is_near, -excess, piece.number, piece.first)
+                key = (-worth, not is_near, -excess, cost_us, piece.number, piece.first)
                 if best_key is None or key < best_key:
                     best, best_key = _Step(piece, self.receiver, gain), key
         return best

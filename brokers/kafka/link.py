@@ -308,7 +308,7 @@ class KafkaLink:
         except (RuntimeError, OSError) as error:
             self._forget(node)
             if isinstance(error, TimeoutError) and limit_s * 1000 >= self.settings.request_timeout_ms:
-                client.lost(node, is_handed_on=is_handed_on)
+                client.give_up_node(node, is_handed_on=is_handed_on)
             raise ReplyLost(f"broker {node} did not answer: {error!r}") from error
         finally:
             deadline.extend((limit.when() or until_s) - until_s)

@@ -331,7 +331,7 @@ async def test_who_was_expelled_comes_back(group: Group) -> None:
     living = asyncio.get_running_loop().create_task(life.run())
     await until(share(other, away))
     signals: Any = away.member.group.signals
-    signals.tell = lambda partition, signal: None  # nobody hears it any more
+    signals.send = lambda partition, signal: None  # nobody hears it any more
     assert await until(lambda: life.is_coming_back) <= SESSION_S + 2 * BEAT_S
     (first,) = lives
     assert isinstance(first.cause, Expelled)

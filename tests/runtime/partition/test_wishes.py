@@ -65,10 +65,10 @@ PLANTS: dict[str, Callable[[], WishParts]] = {
         "_begin_leaving", "self._heirs += [(worker, worker.taken_to) for worker in dispatch.workers]", "pass"
     ),
     "records of a range that is given up are begun": lambda: planted(
-        "_begin_leaving", "wind_up(dispatch, workers)", "pass"
+        "_begin_leaving", "hold_at_ends(dispatch, workers)", "pass"
     ),
     "a range is released while one of its records runs": lambda: planted(
-        "_leave", "if are_through([worker])", "if True"
+        "_leave", "if are_releasable([worker])", "if True"
     ),
     "a release waits until all of it is through": lambda: planted(
         "_leave", "if through:", "if len(through) == len(leaving.workers):"
