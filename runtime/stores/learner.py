@@ -73,6 +73,8 @@ class Learner(PassHost):
     whose copy answers from now on. The holder of ranges calls ``follow``, ``owns`` and ``release``.
     """
 
+    fetch_share = 2  # a range waits for a restore; the writes of a worker wait for those of a learner
+
     def __init__(
         self,
         means: CopyMeans,
