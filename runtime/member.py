@@ -472,7 +472,7 @@ class AppRun:
 
     async def _close(self) -> None:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
-        self.keeper.queries.withhold("this process does not work any more")
+        self.keeper.queries.withheld = "this process does not work any more"
         self.shutdown.begin_close()
         await asyncio.gather(self._end_tasks(), self.slots.close(self.shutdown.left_s(TASKS_ENDED)))
         self.holding.close()

@@ -130,7 +130,7 @@ def bytes_by_role(changes: Iterable[Change], roles: Mapping[str, Steps[bool]]) -
     """
     if len(roles) == 1:
         (role,) = roles
-        return {role: sum(len(key) + len(value or b"") for key, value in changes)}
+        return {role: sum([len(key) + len(value or b"") for key, value in changes])}
     sizes = dict.fromkeys(roles, 0)
     for key, value in changes:
         point = point_in(key)

@@ -22,7 +22,7 @@ from ...state.restore import ChangelogUnfit
 from ...state.rocks import RocksError
 from ..settings import Settings
 
-FETCH_RECORDS_MAX: Final = 2_000
+FETCH_RECORDS_MAX: Final = 4_000
 FETCH_WAIT_MS: Final = 200
 DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
 """Kafka's default for ``delete.retention.ms``, for topics without the setting."""
@@ -92,8 +92,9 @@ class Fetches:
     offset of each changelog.
     """
 
-    def __init__(self, broker: Broker, settings: Settings, what: str) -> None:
-        """``what`` is the purpose, in words."""
+    def __init__(self, broker: Broker, settings: Settings, what: str, fetch_share: int) -> None:
+        """``what`` is the purpose, in words. A fetch returns one of ``fetch_share`` parts of ``FETCH_RECORDS_MAX``."""
+        self.fetch_share = fetch_share
         self.broker = broker
         self.settings = settings
         self.positions: dict[TopicPartition, int] = {}
@@ -156,7 +157,8 @@ class Fetches:
             reader.assign(self.positions)
         began_s = loop.time()
         try:
-            batches = await reader.fetch(self.positions, records_max=FETCH_RECORDS_MAX, wait_ms=FETCH_WAIT_MS)
+            records_max = max(1, FETCH_RECORDS_MAX // self.fetch_share)
+            batches = await reader.fetch(self.positions, records_max=records_max, wait_ms=FETCH_WAIT_MS)
         except BrokerTimeout:
             await self._close_reader()
             raise

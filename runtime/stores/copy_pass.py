@@ -159,6 +159,9 @@ class CopyPass:
 class PassHost:
     """The owner of passes: a restore or the learner. All methods are called on the loop."""
 
+    fetch_share = 1
+    """See ``Fetches``."""
+
     async def ask_writers(self, place: SourcePartition) -> Writers | None:  # noqa: ARG002  # of a restore: none to ask
         """The writers of a partition's state by the logs as they are now; None: the beacons are not compared."""
         return None
@@ -209,7 +212,7 @@ class CopyReading:
         self.host = host
         self.what = what
         self.passes = list(passes)
-        self.fetches = Fetches(means.broker, means.settings, what)
+        self.fetches = Fetches(means.broker, means.settings, what, host.fetch_share)
         self._looked_s = -1.0
 
     def open(self, position: int) -> None:
@@ -350,7 +353,7 @@ class CopyReading:
         """Write the changes of a batch with their markers; the bytes that were read."""
         one.records += len(batch.records)
         one.offsets += min(batch.offset_next, plan.high) - one.position
-        read, written = await self.means.writes.run(one.changelog, _write, one.copy, plan, batch, one.roles)
+        read, written = await self.means.writes.run(one.changelog, _write, one, plan, batch)
         one.bytes += sum(written.values())
         if one.plan is not None and one.is_begun:  # else the next plan reads this again
             one.position = batch.offset_next
@@ -442,10 +445,11 @@ def _clear(copy: LocalCopy, cleared: Iterable[Cleared]) -> None:
         copy.clear(within)
 
 
-def _write(copy: LocalCopy, plan: Plan, batch: Batch, roles: Mapping[str, Steps[bool]]) -> tuple[int, dict[str, int]]:
+def _write(one: CopyPass, plan: Plan, batch: Batch) -> tuple[int, dict[str, int]]:
+    """The bytes that were read, for the budget, and the bytes that were written, by role."""
     changes = plan.apply(batch.records)
-    copy.write(changes, plan.marks(batch.offset_next))
-    return _size_of(batch.records), bytes_by_role(changes, roles)
+    one.copy.write(changes, plan.marks(batch.offset_next))
+    return 0 if one.has_end else _size_of(batch.records), bytes_by_role(changes, one.roles)
 
 
 def _size_of(records: Iterable[ChangelogRecord]) -> int:

@@ -60,12 +60,14 @@ class CopyWrites:
 
     @contextlib.asynccontextmanager
     async def take(self, changelog: TopicPartition) -> AsyncIterator[None]:
-        """Have the passes of the learner stand still that write to this copy."""
+        """Have the passes of the learner stand still that write to this copy. Large writes come soon."""
         self._taken[changelog] += 1
+        self._state_threads.large_writes += 1
         try:
             await self.finish(changelog)
             yield
         finally:
+            self._state_threads.large_writes -= 1
             self._taken[changelog] -= 1
 
     def is_taken(self, changelog: TopicPartition) -> bool:

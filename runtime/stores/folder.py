@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -42,25 +43,18 @@ def wanted_stores(handlers: Sequence[Handler]) -> list[StoreSpec]:
     ]
 
 
+@dataclass
 class StorageOpener:
     """Opens the storages of an application once a run. ``handlers``: those with stores."""
 
-    def __init__(
-        self,
-        app: str,
-        broker: Broker,
-        settings: Settings,
-        handlers: Sequence[Handler],
-        open_copies: OpenCopies | None,
-        threads: StateThreads,
-    ) -> None:
-        self.app = app
-        self.broker = broker
-        self.settings = settings
-        self.handlers = handlers
-        self._open_copies = open_copies
-        self._threads = threads
-        self._copies: LocalCopies | None = None
+    app: str
+    broker: Broker
+    settings: Settings
+    handlers: Sequence[Handler]
+    open_copies: OpenCopies | None
+    threads: StateThreads
+    copies: LocalCopies | None = field(default=None, init=False)
+    """None: no local copies are open."""
 
     async def check(self) -> None:
         """Check that state can be kept, before the process joins: a start that is refused disturbs no member. The
@@ -69,13 +63,13 @@ class StorageOpener:
         changelogs = [changelog_topic(self.app, handler.topic) for handler in self.handlers]
         if all(self.broker.table(changelog, 0) is not None for changelog in changelogs):
             return
-        if self._open_copies is None:
+        if self.open_copies is None:
             raise SettingsError(
                 f"application {self.app!r} keeps state, and this broker can't: give Settings.state_folder, a local "
                 "folder that the processes of one machine may share"
             )
-        if isinstance(self._open_copies, StateFolder):
-            await self._threads.run(self._open_copies.check)
+        if isinstance(self.open_copies, StateFolder):
+            await self.threads.run(self.open_copies.check)
 
     async def open(
         self, ledger: Ledger, infos: Sequence[StoreInfo], topics: Mapping[str, TopicDescription]
@@ -91,29 +85,24 @@ class StorageOpener:
                 source = TopicPartition(changelog.name, partition)
                 table = self.broker.table(*source)
                 if table is not None:
-                    storages[topic, partition] = BrokerTable(source, state(table), self._threads)
+                    storages[topic, partition] = BrokerTable(source, state(table), self.threads)
                 else:
                     copy = await self._copy(ledger, infos, topic, partition)
-                    storages[topic, partition] = OwnCopy(source, state(CopyTable(copy)), copy, self._threads)
+                    storages[topic, partition] = OwnCopy(source, state(CopyTable(copy)), copy, self.threads)
         return storages
 
     async def _copy(self, ledger: Ledger, infos: Sequence[StoreInfo], topic: str, partition: int) -> LocalCopy:
-        if self._copies is None:
-            assert self._open_copies is not None, "that was checked before"
-            self._copies = await self._threads.run(self._open_copies, ledger.control.app_birth)
-            await self._threads.run(self._copies.declare, infos)
-        return await self._threads.run(self._copies.copy, topic, partition)
-
-    @property
-    def has_copies(self) -> bool:
-        """Whether local copies are open."""
-        return self._copies is not None
+        if self.copies is None:
+            assert self.open_copies is not None, "that was checked before"
+            self.copies = await self.threads.run(self.open_copies, ledger.control.app_birth)
+            await self.threads.run(self.copies.declare, infos)
+        return await self.threads.run(self.copies.copy, topic, partition)
 
     async def close(self) -> None:
         """Let go of the copies and their folder; a second call does nothing. Raises StoreError."""
-        copies, self._copies = self._copies, None
+        copies, self.copies = self.copies, None
         if copies is not None:
-            await self._threads.run(self._let_go, copies)
+            await self.threads.run(self._let_go, copies)
         else:
             self._let_go(None)
 
@@ -123,8 +112,8 @@ class StorageOpener:
             if copies is not None:
                 copies.close()
         finally:
-            if isinstance(self._open_copies, StateFolder):
-                self._open_copies.close()
+            if isinstance(self.open_copies, StateFolder):
+                self.open_copies.close()
 
 
 class StateFolder:

@@ -7,7 +7,7 @@
 | writers, beacons, succession | state_writers.py |
 | committed changes on their way to the storages | write_behind.py |
 | restores, learners and standbys | copy_pass.py, restore.py, learner.py |
-| queries | queries.py |
+| queries | view.py, answers.py |
 """
 
 import asyncio
@@ -37,10 +37,10 @@ from .copy_writes import CopyWrites
 from .folder import OpenCopies, StorageOpener, wanted_stores
 from .key_places import KeyPlaces
 from .learner import Learner
-from .queries import Queries
 from .restore import Restore
 from .state_writers import StateLogs, StateWriters
 from .storage import BrokerTable, OwnCopy, StateThreads, Storage
+from .view import Queries
 from .write_behind import WriteBehind
 
 AHEAD_KEYS_MAX: Final = 2_000
@@ -125,7 +125,7 @@ class Keeper:
     async def close(self) -> None:
         """Let go of copies and threads; a second call does nothing."""
         try:
-            if self._opener.has_copies:
+            if self._opener.copies is not None:
                 await self.write_behind.write()
                 self.write_behind.renew_marks()
         finally:
@@ -169,6 +169,7 @@ class Keeper:
             on_whole(place)
 
         restore = Restore(self._means, self._lanes, self._note_progress, lambda one: note_whole(one.place))
+        self._restores += 1
         try:
             for one in passes.values():
                 await restore.open(one)
@@ -180,20 +181,11 @@ class Keeper:
                     note_whole(place)
                 else:
                     passes[place].writers = known[place]
-            await self._restore(restore, list(passes.values()))
+            if passes:
+                await restore.run(list(passes.values()))
         finally:
             await restore.close()
-
-    async def _restore(self, restore: Restore, passes: Sequence[CopyPass]) -> None:
-        if not passes:
-            return
-        self._restores += 1
-        self._threads.large_writes += 1
-        try:
-            await restore.run(passes)
-        finally:
             self._restores -= 1
-            self._threads.large_writes -= 1
             if not self._restores:
                 self.restoring = None
 

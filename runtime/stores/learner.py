@@ -73,6 +73,8 @@ class Learner(PassHost):
     whose copy answers from now on. The holder of ranges calls ``follow``, ``owns`` and ``release``.
     """
 
+    fetch_share = 2  # a range waits for a restore; the writes of a worker wait for those of a learner
+
     def __init__(
         self,
         means: CopyMeans,
@@ -108,7 +110,7 @@ class Learner(PassHost):
     def follow(self, copies: Iterable[CopyAsked]) -> None:
         """Follow these copies, and no others. Raises StoreError."""
         now_s = asyncio.get_running_loop().time()
-        known = {one.move: one for one in copies if isinstance(self._storage(one), OwnCopy)}
+        known = {one.move: one for one in copies if isinstance(self.storages.get(one.topic_partition), OwnCopy)}
         for move in self._asked.keys() - known.keys():
             ended = self._asked.pop(move)
             logger.info("the copy of %s is not followed any more", ended.label)
@@ -120,9 +122,6 @@ class Learner(PassHost):
         for one in new:
             self._log_begin(one)
             self._news.set()
-
-    def _storage(self, asked: CopyAsked) -> Storage | None:
-        return self.storages.get(asked.topic_partition)
 
     def _match(self, place: SourcePartition) -> None:
         """Read all requested points of a partition, except owned points."""
@@ -228,10 +227,7 @@ class Learner(PassHost):
         if not (passes := self._passes_of(asked)):
             return None
         points = without(asked.points, self._owned.get(asked.place, Steps()))
-        levels = self._levels.get(asked.place, _NEVER)
-        is_whole = all(
-            level is not None for first, end, _ in points.pieces() for _, _, level in levels.all_pieces(first, end)
-        )
+        is_whole = not ranges_of(without(points, points_of(self.copied_ranges(asked.place))))
         return CopyTold(
             move=asked.move,
             position=min(one.position for one in passes),
@@ -289,13 +285,8 @@ class Learner(PassHost):
         """Log the copies that are not ready; copies that are followed need no line."""
         if left := [copy for copy in copies if not copy.is_ready]:
             offsets, size = sum(copy.high - copy.position for copy in left), sum(self._bytes.values()) / 1e6
-            logger.info(
-                "copying state: %d of %d copies are not ready, %s offsets are left, %.1f MB were copied so far",
-                len(left),
-                len(copies),
-                f"{offsets:,}",
-                size,
-            )
+            left_over = f"{offsets:,} offsets are left, {size:.1f} MB were copied so far"
+            logger.info("copying state: %d of %d copies are not ready, %s", len(left), len(copies), left_over)
 
     # --- the loops -------------------------------------------------------------------------------------------------
 

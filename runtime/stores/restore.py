@@ -101,8 +101,9 @@ class Restore(PassHost):
             self.on_whole(one)
 
     def _tell(self) -> None:
-        self._log.log()
-        self.on_progress(self._log.progress())
+        progress = self._log.progress()
+        self._log.log(progress)
+        self.on_progress(progress)
 
     def note_written(self, one: CopyPass, read: int, written: Mapping[str, int]) -> None:  # noqa: ARG002  # it has counted
         """See ``PassHost``."""
@@ -111,7 +112,7 @@ class Restore(PassHost):
 
 def _offsets_of(one: CopyPass) -> int:
     """An upper bound for the number of records that a copy lacks."""
-    return 0 if one.plan is None else one.plan.high - one.position
+    return 0 if one.plan is None else max(0, one.plan.high - one.position)
 
 
 def _is_far(one: CopyPass) -> bool:
@@ -124,43 +125,34 @@ class _RestoreLog:
     def __init__(self, passes: Sequence[CopyPass]) -> None:
         self.partitions_done = 0
         self._passes = passes
+        self._began_s = self._logged_s = asyncio.get_running_loop().time()
         offsets = sum(map(_offsets_of, passes))
         self._is_long = offsets >= LOGGED_FROM_OFFSETS
-        self._began_s = self._logged_s = asyncio.get_running_loop().time()
         if self._is_long:
             count = sum(1 for one in passes if _offsets_of(one))
             logger.info("restoring state: at most %s records of %s", f"{offsets:,}", _partitions(count))
 
     def progress(self) -> Progress:
         """The progress as numbers."""
-        done = sum(one.offsets for one in self._passes)
-        left = sum(max(0, _offsets_of(one)) for one in self._passes)
-        records, size = sum(one.records for one in self._passes), sum(one.bytes for one in self._passes)
+        done, left = sum(one.offsets for one in self._passes), sum(map(_offsets_of, self._passes))
         elapsed_s = asyncio.get_running_loop().time() - self._began_s
-        left_s = elapsed_s * left / done if done else None
         return Progress(
             partitions_done=self.partitions_done,
             partitions=len(self._passes),
-            records=records,
+            records=sum(one.records for one in self._passes),
             records_total=done + left,
-            bytes=size,
-            seconds_left=left_s if left else 0.0,
+            bytes=sum(one.bytes for one in self._passes),
+            seconds_left=0.0 if not left else elapsed_s * left / done if done else None,
         )
 
-    def log(self) -> None:
+    def log(self, now: Progress) -> None:
         """Log a line, if the last one is some time ago."""
         now_s = asyncio.get_running_loop().time()
-        if not self._is_long or now_s - self._logged_s < LOGGED_EVERY_S:
-            return
-        self._logged_s, now = now_s, self.progress()
-        logger.info(
-            "restoring state: %s of at most %s records, %d of %s done, about %.0f s left",
-            f"{now.records:,}",
-            f"{now.records_total:,}",
-            now.partitions_done,
-            _partitions(now.partitions),
-            now.seconds_left or 0.0,
-        )
+        if self._is_long and now_s - self._logged_s >= LOGGED_EVERY_S:
+            self._logged_s = now_s
+            of = f"{now.records:,} of at most {now.records_total:,} records"
+            done, left_s = f"{now.partitions_done} of {_partitions(now.partitions)} done", now.seconds_left or 0.0
+            logger.info("restoring state: %s, %s, about %.0f s left", of, done, left_s)
 
     def log_end(self) -> None:
         """Log the last line."""

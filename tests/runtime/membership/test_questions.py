@@ -362,6 +362,7 @@ async def test_a_log_that_is_never_read_to_its_end_is_known_all_the_same(group: 
     group.send(10)
     await group.done()
     late = encode(member_fenced(0, 99))
+    await until(lambda: engine.view("seen").get(b"k0") == 1)  # its outputs are there before it knows of the commit
     for _ in range(100):
         group.cluster.write([Outgoing("app.control", 0, None, late)], ())
         assert engine.view("seen").get(b"k0") == 1

@@ -17,6 +17,7 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.stores.changelogs import FETCH_RECORDS_MAX
 from keylanes.runtime.stores.copy_pass import MARKS_EVERY_S
+from keylanes.runtime.stores.learner import Learner
 from keylanes.state.copies import open_copies
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.restore import Writers
@@ -107,7 +108,7 @@ async def test_slow_copy(world: Beside) -> None:
     world.ask(2, partition=2)
     assert await world.wait_ready(2) < 1.0
     took_s = await world.wait_ready(0, 1)
-    fetch = size[0] * FETCH_RECORDS_MAX / (120 * 50)
+    fetch = size[0] * FETCH_RECORDS_MAX / Learner.fetch_share / (120 * 50)
     assert 0.9 < took_s * 10_000 / (size[0] + size[1] - fetch) < 1.3
 
 
