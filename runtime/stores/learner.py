@@ -16,7 +16,9 @@ Rules:
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from ...brokers.patience import rest
@@ -40,7 +42,7 @@ from ...state.restore import Writers
 from ..watch.statistics import Copying
 from ..watch.story import REPORT_INTERVAL_MS
 from .changelogs import errors_of
-from .copy_pass import ClockReading, CopyMeans, CopyPass, CopyReading, PassHost
+from .copy_pass import NEVER, ClockReading, CopyMeans, CopyPass, CopyReading, PassHost
 from .storage import OwnCopy, Storage
 
 logger = logging.getLogger("keylanes")
@@ -63,6 +65,56 @@ class _CopyWanted:
         self.began_s = now_s
         self.is_ready = False
         self.bytes = 0
+
+
+@dataclass
+class _Followed:
+    """What is known of the points of one source partition.
+
+    ``owned``: points that another part of this process writes: their restore, and then their workers. ``touched``:
+    points that were followed since their release; some of their newest values may be missing. ``levels``: the last time
+    at which the copy of a point had all that was committed.
+    """
+
+    asked: list[_CopyWanted] = field(default_factory=list)
+    passes: list[CopyPass] = field(default_factory=list)
+    owned: Steps[bool] = field(default_factory=Steps)
+    touched: Steps[bool] = field(default_factory=Steps)
+    levels: Steps[ClockReading] = field(default_factory=Steps)
+
+    def drop(self, points: Steps[bool]) -> None:
+        """Follow these points no more."""
+        for one in self.passes:
+            one.drop(points)
+        self.passes = [one for one in self.passes if ranges_of(one.points)]
+        self.forget(points)
+
+    def forget(self, points: Steps[bool]) -> None:
+        """Forget the ages of the copies of these points."""
+        self.levels = self.levels.replace((first, end, None) for first, end, _ in points.pieces())
+
+    def passes_of(self, asked: _CopyWanted) -> list[CopyPass]:
+        """The passes with points of a request."""
+        return [one for one in self.passes if overlap(one.points, asked.points)]
+
+    def is_limited(self, one: CopyPass) -> bool:
+        """Whether all requests for points of a pass are within the budget."""
+        limits = [asked.bytes_per_s for asked in self.asked if overlap(asked.points, one.points)]
+        return bool(limits) and 0 not in limits
+
+    def progress_of(self, asked: _CopyWanted) -> CopyTold | None:
+        """The progress of a copy; None: all of its points are owned."""
+        if not (passes := self.passes_of(asked)):
+            return None
+        missing = self.levels.replace((first, end, NEVER) for first, end, _ in self.owned.pieces())
+        pieces = [piece for first, end, _ in asked.points.pieces() for piece in missing.all_pieces(first, end)]
+        return CopyTold(
+            move=asked.move,
+            position=min(one.position for one in passes),
+            high=max(one.high for one in passes),
+            bytes_per_s=min(one.pace.bytes_per_s for one in passes),
+            is_ready=all(one.nearness.is_ready for one in passes) and all(level is not None for _, _, level in pieces),
+        )
 
 
 class Learner(PassHost):
@@ -91,12 +143,9 @@ class Learner(PassHost):
         self._budget = ByteRateLimit()
         self._bytes = {LEARNER: 0, STANDBY: 0}
         self._asked: dict[int, _CopyWanted] = {}
-        self._owned: dict[SourcePartition, Steps[bool]] = {}
-        """Points that another part of this process writes: their restore, and then their workers."""
-        self._touched: dict[SourcePartition, Steps[bool]] = {}
-        """Points that were followed since their release: some of their newest values may be missing."""
-        self._levels: dict[SourcePartition, Steps[ClockReading]] = {}
-        """The last time at which the copy of a point had all that was committed."""
+        self._places = defaultdict[SourcePartition, _Followed](_Followed)
+        self._unmatched: set[SourcePartition] = set()
+        """Partitions with requests or owned points that have changed since the last ``follow``."""
         self._behind: list[CopyPass] = []
         """The passes that are not ready. The pass that has come furthest is the next: it is soon ready."""
         self._following = CopyReading(means, self, "following changelogs", ())
@@ -113,99 +162,89 @@ class Learner(PassHost):
         known = {one.move: one for one in copies if isinstance(self.storages.get(one.topic_partition), OwnCopy)}
         for move in self._asked.keys() - known.keys():
             ended = self._asked.pop(move)
+            self._places[ended.place].asked.remove(ended)
+            self._unmatched.add(ended.place)
             logger.info("the copy of %s is not followed any more", ended.label)
         new = [_CopyWanted(one, now_s) for move, one in sorted(known.items()) if move not in self._asked]
-        self._asked.update((one.move, one) for one in new)
-        places = {one.place for one in self._asked.values()} | {one.place for one in self._passes()}
-        for place in sorted(places):
-            self._match(place)
+        for one in new:
+            self._asked[one.move] = one
+            self._places[one.place].asked.append(one)
+            self._unmatched.add(one.place)
+        for place in sorted(self._unmatched):
+            self._match(place, self._places[place])
+        self._unmatched.clear()
         for one in new:
             self._log_begin(one)
             self._news.set()
 
-    def _match(self, place: SourcePartition) -> None:
+    def _match(self, place: SourcePartition, followed: _Followed) -> None:
         """Read all requested points of a partition, except owned points."""
-        asked = together(one.points for one in self._asked.values() if one.place == place)
-        wanted = without(asked, self._owned.get(place, Steps()))
-        passes = self._passes(place)
-        there = together(one.points for one in passes)
-        self._drop(place, without(there, wanted))
+        wanted = without(together(one.points for one in followed.asked), followed.owned)
+        there = together(one.points for one in followed.passes)
+        followed.drop(without(there, wanted))
         if ranges_of(new := without(wanted, there)):
-            self._begin(place, new, passes)
-        found = {role: [a.points for a in self._of(place) if a.role == role] for role in _ROLES}
-        roles = {role: together(points) for role, points in found.items() if points}
-        for one in self._passes(place):
-            one.roles = roles
+            self._begin(place, followed, new)
+        found = {role: [one.points for one in followed.asked if one.role == role] for role in (LEARNER, STANDBY)}
+        for one in followed.passes:
+            one.roles = {role: together(points) for role, points in found.items() if points}
 
-    def _begin(self, place: SourcePartition, points: Steps[bool], passes: Sequence[CopyPass]) -> None:
-        follower = self.storages[place]
-        assert isinstance(follower, OwnCopy), "what is asked for has a copy"
-        self._touched[place] = together([self._touched.get(place, Steps()), points])
-        with errors_of(follower.changelog):
-            position = least_position(points, follower.copy.markers())
-        for one in passes:
+    def _begin(self, place: SourcePartition, followed: _Followed, points: Steps[bool]) -> None:
+        storage = self.storages[place]
+        assert isinstance(storage, OwnCopy), "what is asked for has a copy"
+        followed.touched = together([followed.touched, points])
+        with errors_of(storage.changelog):
+            position = least_position(points, storage.copy.markers())
+        for one in followed.passes:
             if one.position <= position:
                 one.join(points)
                 break
         else:
-            new = CopyPass(place, follower.changelog, follower.copy, points, has_end=False)
+            new = CopyPass(place, storage.changelog, storage.copy, points, has_end=False)
             new.position = new.high = position
+            followed.passes.append(new)
             self._behind.append(new)
         self._changed.set()
-
-    def _drop(self, place: SourcePartition, points: Steps[bool]) -> None:
-        for one in self._passes(place):
-            one.drop(points)
-        self._forget(place, points)
-
-    def _forget(self, place: SourcePartition, points: Steps[bool]) -> None:
-        """Forget the ages of the copies of these points."""
-        if place in self._levels:
-            self._levels[place] = self._levels[place].replace((first, end, None) for first, end, _ in points.pieces())
-
-    def _passes(self, place: SourcePartition | None = None) -> list[CopyPass]:
-        """The passes with points, of a place or all."""
-        passes = (*self._following.passes, *self._behind)
-        return [one for one in passes if place in (None, one.place) and ranges_of(one.points)]
 
     # --- owned points ----------------------------------------------------------------------------------------------
 
     def has_touched(self, place: SourcePartition, within: KeyRange) -> bool:
         """Whether points of a range were followed since their release: the copy has to be restored."""
-        return bool(self._touched.get(place, Steps()).pieces(within.first, within.end))
+        return bool(self._places[place].touched.pieces(within.first, within.end))
 
     def owns(self, place: SourcePartition, ranges: Iterable[KeyRange]) -> None:
         """Leave these ranges to another writer in this process, except for a write that is under way."""
-        points = points_of(ranges)
-        self._owned[place] = together([self._owned.get(place, Steps()), points])
-        self._touched[place] = without(self._touched.get(place, Steps()), points)
-        self._drop(place, points)
+        points, followed = points_of(ranges), self._places[place]
+        followed.owned = together([followed.owned, points])
+        followed.touched = without(followed.touched, points)
+        followed.drop(points)
 
     def release(self, place: SourcePartition, within: KeyRange) -> None:
         """Take a range back from its writer: requested points of it are followed from the next ``follow`` on."""
-        self._owned[place] = without(self._owned.get(place, Steps()), points_of([within]))
+        followed = self._places[place]
+        followed.owned = without(followed.owned, points_of([within]))
+        self._unmatched.add(place)
 
     # --- progress --------------------------------------------------------------------------------------------------
 
     def stale_ms(self, place: SourcePartition, point: int) -> int | None:
         """The greatest possible age of a point's copy, in ms; None: no whole copy is here, or the point is owned."""
-        level = self._levels.get(place, _NEVER).at(point)
+        level = self._places[place].levels.at(point)
         if level is None:
             return None
         return max(int((asyncio.get_running_loop().time() - level.at_s) * 1000), self.means.wall_ms() - level.at_ms)
 
     def copied_ranges(self, place: SourcePartition) -> list[KeyRange]:
         """The ranges with whole copies; each range has one age."""
-        return [KeyRange(first, end) for first, end, _ in self._levels.get(place, _NEVER).pieces()]
+        return [KeyRange(first, end) for first, end, _ in self._places[place].levels.pieces()]
 
     def note_look(self, one: CopyPass, *, is_level: bool) -> None:
         """See ``PassHost``: a copy that becomes ready is told at once."""
+        followed = self._places[one.place]
         if is_level:
-            levels = self._levels.get(one.place, _NEVER)
-            self._levels[one.place] = levels.replace((first, end, one.asked) for first, end, _ in one.points.pieces())
+            followed.levels = followed.levels.replace((first, end, one.asked) for first, end, _ in one.points.pieces())
             self.compare(one.place)
-        for asked in self._of(one.place):
-            if (told := self._progress_of(asked)) is not None:
+        for asked in followed.asked:
+            if (told := followed.progress_of(asked)) is not None:
                 if told.is_ready and not asked.is_ready:
                     self._log_ready(asked)
                     self._news.set()
@@ -213,28 +252,16 @@ class Learner(PassHost):
 
     def note_lost(self, one: CopyPass, points: Steps[bool]) -> None:
         """See ``PassHost``: the copy answers no query from now on, and is not ready; told at once."""
-        self._forget(one.place, points)
-        for asked in self._of(one.place):
+        followed = self._places[one.place]
+        followed.forget(points)
+        for asked in followed.asked:
             asked.is_ready = False
         self._news.set()
 
     def copies(self) -> tuple[CopyTold, ...]:
         """The progress of each requested copy, by move, without copies of points that are owned by now."""
-        told = (self._progress_of(asked) for _, asked in sorted(self._asked.items()))
+        told = (self._places[asked.place].progress_of(asked) for _, asked in sorted(self._asked.items()))
         return tuple(one for one in told if one is not None)
-
-    def _progress_of(self, asked: _CopyWanted) -> CopyTold | None:
-        if not (passes := self._passes_of(asked)):
-            return None
-        points = without(asked.points, self._owned.get(asked.place, Steps()))
-        is_whole = not ranges_of(without(points, points_of(self.copied_ranges(asked.place))))
-        return CopyTold(
-            move=asked.move,
-            position=min(one.position for one in passes),
-            high=max(one.high for one in passes),
-            bytes_per_s=min(one.pace.bytes_per_s for one in passes),
-            is_ready=is_whole and all(one.nearness.is_ready for one in passes),
-        )
 
     def statistics(self) -> Copying:
         """The numbers of the copies and of the ready ones, and the bytes that were copied so far."""
@@ -250,35 +277,25 @@ class Learner(PassHost):
         """See ``PassHost``."""
         for role, size in written.items():
             self._bytes[role] += size
-        if self._is_limited(one):
+        if self._places[one.place].is_limited(one):
             limits = [asked.bytes_per_s for asked in self._asked.values() if asked.bytes_per_s]
             self._budget.spend(read, min(limits), asyncio.get_running_loop().time())
 
     def wait_s(self, passes: Sequence[CopyPass]) -> float:
         """See ``PassHost``. The limits of passes are looked up only when the budget is used up."""
         wait_s = self._budget.wait_s(asyncio.get_running_loop().time())
-        return wait_s if wait_s > 0 and any(map(self._is_limited, passes)) else 0.0
-
-    def _is_limited(self, one: CopyPass) -> bool:
-        """Whether all requests for points of a pass are within the budget."""
-        own = [asked.bytes_per_s for asked in self._of(one.place) if overlap(asked.points, one.points)]
-        return bool(own) and 0 not in own
-
-    def _of(self, place: SourcePartition) -> list[_CopyWanted]:
-        return [asked for asked in self._asked.values() if asked.place == place]
-
-    def _passes_of(self, asked: _CopyWanted) -> list[CopyPass]:
-        return [one for one in self._passes(asked.place) if overlap(one.points, asked.points)]
+        return wait_s if wait_s > 0 and any(self._places[one.place].is_limited(one) for one in passes) else 0.0
 
     def _log_begin(self, asked: _CopyWanted) -> None:
-        passes = self._passes_of(asked)
+        passes = self._places[asked.place].passes_of(asked)
         asked.bytes = sum(one.bytes for one in passes)
         position = min((one.position for one in passes), default=0)
         logger.info("copying the state of %s, from position %d of its changelog", asked.label, position)
 
     def _log_ready(self, asked: _CopyWanted) -> None:
         seconds = asyncio.get_running_loop().time() - asked.began_s
-        size = max(0, sum(one.bytes for one in self._passes_of(asked)) - asked.bytes) / 1e6
+        written = sum(one.bytes for one in self._places[asked.place].passes_of(asked))
+        size = max(0, written - asked.bytes) / 1e6
         logger.info("the copy of %s is ready: %.1f MB in %.1f s", asked.label, size, seconds)
 
     def _log_progress(self, copies: Sequence[CopyTold]) -> None:
@@ -341,10 +358,12 @@ class Learner(PassHost):
         return True
 
     def _goes_on(self, one: CopyPass) -> None:
-        other = next((other for other in self._following.passes if other.place == one.place), None)
+        passes = self._places[one.place].passes
+        other = next((other for other in passes if other in self._following.passes), None)
         if other is None:
             self._following.passes.append(one)
         else:
+            passes.remove(one)
             other.bytes += one.bytes
             other.join(one.points)
             other.roles = one.roles
@@ -361,7 +380,3 @@ class Learner(PassHost):
                     self._log_progress(copies)
             self._news.clear()
             await rest(self.means.settings.heartbeat_interval_ms / 1000, self._news)
-
-
-_NEVER: Final[Steps[ClockReading]] = Steps()
-_ROLES: Final = (LEARNER, STANDBY)

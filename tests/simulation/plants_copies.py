@@ -46,7 +46,10 @@ PLANTS = [
         changed(
             Learner,
             "_match",
-            ("wanted = without(asked, self._owned.get(place, Steps()))", "wanted = without(asked, Steps())"),
+            (
+                "(one.points for one in followed.asked), followed.owned)",
+                "(one.points for one in followed.asked), Steps())",
+            ),
         ),
         found_by=(test_learner.test_what_is_owned_is_not_followed_until_it_is_released,),
         finding="what is owned is written by its owner alone",
@@ -56,7 +59,7 @@ PLANTS = [
         changed(
             Learner,
             "has_touched",
-            ("return bool(self._touched.get(place, Steps()).pieces(within.first, within.end))", "return False"),
+            ("return bool(self._places[place].touched.pieces(within.first, within.end))", "return False"),
         ),
         found_by=(test_learner.test_what_is_owned_is_not_followed_until_it_is_released,),
         finding="values of before may lie there",

@@ -229,7 +229,7 @@ async def test_a_part_of_what_is_copied_is_granted(pair: Decided) -> None:
     keeper = pair.other.member.keeper
     assert keeper.learner.stale_ms(PLACE, LOWER.first) is None
     assert keeper.learner.stale_ms(PLACE, UPPER.first) is not None
-    assert [points.pieces() for points in (one.points for one in keeper.learner._passes(PLACE))] == [
+    assert [points.pieces() for points in (one.points for one in keeper.learner._places[PLACE].passes)] == [
         [(UPPER.first, UPPER.end, True)]
     ]
     assert pair.copied(pair.other, WHOLE) == pair.committed(WHOLE)

@@ -267,12 +267,12 @@ async def test_band_that_comes_later(world: Beside) -> None:
     writing = asyncio.ensure_future(keep_writing(world, 1.5))
     await asyncio.sleep(1.0)
     assert (world.is_ready(1), world.is_ready(2)) == (True, False)
-    assert len(world.learner._passes(PLACE)) == 2
+    assert len(world.learner._places[PLACE].passes) == 2
     assert world.stale_ms(LOWER.first) <= 1_300
     await writing
     await world.wait_ready(1, 2)
     await asyncio.sleep(1.5)
-    assert len(world.learner._passes(PLACE)) == 1
+    assert len(world.learner._places[PLACE].passes) == 1
     assert world.entries() == world.truth[0]
     assert before < world.copied_bytes < 2.5 * before
 
@@ -283,7 +283,7 @@ async def test_band_that_joins(world: Beside) -> None:
     await world.fill(100)
     world.ask(1, LOWER)
     world.ask(2, UPPER)
-    assert len(world.learner._passes(PLACE)) == 1
+    assert len(world.learner._places[PLACE].passes) == 1
     await world.wait_ready(1, 2)
     assert world.entries() == world.truth[0]
 
