@@ -123,9 +123,8 @@ class AppRun:
         )  # fmt: skip
         served = {handler.topic: handler for handler in handlers}
         self.foreign_outputs = ForeignOutputs(topics_in_loop(handlers, accepts), served, lambda: self.own_ledger.app_id)
-        self.holding = Holding(
-            self.own_ledger, self.group.member_signals, self.group.sources, served, self.keeper, settings
-        )
+        signals, sources = self.group.member_signals, self.group.sources
+        self.holding = Holding(self.own_ledger, signals, sources, served, self.keeper, settings)
         self.group.control_tail.wall_ms, self.group.control_tail.now_s = lambda: self.wall_ms(), self.now_s
         self.group.control_tail.listeners += [self.holding.wake, self._has_followed]
         self._is_lost, self._unclosed = False, 0
