@@ -458,7 +458,7 @@ class Holding:
 
     def _held(self, run: PartitionRun) -> list[KeyRange]:
         """What a run holds and does not give up yet, touching ranges as one."""
-        workers = (worker for worker in run.dispatch.workers if not self.cycle.range_changes.is_given_up(worker))
+        workers = (worker for worker in run.dispatch.workers if not self.cycle.releases.is_given_up(worker))
         return join_neighbours((KeyRange(worker.first, worker.end) for worker in workers), KeyRange.join)
 
 

@@ -30,6 +30,7 @@ from .build_info import IS_COMPILED
 from .ends_watch import CatchUpProgress, EndsWatch
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
+from .engine.commit_alarm import CommitAlarm, Releases
 from .engine.destinations import Destinations
 from .engine.old_records import OldRecords
 from .engine.partition_run import PartitionRun
@@ -53,15 +54,7 @@ from .membership.patience import StartPatience
 from .requests import Requests
 from .run_log import RunLog
 from .settings import Settings
-from .shutdown import (
-    BROKER_CLOSED,
-    COMMITTED,
-    CONNECTIONS_CLOSED,
-    COPIES_CLOSED,
-    TASKS_ENDED,
-    TOLD,
-    Shutdown,
-)
+from .shutdown import BROKER_CLOSED, COMMITTED, CONNECTIONS_CLOSED, COPIES_CLOSED, TASKS_ENDED, TOLD, Shutdown
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .watch.foreign_outputs import ForeignOutputs
 from .watch.statistics import RunningRecord, Statistics
@@ -117,7 +110,8 @@ class AppRun:
         stateful = [handler.topic for handler in handlers if handler.stores]
         placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
-        self.slots = Slots(self.destinations, settings, self.fail, cpu_s, now_s)
+        self.alarm = CommitAlarm(Releases(settings.limits.merge_hold_ms), broker.throttling.writing)
+        self.slots = Slots(self.destinations, settings, self.fail, self.alarm, cpu_s=cpu_s, now_s=now_s)
         opens = open_copies or open_state_folder(app, settings, birth)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, opens, partitioners)
         self.stall = StallWatch(settings.stall_ms)
@@ -329,7 +323,7 @@ class AppRun:
         policies = {handler.topic: handler.on_failure for handler in self.handlers}
         snaps = Snapshots(self.own_ledger, settings, self.wall_ms, self.group.takes_snapshots)
         transactions = Transactions(self.own_ledger, producer, slots, keeper, snaps, policies, settings, self.on_step)
-        cycle = CommitCycle(transactions, holding.runs, slots, keeper, settings, self.on_step)
+        cycle = CommitCycle(transactions, holding.runs, slots, self.alarm, keeper, settings, self.on_step)
         holding.works_with(cycle)
         holding.begins, holding.ends = self._begin_reading, self._end_reading
         holding.finds = self.run_log.log_new_partitions

@@ -61,13 +61,18 @@ class Attempts:
     """
 
     def __init__(
-        self, destinations: Destinations, settings: Settings, cpu_s: Callable[[], float], now_s: Callable[[], float]
+        self,
+        destinations: Destinations,
+        settings: Settings,
+        turns: Turns,
+        cpu_s: Callable[[], float],
+        now_s: Callable[[], float],
     ) -> None:
         self.destinations, self.settings = destinations, settings
         self._known: dict[str, Destination] = destinations.known
         self._has_partitioners = bool(destinations.partitioners)
         self.variables = copy_context()
-        self.turns = Turns()
+        self.turns = turns
         self.failures = Failures(settings.limits.failure_log_interval_ms)
         self._is_closing = False
         self._clock: Callable[[], float] = asyncio.get_running_loop().time

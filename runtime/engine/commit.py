@@ -7,16 +7,15 @@ a generation visible.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from ...brokers.patience import rest
 from ...brokers.throttling import BYTES_LEAST
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take_generation
-from ..partition.worker import Worker
 from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
+from .commit_alarm import HOLD_BACK_MS, CommitAlarm
 from .partition_run import PartitionRun
-from .range_changes import HOLD_BACK_MS, RangeChanges, share_buffer
+from .range_changes import RangeChanges, share_buffer
 from .slots import STRETCHES_MIN, Slots
 from .transaction import Transactions
 
@@ -29,6 +28,7 @@ class CommitCycle:
         transactions: Transactions,
         runs: Sequence[PartitionRun],
         slots: Slots,
+        alarm: CommitAlarm,
         keeper: Keeper,
         settings: Settings,
         on_step: Callable[[Step], None],
@@ -40,12 +40,10 @@ class CommitCycle:
         self.is_sending = False
         """A generation is taken and not committed yet: to take another would skip a tile."""
         self.on_step = on_step
-        self.range_changes = RangeChanges(runs, slots, settings)
+        self.alarm = alarm
+        self.releases = alarm.releases
+        self.range_changes = RangeChanges(runs, slots, self.releases, settings)
         self.slots = slots
-        slots.on_held = self._has_come_to_its_end
-        slots.on_full = self._is_full
-        self._wake = asyncio.Event()
-        self._began_s = 0.0
         self._is_more_done = False
         """The last generation was full, so more records may be done, and nothing throttles."""
 
@@ -64,17 +62,17 @@ class CommitCycle:
         loop = asyncio.get_running_loop()
         interval_ms = self.settings.commit_interval_ms
         interval, lead = interval_ms / 1000, min(self.settings.limits.commit_lead_ms, interval_ms - 1) / 1000
-        self._began_s = loop.time()
+        self.alarm.began_s = loop.time()
         while True:
             lines = None
             if not self._is_more_done:
-                wait = HOLD_BACK_MS / 1000 if self.range_changes.has_releasable() else interval - lead
-                await self._pause(max(self._began_s + wait - loop.time(), 0.0))
-                if not (self.range_changes.has_releasable() or self.range_changes.has_new_release(loop.time())):
+                wait = HOLD_BACK_MS / 1000 if self.releases.has_releasable() else interval - lead
+                await self.alarm.pause(max(self.alarm.began_s + wait - loop.time(), 0.0))
+                if not (self.releases.has_releasable() or self.releases.has_new_release(loop.time())):
                     lines = self._lines()
-                    await self._pause(lead)
+                    await self.alarm.pause(lead)
             await self._hold_back()
-            self._began_s = loop.time()
+            self.alarm.began_s = loop.time()
             await self.commit(lines)
             await self.keeper.write_when_due()
 
@@ -84,22 +82,8 @@ class CommitCycle:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + HOLD_BACK_MS / 1000
-        while self.range_changes.has_new_release(now := loop.time()) and now < until:
-            await self._pause(until - now)
-
-    def _has_come_to_its_end(self, worker: Worker) -> None:
-        """A worker on hold runs nothing any more: if the worker is being given up, commit soon, but not too often."""
-        if self.range_changes.is_given_up(worker):
-            loop = asyncio.get_running_loop()
-            due_s = (
-                loop.time() if self.range_changes.has_new_release(loop.time()) else self._began_s + HOLD_BACK_MS / 1000
-            )
-            loop.call_at(due_s, self.wake)
-
-    def _is_full(self) -> None:
-        """The memory for done records is full: commit at once, unless a quota sets the pace."""
-        if not self.transactions.is_throttled:
-            self.wake()
+        while self.releases.has_new_release(now := loop.time()) and now < until:
+            await self.alarm.pause(until - now)
 
     def _lines(self) -> Mapping[PartitionDispatch, int] | None:
         """The fronts, as the lines at which the next generation is cut. None while few workers lag behind: a commit of
@@ -118,14 +102,13 @@ class CommitCycle:
         """
         listed: list[tuple[PartitionDispatch, int]] = []
         for dispatch in (run.dispatch for run in self.runs):  # partitions may have come or gone since the lines
-            has_line = dispatch in lines and not self.range_changes.has_releasable(dispatch)
+            has_line = dispatch in lines and not self.releases.has_releasable(dispatch)
             listed.append((dispatch, lines[dispatch] if has_line else dispatch.draw_line()))
         # Each time another partition is first: where the limits end a generation, the last one would never have a turn.
         turn = self.transactions.commits % max(1, len(listed))
         listed = [*listed[turn:], *listed[:turn]]
-        listed.sort(
-            key=lambda pair: not self.range_changes.has_releasable(pair[0])
-        )  # releases come first: other members wait
+        # Releases come first: other members wait.
+        listed.sort(key=lambda pair: not self.releases.has_releasable(pair[0]))
         return listed
 
     async def commit(self, lines: Mapping[PartitionDispatch, int] | None = None) -> bool:
@@ -160,14 +143,10 @@ class CommitCycle:
         self.is_sending = False
 
     def wake(self) -> None:
-        """End the present wait of the cycle: the next commit comes soon, not at the end of the interval."""
-        self._wake.set()
+        """The next commit comes soon, see ``CommitAlarm``."""
+        self.alarm.wake()
 
     async def close(self) -> None:
         """Let go of the producer; aborts an open transaction."""
         self.range_changes.close()
         await self.transactions.close()
-
-    async def _pause(self, seconds: float) -> None:
-        await rest(seconds, self._wake)
-        self._wake.clear()

@@ -21,11 +21,13 @@ from ..partition.worker import Worker
 from ..settings import Settings
 from .attempts import first_error
 from .calls import NOTHING
+from .commit_alarm import CommitAlarm
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
 from .stretches import StraightRunner
 from .task_work import TaskWork
 from .threads import ThreadCall
+from .turns import Turns
 
 
 class RecordCall(ThreadCall):
@@ -76,19 +78,18 @@ class Lanes(StraightRunner, ABC):
         self,
         destinations: Destinations,
         settings: Settings,
+        turns: Turns,
         fail: Callable[[BaseException], None],
+        alarm: CommitAlarm,
         cpu_s: Callable[[], float],
         now_s: Callable[[], float],
     ) -> None:
-        super().__init__(destinations, settings, cpu_s, now_s)
+        super().__init__(destinations, settings, turns, cpu_s, now_s)
         self.fail = fail
-        self.on_held: Callable[[Worker], None] = _nobody
-        """Called when a worker that is held has come to its end."""
+        self.alarm = alarm
         self.paused: list[tuple[PartitionRun, Worker]] = []
         self.is_stopping = False
         """Workers take no next record; see ``stop``."""
-        self.on_full: Callable[[], None] = _nothing
-        """Called when there is no room for what records produce: a commit makes some."""
         self.done_bytes_max = min(settings.limits.done_bytes_max, BYTES_OPEN)
         """So many bytes of what is done may wait for a commit, see ``Transactions.bound_done``."""
         self._in_lanes = 0
@@ -106,7 +107,7 @@ class Lanes(StraightRunner, ABC):
         """It runs from here on. None: there is none, or the worker has to wait for room or for its turn."""
         if self.done_bytes >= self.done_bytes_max:
             self.paused.append((run, worker))
-            self.on_full()
+            self.alarm.note_full()
         elif self.is_stopping:
             worker.active = False
         elif not run.is_limited or self.turns.may_begin(run, worker):
@@ -117,7 +118,7 @@ class Lanes(StraightRunner, ABC):
                     _tell_room(run, worker)
                 return record
         if worker.hold_at is not None:
-            self.on_held(worker)
+            self.alarm.note_held(worker)
         self.turns.give_back(run, worker)
         return None
 
@@ -216,11 +217,3 @@ def _tell_room(run: PartitionRun, worker: Worker) -> None:
         worker.awaited_bytes = 0
         run.room.set()
         run.catch_up_room.set()
-
-
-def _nothing() -> None:
-    """Nobody hears it."""
-
-
-def _nobody(_: Worker) -> None:
-    """Nobody hears it."""

@@ -6,23 +6,18 @@ a generation.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
 
 from ...keyrange.ranges import KeyRange
 from ...offsets.ledger import EpochPart
 from ..partition.cut import Change
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation
-from ..partition.wishes import ReleaseWish, Reshaped, Wish, Wishes
+from ..partition.wishes import ReleaseWish, Reshaped, Wish
 from ..partition.worker import Worker
 from ..settings import Settings
+from .commit_alarm import Releases
 from .partition_run import PartitionRun
 from .slots import Slots
-
-HOLD_BACK_MS: Final = 20
-"""How long a release waits for running records; an ordinary commit waits with the release. Workers whose records finish
-later are released by commits of their own, with at least this time between two commits.
-"""
 
 
 class RangeChanges:
@@ -31,16 +26,15 @@ class RangeChanges:
     ``on_release_settled`` is called when a part of a release is committed.
     """
 
-    def __init__(self, runs: Sequence[PartitionRun], slots: Slots, settings: Settings) -> None:
+    def __init__(self, runs: Sequence[PartitionRun], slots: Slots, releases: Releases, settings: Settings) -> None:
         self.runs = runs
         self.slots = slots
         self.settings = settings
-        self.wishes = Wishes(settings.limits.merge_hold_ms)
+        self.releases = releases
+        self.wishes = releases.wishes
         self.on_release_settled: Callable[[], None] = _nobody
         self._waiting: dict[Wish, asyncio.Future[None]] = {}
         """The future of each open wish."""
-        self._began_s: dict[Wish, float] = {}
-        """When each open release began, in seconds."""
 
     def ask(self, wish: Wish) -> "asyncio.Future[None]":
         """Hand in a wish. The future ends with the commit of the wish's changes, or with ValueError for a refusal.
@@ -52,13 +46,13 @@ class RangeChanges:
         settled: asyncio.Future[None] = loop.create_future()
         self._waiting[wish] = settled
         if isinstance(wish, ReleaseWish):
-            self._began_s[wish] = loop.time()
+            self.releases.begin(wish, loop.time())
         return settled
 
     def withdraw(self, wish: ReleaseWish) -> None:
         """Withdraw a release: workers that are not released yet go on at once."""
         self.wishes.withdraw(wish)
-        self._began_s.pop(wish, None)
+        self.releases.end(wish)
         self._waiting.pop(wish).cancel()
         self._activate(wish.dispatch, wish.dispatch.runnable())
 
@@ -73,27 +67,6 @@ class RangeChanges:
         """Add workers for ranges of a grant at once; see ``Wishes.add_grant``. The ranges' state has to be complete."""
         self.wishes.add_grant(dispatch, epoch, part, within, wanted)
         share_buffer(self.runs, self.settings.limits.buffer_bytes_max)
-
-    # --- releases ----------------------------------------------------------------------------------------------------
-
-    def has_new_release(self, now: float) -> bool:
-        """Whether a release began less than ``HOLD_BACK_MS`` ago and a record of the release still runs."""
-        since = now - HOLD_BACK_MS / 1000
-        return any(
-            worker.running is not None
-            for wish, leaving in self.wishes.leaving.items()
-            if self._began_s[wish] > since
-            for worker in leaving.workers
-        )
-
-    def has_releasable(self, dispatch: PartitionDispatch | None = None) -> bool:
-        """Whether a release, of a partition or of any (None), has a worker that runs nothing and can be released."""
-        wishes = self.wishes
-        return any(wishes.has_releasable(wish) for wish in wishes.leaving if dispatch in (None, wish.dispatch))
-
-    def is_given_up(self, worker: Worker) -> bool:
-        """Whether a worker is being given up."""
-        return any(worker in leaving.workers for leaving in self.wishes.leaving.values())
 
     # --- steps of the commit cycle -----------------------------------------------------------------------------------
 
@@ -120,7 +93,7 @@ class RangeChanges:
         has_released = bool(self.wishes.uncommitted_releases)
         for wish in self.wishes.settle():
             settled = self._waiting.pop(wish)
-            self._began_s.pop(wish, None)
+            self.releases.end(wish)
             if not settled.done():
                 settled.set_result(None)
             # Workers that a merge or a split made have records queued and no task. Perhaps no new record starts them.

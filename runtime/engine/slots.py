@@ -22,10 +22,12 @@ from ..settings import Settings
 from ..watch.statistics import RunningRecord
 from .attempts import first_error
 from .calls import NOTHING
+from .commit_alarm import CommitAlarm
 from .destinations import Destinations
 from .lanes import Lanes, RecordCall, Returned
 from .partition_run import PartitionRun
 from .task_work import StraightBatch, TaskWork, driven
+from .turns import Turns
 
 logger = logging.getLogger("keylanes")
 
@@ -60,12 +62,12 @@ class Slots(Lanes):
         destinations: Destinations,
         settings: Settings,
         fail: Callable[[BaseException], None],
+        alarm: CommitAlarm,
         cpu_s: Callable[[], float],
         now_s: Callable[[], float],
     ) -> None:
-        super().__init__(destinations, settings, fail, cpu_s, now_s)
+        super().__init__(destinations, settings, Turns(self.activate), fail, alarm, cpu_s, now_s)
         self._cpu_s = cpu_s
-        self.turns.start = self.activate
         self.tasks: dict[asyncio.Task[None], TaskWork] = {}
         self._idle: list[tuple[asyncio.Task[None], asyncio.Future[TaskWork]]] = []
         """Tasks that have no work, and how it is given to them; the last one first."""
@@ -292,7 +294,7 @@ class Slots(Lanes):
         """Stretches of a batch, between which others run."""
         while not going.through.done():
             while self.done_bytes >= self.done_bytes_max and not self.is_stopping:
-                self.on_full()
+                self.alarm.note_full()
                 # Queued meanwhile, all that follows would have to be queued behind it, as long as there is much to do.
                 self._room.clear()
                 await self._room.wait()

@@ -14,15 +14,21 @@ from .calls import LoopCalls
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
 from .task_work import StraightBatch
+from .turns import Turns
 
 
 class StraightRunner(Attempts):
     """Attempts, and what is done behind one that was made straight from a batch. ``done_bytes`` wait for a commit."""
 
     def __init__(
-        self, destinations: Destinations, settings: Settings, cpu_s: Callable[[], float], now_s: Callable[[], float]
+        self,
+        destinations: Destinations,
+        settings: Settings,
+        turns: Turns,
+        cpu_s: Callable[[], float],
+        now_s: Callable[[], float],
     ) -> None:
-        super().__init__(destinations, settings, cpu_s, now_s)
+        super().__init__(destinations, settings, turns, cpu_s, now_s)
         self.done_bytes = 0
         self.records_done = 0
 

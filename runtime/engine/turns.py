@@ -35,7 +35,7 @@ class _Limit:
 class Turns:
     """The permits of all handlers with a limit. ``start`` starts workers that waited in a queue."""
 
-    start: Callable[[PartitionRun, Iterable[Worker]], None] | None = None
+    start: Callable[[PartitionRun, Iterable[Worker]], None]
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _limits: dict[str, _Limit] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
@@ -140,7 +140,6 @@ class Turns:
             if resumed is not None:
                 resumed.set_result(None)
             else:
-                assert self.start is not None, "Slots sets start"
                 self.start(run, [worker])
         if limit.permits.pace is None:
             return

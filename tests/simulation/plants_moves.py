@@ -3,7 +3,7 @@
 from typing import Any
 
 from keylanes.group import cells, plans
-from keylanes.runtime.engine import commit, range_changes
+from keylanes.runtime.engine import commit, commit_alarm
 from keylanes.runtime.holding import Holding
 from keylanes.runtime.partition import cut, wishes
 
@@ -26,7 +26,7 @@ def released_while_it_runs(patch: Planting) -> None:
 
 def held_back_for_long(patch: Planting) -> None:
     """All that is done waits until the last record of a release is through."""
-    for module in (range_changes, commit):
+    for module in (commit_alarm, commit):
         patch.setattr(module, "HOLD_BACK_MS", 60_000)
 
 

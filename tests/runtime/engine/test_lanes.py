@@ -11,8 +11,10 @@ import pytest
 from keylanes import Context, DeadLetter, Retry, State
 from keylanes.brokers.protocol import Batch, Broker, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedRecord
+from keylanes.brokers.throttling import Throttling
 from keylanes.errors import ContextClosed, HandlerFailed
 from keylanes.keyrange.ranges import even_bounds
+from keylanes.runtime.engine.commit_alarm import CommitAlarm, Releases
 from keylanes.runtime.engine.destinations import Destinations
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.engine.slots import Slots
@@ -39,7 +41,10 @@ class Stage:
         destinations = Destinations(cast(Broker, None), settings)
         for topic in ("out", "dead"):
             destinations.known[topic] = Destination(1, 1 << 20, False)
-        self.slots = Slots(destinations, settings, self.failures.append, time.thread_time, time.monotonic)
+        alarm = CommitAlarm(Releases(settings.limits.merge_hold_ms), Throttling().writing)
+        self.slots = Slots(
+            destinations, settings, self.failures.append, alarm, cpu_s=time.thread_time, now_s=time.monotonic
+        )
         self.slots.done_bytes_max = settings.limits.done_bytes_max  # nobody commits here, and says what a quota allows
         handler = declare(function, "in", to="out", **options)
         self.run = PartitionRun(self.dispatch, handler, place_of("in", 0, b"test app"))

@@ -9,7 +9,9 @@ import pytest
 
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Broker, ConsumerRecord, Outgoing, Reader, TopicPartition, TopicSpec
+from keylanes.brokers.throttling import Throttling
 from keylanes.keyrange.ranges import even_bounds
+from keylanes.runtime.engine.commit_alarm import CommitAlarm, Releases
 from keylanes.runtime.engine.destinations import Destinations
 from keylanes.runtime.engine.old_records import OldRecords
 from keylanes.runtime.engine.partition_run import PartitionRun
@@ -61,10 +63,12 @@ class Reading:
         self.handled: list[tuple[int, int]] = []
         self.settings = Settings()
         now_s = asyncio.get_running_loop().time
-        self.slots = Slots(Destinations(broker, self.settings), self.settings, self._fail, lambda: 0.0, now_s)
+        destinations = Destinations(broker, self.settings)
+        alarm = CommitAlarm(Releases(self.settings.limits.merge_hold_ms), Throttling().writing)
+        self.slots = Slots(destinations, self.settings, self._fail, alarm, cpu_s=lambda: 0.0, now_s=now_s)
         announced = cast(Broker, Announced(broker, self._begun))
         self.reader = MainReader(
-            announced, self.slots, self.settings, self._read_ahead, OldRecords(self.slots.destinations.known, lambda: 0)
+            announced, self.slots, self.settings, self._read_ahead, OldRecords(destinations.known, lambda: 0)
         )
         self.changes: list[Callable[[], None]] = []
         self.failures: list[BaseException] = []
