@@ -30,7 +30,7 @@ the missing steps. Nothing else counts: a grant that changes nothing in the memb
 - No decision of a member depends on the time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias, assert_never
 
 from ..keyrange.ranges import WHOLE, KeyRange, join_neighbours
@@ -186,6 +186,9 @@ class OwnProcess(NamedTuple):
     incarnation: int | None
     topics: frozenset[str]
     stateful: frozenset[str]
+
+
+NextSteps: TypeAlias = Callable[[Ledger, OwnProcess, HeldRanges], list[Step]]
 
 
 def state_of(control: Control, birth: str, incarnation: int | None) -> State:

@@ -381,7 +381,7 @@ class App:
     def health(self) -> Health:
         """Whether the application may stay in service; ``cause`` says why not."""
         member, state = self._member, self._state
-        stalled = member is not None and member.stall.is_stalled
+        stalled = member is not None and member.run_watch.stall.is_stalled
         # While the process joins again, ``cause`` is still the cause that ended the run before.
         failure = None if member is None or state == "starting" else member.cause
         cause = str(failure) if failure else ("records wait and nothing moves" if stalled else None)

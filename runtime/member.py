@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec.structs import replace
 
 from ..brokers.partitioner import Partitioner, check_partitioner
-from ..brokers.patience import Patience, ask_until_answered, close_within, fatal_of, rest, within_limit
+from ..brokers.patience import close_within, fatal_of, rest, within_limit
 from ..brokers.protocol import (
     Broker,
     BrokerError,
@@ -24,8 +24,11 @@ from ..brokers.protocol import (
     TopicDescription,
     TopicPartition,
 )
-from ..errors import FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
+from ..errors import InvariantBroken, LogError, SourceError, StateError, shortage_in
+from ..group.member import NextSteps, next_steps
+from ..offsets.ledger import SourcePartition
 from ..state.overlay import OverlayEntry
+from ..state.restore import Writers
 from .build_info import IS_COMPILED
 from .ends_watch import CatchUpProgress, EndsWatch
 from .engine.balance import Balance
@@ -34,6 +37,7 @@ from .engine.commit_alarm import CommitAlarm, Releases
 from .engine.destinations import Destinations
 from .engine.old_records import OldRecords
 from .engine.partition_run import PartitionRun
+from .engine.range_changes import RangeChanges
 from .engine.readers import CatchUp, MainReader
 from .engine.slots import Slots
 from .engine.transaction import Transactions
@@ -53,13 +57,13 @@ from .membership.offer import SOMEWHERE, Origin, offer_of
 from .membership.patience import StartPatience
 from .requests import Requests
 from .run_log import RunLog
+from .run_watch import RunWatch
 from .settings import Settings
-from .shutdown import BROKER_CLOSED, COMMITTED, CONNECTIONS_CLOSED, COPIES_CLOSED, TASKS_ENDED, TOLD, Shutdown
+from .shutdown import BROKER_CLOSED, CONNECTIONS_CLOSED, COPIES_CLOSED, TASKS_ENDED, TOLD, Shutdown
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .watch.foreign_outputs import ForeignOutputs
 from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
-from .watch.watchdog import StallWatch
 from .work import Work
 
 logger = logging.getLogger("keylanes")
@@ -75,7 +79,9 @@ def unheard(step: Step) -> None:
 
 
 class AppRun:
-    """One run of an application. ``birth`` is text that no other run of a process ever had."""
+    """One run of an application. ``birth`` is text that no other run of a process ever had. ``decide``: the next steps
+    of this member; ``now_s``: the time of the loop that the run is on, also for calls from other threads.
+    """
 
     def __init__(
         self,
@@ -87,6 +93,7 @@ class AppRun:
         birth: str,
         wall_ms: Callable[[], int],
         on_step: Callable[[Step], None] = unheard,
+        decide: NextSteps = next_steps,
         closes_broker: bool = True,
         open_copies: OpenCopies | None = None,
         cpu_s: Callable[[], float] = lambda: 0.0,
@@ -99,36 +106,53 @@ class AppRun:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
         self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
         self.now_s, self.origin, self.accepts = now_s, origin, accepts
-        """The time of the loop that it runs on, also when another thread asks."""
         self.state: RunState = "starting"
         self.cause: Exception | None = None
-        """What ended it, once it has failed."""
+        """The error that ended the run."""
         self.logs = LogReader(app, broker, settings)
         self.identity = Identity(app, birth, broker, self.logs, settings, settings.group_instance_id or "")
         self.own_ledger = OwnLedger(self.identity)
         self.patience = StartPatience(settings.start_timeout_ms)
-        stateful = [handler.topic for handler in handlers if handler.stores]
         placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
-        self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
+        reserved = reserved_topics(app, [handler.topic for handler in handlers if handler.stores])
+        self.destinations = Destinations(broker, settings, reserved, placed)
         self.alarm = CommitAlarm(Releases(settings.limits.merge_hold_ms), broker.throttling.writing)
         self.slots = Slots(self.destinations, settings, self.fail, self.alarm, cpu_s=cpu_s, now_s=now_s)
         opens = open_copies or open_state_folder(app, settings, birth)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, opens, partitioners)
-        self.stall = StallWatch(settings.stall_ms)
         self.run_log = RunLog(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
-        self.group = Group(self.own_ledger, self.keeper.wanted, is_alone=broker.is_alone)
-        self.group.on_rate = self.slots.turns.set_rate
+        self.group = Group(
+            own_ledger=self.own_ledger,
+            stores=self.keeper.wanted,
+            on_control_read=self._note_control_read,
+            set_rate=self.slots.turns.set_rate,
+            wall_ms=wall_ms,
+            now_s=now_s,
+            is_alone=broker.is_alone,
+        )
         self.keeper.group = self.group.view()
         by_topic = {handler.topic: handler for handler in handlers}
         self.foreign_outputs = ForeignOutputs(
             topics_in_loop(handlers, accepts), by_topic, lambda: self.own_ledger.app_id
         )
+        self.range_changes = RangeChanges([], self.slots, self.alarm.releases, settings)
         self.holding = Holding(
-            self.own_ledger, self.group.member_signals, self.group.sources, by_topic, self.keeper, settings
+            own_ledger=self.own_ledger,
+            member_signals=self.group.member_signals,
+            sources=self.group.sources,
+            handlers=by_topic,
+            keeper=self.keeper,
+            range_changes=self.range_changes,
+            alarm=self.alarm,
+            readers=self,
+            log_ends=self.run_log.log_new_partitions,
+            settings=settings,
+            on_step=on_step,
+            decide=decide,
         )
-        self.group.control_tail.wall_ms, self.group.control_tail.now_s = lambda: self.wall_ms(), self.now_s
-        self.group.control_tail.listeners += [self.holding.wake, self._has_followed]
-        self._is_lost, self._unclosed = False, 0
+        self.keeper.learner.tell = self.group.member_signals.tell_copies
+        self.keeper.learner.writers = self._read_writers
+        self.run_watch = RunWatch(self.slots, self.group.control_tail, self.run_log, settings)
         self._work: Work | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
@@ -172,28 +196,10 @@ class AppRun:
         except (LogError, SourceError, StateError) as error:
             if self.identity.incarnation is not None and not self.holding.has_left():
                 await self._end_tasks()  # or records would be begun and committed while it asks
-                await self._raise_if_out(error)
+                await self.shutdown.raise_if_out(error)
             raise
         finally:
             await self._close()
-
-    async def _raise_if_out(self, error: Exception) -> None:
-        """Raises Expelled when the application goes on without this process, which found damage.
-
-        1. This one stands still, or waits for its disk. 2. It is expelled; another one is granted what it had,
-        processes and commits. 3. Retention takes the records that were processed, the offset log is trimmed, or the
-        changelog goes on. 4. This one, back again, misses what it believes to be its own, or finds newer state than it
-        knows of. Nothing is damaged: it has to go, not to be mended.
-        """
-        stopping, limit_ms = self.shutdown, self.settings.call_limit_ms
-        limit_ms = stopping.left_ms(COMMITTED) if stopping.budget.has_begun else limit_ms
-        patience = Patience(limit_ms, "asking whether this process takes part")
-        try:
-            await within_limit(ask_until_answered(self.own_ledger.confirm, patience), limit_ms, patience.what)
-        except Expelled as out:
-            raise out from error
-        except (BrokerError, LogError) as unread:
-            logger.warning("whether this process still takes part can't be read: %s", unread)
 
     async def started(self, running: "asyncio.Task[None]") -> None:
         """Wait until it works on what it was granted first. Raises what ended the task of ``run`` before that."""
@@ -318,17 +324,31 @@ class AppRun:
         return producer
 
     async def _set_up(self, producer: BrokerProducer, topics: Mapping[str, TopicDescription]) -> None:
-        settings, holding, slots, keeper = self.settings, self.holding, self.slots, self.keeper
+        settings, slots, keeper = self.settings, self.slots, self.keeper
         await keeper.open(self.own_ledger.ledger, topics)
-        policies = {handler.topic: handler.on_failure for handler in self.handlers}
         snaps = Snapshots(self.own_ledger, settings, self.wall_ms, self.group.takes_snapshots)
-        transactions = Transactions(self.own_ledger, producer, slots, keeper, snaps, policies, settings, self.on_step)
-        cycle = CommitCycle(transactions, holding.runs, slots, self.alarm, keeper, settings, self.on_step)
-        holding.works_with(cycle)
-        holding.begins, holding.ends = self._begin_reading, self._end_reading
-        holding.finds = self.run_log.log_new_partitions
+        transactions = Transactions(
+            own_ledger=self.own_ledger,
+            producer=producer,
+            slots=slots,
+            keeper=keeper,
+            snapshots=snaps,
+            policies={handler.topic: handler.on_failure for handler in self.handlers},
+            settings=settings,
+            on_step=self.on_step,
+            on_release_committed=self.holding.note_released,
+        )
+        cycle = CommitCycle(
+            transactions=transactions,
+            range_changes=self.range_changes,
+            slots=slots,
+            alarm=self.alarm,
+            keeper=keeper,
+            settings=settings,
+            on_step=self.on_step,
+            on_release_settled=self.holding.note_release_settled,
+        )
         self._work = self._make_work(cycle)
-        holding.expects = self.work.catch_up.make_ready
 
     def _make_work(self, cycle: CommitCycle) -> Work:
         broker, slots, settings, holding = self.broker, self.slots, self.settings, self.holding
@@ -337,14 +357,13 @@ class AppRun:
         windows = Windows(runs, settings, balance)
         ends_watch = EndsWatch(broker, settings, holding, self.group.unowned_ranges, asyncio.get_running_loop().time())
         load_report = LoadReport(windows, ends_watch, self.keeper, self.group, settings)
-        self.group.control_tail.listeners.append(load_report.wake)
         return Work(
             runs=runs,
             ends=ends,
             own_ledger=self.own_ledger,
             cycle=cycle,
             reader=MainReader(
-                broker, slots, settings, self._read_ahead, OldRecords(self.destinations.known, lambda: self.wall_ms())
+                broker, slots, settings, self._read_ahead, OldRecords(self.destinations.known, self.wall_ms)
             ),
             catch_up=CatchUp(broker, slots, settings, self._read_ahead),
             windows=windows,
@@ -386,25 +405,41 @@ class AppRun:
             return "it was told to"
         return "damage" if self._damage else "it is level with its sources"
 
-    def _begin_reading(self, runs: Sequence[PartitionRun]) -> None:
+    # --- the readers of the ranges -----------------------------------------------------------------------------------
+
+    def begin_reading(self, runs: Sequence[PartitionRun]) -> None:
+        """See ``Readers``."""
         self.work.way.take_pinned()
         for run in runs:
             self.work.reader.add(run)
             self._catching_up[run.dispatch.place] = self._spawn(self.work.catch_up.run(run))
 
-    def _end_reading(self, run: PartitionRun) -> None:
+    def end_reading(self, run: PartitionRun) -> None:
+        """See ``Readers``."""
         self.work.reader.remove(run)
         task = self._catching_up.pop(run.dispatch.place)
         self._tasks.remove(task)
         task.remove_done_callback(self._task_ended)
         task.cancel()
 
-    def _has_followed(self) -> None:
-        """The control log was read to its end: nobody else held what this process holds when that was begun."""
+    def expect_more(self) -> None:
+        """See ``Readers``."""
+        self.work.catch_up.make_ready()
+
+    def _note_control_read(self) -> None:
+        """At ``seen_ms`` no other process held a range of this process."""
+        self.holding.wake()
+        if self._work is not None:
+            self._work.load_report.wake()
         own = self.identity.incarnation
         if own is not None and not self.own_ledger.ledger.control.is_expelled(own):
             self.keeper.was_in_office(self.group.control_tail.seen_ms)
             self.keeper.renew_marks_when_due()
+
+    async def _read_writers(self, place: SourcePartition) -> Writers:
+        """Read the logs, for the writers of a partition's state. Raises LogError, BrokerError."""
+        await self.own_ledger.read_of([place])
+        return self.keeper.writers(self.own_ledger.ledger, place, self.own_ledger.incarnation)
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[ConsumerRecord]) -> Sequence[OverlayEntry | None]:
         self.keeper.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
@@ -430,35 +465,12 @@ class AppRun:
         loop = asyncio.get_running_loop()
         while True:
             await rest(WATCH_INTERVAL_MS / 1000)
-            now = loop.time()
-            self.slots.overdue(now)
-            self.run_log.look(work, now)
-            progress = (self.slots.records_done, sum(r.dispatch.front for r in work.runs))
-            has_waiting = any(w.is_loaded or w.dropped_from is not None for r in work.runs for w in r.dispatch.workers)
-            if self.stall.look(now, progress, has_waiting):
-                logger.error(
-                    "records wait and nothing has moved for %d ms; oldest running record: %s",
-                    self.settings.stall_ms,
-                    self.oldest_running() or "none",
-                )
-            self._look_whether_lost()
+            self.run_watch.look(work, loop.time())
             # Ready: its state is whole, and the sources are there.
             if until_level and self.is_ready.is_set() and self.group.has_caught_up():
                 self.slots.stop()  # what is queued beyond the ends is for the next start
                 self._ended.set()
                 return
-
-    def _look_whether_lost(self) -> None:
-        """Who can't read the control log for a session does not know what it may do, and begins no record."""
-        is_lost = self.group.control_tail.is_lost()
-        if is_lost != self._is_lost:
-            self._is_lost = is_lost
-            logger.warning(
-                "the control log %s: records are %s",
-                "can't be read for session_timeout_ms" if is_lost else "can be read again",
-                "not begun until it can" if is_lost else "begun again",
-            )
-            self.slots.hold(is_held=is_lost)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
@@ -477,18 +489,12 @@ class AppRun:
         self.shutdown.begin_close()
         await asyncio.gather(self._end_tasks(), self.slots.close(self.shutdown.left_s(TASKS_ENDED)))
         self.holding.close()
-        await self._closed(self.group.tell_end, TOLD)
+        await self.shutdown.close_part(self.group.tell_end, TOLD)
         closing = [self.logs.close, self.group.close]
         if self._work is not None:
             closing += [self._work.catch_up.close, self._work.cycle.close]
-        await asyncio.gather(*(self._closed(close, CONNECTIONS_CLOSED) for close in closing))
-        await self._closed(self.keeper.close, COPIES_CLOSED)
+        await asyncio.gather(*(self.shutdown.close_part(close, CONNECTIONS_CLOSED) for close in closing))
+        await self.shutdown.close_part(self.keeper.close, COPIES_CLOSED)
         if self.closes_broker:
-            await self._closed(self.broker.close, BROKER_CLOSED)
-        self.run_log.log_unclosed(self._unclosed)
-
-    async def _closed(self, close: Callable[[], Coroutine[Any, Any, None]], by: float) -> None:
-        # What goes wrong is only told: what ended the run must not be hidden behind it.
-        limit, known = self.shutdown.left_ms(by), (BrokerError, FatalError)
-        self._unclosed += limit == 0
-        await close_within(limit, close(), "closing", excused=known, level=logging.WARNING if limit else logging.DEBUG)
+            await self.shutdown.close_part(self.broker.close, BROKER_CLOSED)
+        self.run_log.log_unclosed(self.shutdown.unclosed)

@@ -312,9 +312,9 @@ async def test_a_member_is_ready_when_it_holds_what_is_its_own(group: Group) -> 
     assert member.is_ready.is_set()
     assert held(second) == set()
     assert member.state == "running"
-    assert not member.stall.is_stalled
+    assert not member.run_watch.stall.is_stalled
     await asyncio.sleep(20)
-    assert not member.stall.is_stalled
+    assert not member.run_watch.stall.is_stalled
     await first.stop()
     group.send(10)
     await group.done()
@@ -331,7 +331,7 @@ async def test_who_was_expelled_comes_back(group: Group) -> None:
     living = asyncio.get_running_loop().create_task(life.run())
     await until(share(other, away))
     signals: Any = away.member.group.signals
-    signals.tell = lambda partition, signal: None  # nobody hears it any more
+    signals.send = lambda partition, signal: None  # nobody hears it any more
     assert await until(lambda: life.is_coming_back) <= SESSION_S + 2 * BEAT_S
     (first,) = lives
     assert isinstance(first.cause, Expelled)

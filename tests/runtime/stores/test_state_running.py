@@ -378,11 +378,11 @@ async def test_grant_while_the_release_is_being_committed() -> None:
             granting = member.work.requests.grant((SOURCE, 0), within)
             tasks.append(asyncio.get_running_loop().create_task(granting))
 
-    member.work.cycle.transactions._on_step = hears
+    engine.hears = hears
     for i in range(20):
         engine.send(b"k%d" % i, b"1")
     await member.work.requests.release((SOURCE, 0), within)
-    member.work.cycle.transactions._on_step = unheard
+    engine.hears = unheard
     await asyncio.gather(*tasks)
     assert tasks
     await engine.level()
