@@ -1,7 +1,7 @@
 """PURE. The ranges of one member: taken up, wound down, released, given up at which edges, being restored.
 
-``HeldRanges`` is the memory of a member's decisions (member.py). The host notes what it has begun and what has ended.
-Each note is a method here; a decision reads the memory and changes nothing but the cache of own grants.
+``HeldRanges`` is the memory of a member's decisions (member.py). The host notes the steps that begin and end. A
+decision reads the memory, and changes only the cache of own grants.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class Grant(NamedTuple):
-    """Points of one place that were granted to the member at one epoch."""
+    """Points of a place, granted to the member at an epoch."""
 
     place: SourcePartition
     epoch: int
@@ -56,17 +56,16 @@ class HeldRanges:
     """The ranges of a member, by place. Only the notes change the object.
 
     ``taken``: the epoch at which points were taken up last, or are being restored. ``working``: the epoch of points
-    with workers. ``winding``: the move of points that are being released. ``given_up``: the edges at which the member
-    released points with state and has not taken them up again. ``followed``: points with state that a copy followed
-    since the member released them: some of the newest values may be missing.
+    with workers. ``winding``: the move of points that are being released. ``given_up``: the edges of released points
+    with state, until the points are taken up again. ``followed``: points with state whose copy was followed since the
+    own release: some of the newest values may be missing.
 
     ``restoring``: grants whose restore runs; ``whole``: grants whose restore has ended. ``epoch_bounds``: the requests
-    to release that were heard, by move, with the newest epoch that each request means: a later grant is not meant.
-    ``open_releases``: releases that were begun and are not through, by move; True: the request was withdrawn.
-    ``uncommitted``: points that a transaction releases whose outcome is not known here. ``untold``: committed releases
-    that the coordinator was not told of. ``copies``: the copies that are followed; None: to be looked at again.
-    ``expected_moves``: the moves to this member that others are asked to release, and that the readers know of.
-    ``looks``: how many looks at the sources of new ranges run; ``new_places``: places whose ends were found and not
+    to release, by move, each with the newest epoch of its meaning: a later grant is not meant. ``open_releases``:
+    releases under way, by move; True: the request was withdrawn. ``uncommitted``: points released by a transaction
+    without a known outcome. ``untold``: committed releases, before the coordinator is told. ``copies``: the followed
+    copies; None: to be looked at again. ``expected_moves``: the moves to this member for which the readers are ready.
+    ``looks``: the number of running looks at sources; ``new_places``: places with known ends, before the ends are
     logged.
     """
 
@@ -86,7 +85,7 @@ class HeldRanges:
     looks: int = 0
     new_places: list[SourcePartition] = field(default_factory=list)
     gives_all_up: bool = False
-    """Whether the member is to give up all ranges; ``is_giving_all_up``: whether that was begun."""
+    """The member is to give up all ranges; ``is_giving_all_up``: the last releases have begun."""
     is_giving_all_up: bool = False
     is_settled: bool = False
     has_failed: bool = False
@@ -98,7 +97,7 @@ class HeldRanges:
         return bool(self.restoring or self.whole or self.looks or self.open_releases)
 
     def is_uncommitted(self, place: SourcePartition, within: KeyRange) -> bool:
-        """Whether a transaction without a known outcome releases some of these points."""
+        """Whether a transaction without a known outcome releases some of the points."""
         return any(gone == place and points.overlaps(within) for gone, points in self.uncommitted)
 
     # --- taking up ---------------------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ class HeldRanges:
                 _put(self.followed, place, within, None)
 
     def note_restored(self, place: SourcePartition, grants: Iterable[Grant]) -> None:
-        """The restore of these grants of a place has ended: the state is whole."""
+        """The restore of a place's grants has ended: the state is whole."""
         ended = [one for one in grants if one.place == place and one in self.restoring]
         self.restoring = [one for one in self.restoring if one not in ended]
         self.whole += ended
@@ -129,7 +128,7 @@ class HeldRanges:
     # --- giving up ---------------------------------------------------------------------------------------------------
 
     def note_winding(self, move: int, place: SourcePartition, ranges: Iterable[KeyRange]) -> None:
-        """The release of ranges has begun: no record of them begins."""
+        """The release of ranges has begun: none of their records begins."""
         self.open_releases[move] = False
         for within in ranges:
             _put(self.winding, place, within, move)
@@ -141,7 +140,7 @@ class HeldRanges:
             _put(self.winding, place, within, NO_MOVE)
 
     def note_released(self, told: ReleaseTold, *, is_stateful: bool) -> None:
-        """A transaction that releases bands was committed."""
+        """A transaction with a release was committed."""
         place = told.topic_partition
         for band in told.bands:
             within = KeyRange(band.first, band.end)
@@ -162,7 +161,7 @@ class HeldRanges:
     # --- copies and expectations -------------------------------------------------------------------------------------
 
     def note_copies(self, copies: Iterable[CopyAsked]) -> None:
-        """The member follows these copies, except points of its own."""
+        """The member follows copies, except points of the member."""
         for copy in copies:
             place = copy.topic_partition
             for band in copy.bands:
@@ -170,7 +169,7 @@ class HeldRanges:
                     _put(self.followed, place, within, True)
 
     def _foreign_points(self, place: SourcePartition, within: KeyRange) -> Iterator[KeyRange]:
-        """The points of a range that this member neither works on nor restores."""
+        """The points of a range without work or restore in this member."""
         own = self.working.get(place, Steps()).copy()
         for grant in (*self.restoring, *self.whole):
             if grant.place == place:

@@ -299,7 +299,7 @@ def _release_steps(held: HeldRanges, requests: Mapping[int, ReleaseAsked]) -> It
         if ranges := tuple(_points_at_work(held, winding, asked.topic_partition, within, bound)):
             begun = ((one.first, one.end, move) for one in ranges)
             winding[asked.topic_partition] = winding.get(asked.topic_partition, Steps()).replace(begun)
-            yield WindDown(move, asked.topic_partition, within, bound, ranges)
+            yield WindDown(move=move, place=asked.topic_partition, within=within, epoch=bound, ranges=ranges)
 
 
 def _points_at_work(

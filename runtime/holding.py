@@ -391,7 +391,7 @@ class Holding:
         run = self._run_of(step.place)
         if run is None:
             return False
-        wish = ReleaseWish(run.dispatch, step.within, run.cut, step.move, step.epoch)
+        wish = ReleaseWish(dispatch=run.dispatch, within=step.within, wanted=run.cut, move=step.move, epoch=step.epoch)
         try:
             settled = self.range_changes.ask(wish)
         except ValueError:

@@ -233,7 +233,7 @@ class SimulatedApp:
         self.adopt(self._member, self._on_loop)
         self._run = loop.create_task(self._member.run())
         try:
-            await self._member.started(self._run)
+            await self._member.wait_until_started(self._run)
         except BaseException:
             self._forget_member()
             raise

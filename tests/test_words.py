@@ -56,6 +56,7 @@ NOUNS: Final = frozenset(
         "embedded",
         "hashing",
         "heading",
+        "holding",
         "listing",
         "mapping",
         "melting",
@@ -84,7 +85,7 @@ COMMENT_WORDS_MIN: Final = 100
 OLD_WORDS: Final = frozenset(
     f"runtime/{name}.py"
     for name in (
-        "engine/attempts", "engine/lanes", "engine/slots", "engine/stretches", "holding", "member",
+        "engine/attempts", "engine/lanes", "engine/slots", "engine/stretches",
         "membership/coordinating", "stores/copying", "stores/follower", "stores/keeper", "stores/learner",
         "stores/restore",
     )

@@ -79,7 +79,7 @@ class Engine:
         """Start; returns when it works, raises what ended its start."""
         self.app, self.is_over = app or self.app, True
         self.task = asyncio.get_running_loop().create_task(self.make().run(until_level=until_level))
-        await self.member.started(self.task)
+        await self.member.wait_until_started(self.task)
         self.is_over = False
         AT_WORK.get([]).append(self)
         return self.member
