@@ -6,7 +6,6 @@ The run owns every task. An error in any task ends the run, and comes out of ``A
 import asyncio
 import contextvars
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
@@ -68,10 +67,6 @@ NO_PARTITIONERS: Final[Mapping[str, Partitioner]] = MappingProxyType({})
 RunState: TypeAlias = Literal["starting", "running", "stopping", "stopped", "failed"]
 
 
-def unheard(step: Step) -> None:
-    """Ignore a step: no listener is given."""
-
-
 class AppRun:
     """One run of an application. ``birth`` is text that no other run of a process ever had. ``decide``: the next steps
     of this member; ``now_s``: the time of the loop that the run is on, also for calls from other threads.
@@ -86,12 +81,12 @@ class AppRun:
         *,
         birth: str,
         wall_ms: Callable[[], int],
-        on_step: Callable[[Step], None] = unheard,
+        cpu_s: Callable[[], float],
+        now_s: Callable[[], float],
+        on_step: Callable[[Step], None],
         decide: NextSteps = next_steps,
         closes_broker: bool = True,
         open_copies: OpenCopies | None = None,
-        cpu_s: Callable[[], float] = lambda: 0.0,
-        now_s: Callable[[], float] = time.monotonic,
         partitioners: Mapping[str, Partitioner] = NO_PARTITIONERS,
         address: str | None = None,
         origin: Origin = SOMEWHERE,

@@ -30,6 +30,7 @@ from .logs.topics import destinations_of, reserved_topics
 from .member import AppRun
 from .sender import Sender
 from .settings import Settings
+from .watch.steps import ignore_step
 
 logger = logging.getLogger("keylanes")
 
@@ -226,7 +227,9 @@ class SimulatedApp:
             self.settings,
             birth=f"seed{self.seed}-{self._crashes}",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            cpu_s=lambda: 0.0,
             now_s=loop.time,
+            on_step=ignore_step,
             open_copies=lambda _: self._copies,
             partitioners=self.partitioners,
         )

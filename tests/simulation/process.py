@@ -115,6 +115,7 @@ class Process:
             wall_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000) + self.clock_ms,
             on_step=self.hears,
             decide=self._decide,
+            cpu_s=lambda: 0.0,
             now_s=self.loop.time,
             open_copies=lambda _: LivingCopies(self.folder, self.may_write, self._writes, self._clears, self._marks),
             origin=Origin("", mix.members if mix.together else 0),

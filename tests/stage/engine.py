@@ -19,10 +19,10 @@ from keylanes.group.member import HearGrants, OwnProcess, RestoreState, TakeBack
 from keylanes.group.member import Step as MemberStep
 from keylanes.offsets.ledger import Ledger
 from keylanes.runtime.engine.partition_run import PartitionRun
-from keylanes.runtime.member import AppRun, unheard
+from keylanes.runtime.member import AppRun
 from keylanes.runtime.stores.keeper import OpenCopies
 from keylanes.runtime.stores.view import StoreView
-from keylanes.runtime.watch.steps import Step
+from keylanes.runtime.watch.steps import Step, ignore_step
 from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.memory import MemoryCopies
 from keylanes.state.tables import LocalCopies
@@ -66,7 +66,7 @@ class Engine:
         self.cpu_s: Callable[[], float] = lambda: 0.0
         self.clock_ms = 0
         """How far its clock is wrong."""
-        self.hears: Callable[[Step], None] = unheard
+        self.hears: Callable[[Step], None] = ignore_step
         """Called with each step of the commit cycle and of a hand-over."""
         self._gates: list[_Gate] = []
         self.starts = 0

@@ -1,0 +1,33 @@
+"""What may be written from outside in ``runtime/``: records of state, by the names under which they are written."""
+
+from typing import Final
+
+RECORDS: Final = frozenset(
+    [
+        *("worker", "other", "part", "heir", "left", "right", "load"),  # workers, and their loads
+        *("dispatch", "run", "route", "blocked", "permit", "limit"),  # a partition on its way through its workers
+        *("going", "call", "outcome", "done", "failed", "failures"),  # attempts at records
+        *("stretch", "_stretch", "tally", "share", "shares", "piece", "generation", "parts", "reshaped", "leaving"),
+        *("ledger", "logs", "_own_transactions"),  # folds of logs, and positions in them
+        *("held", "_memory", "seat", "heard"),  # the memory of decisions
+        *("alarm", "progress", "sought", "one", "asked", "again", "_threads", "_state_threads"),  # figures of long work
+        *("error", "record", "current_process()"),  # of Python itself
+    ]
+)
+"""Values that the code of another file writes. They hold no part that calls back."""
+SET_LATER: Final = frozenset(
+    [
+        ("runtime/engine/commit.py", "self.slots.stretch_bytes_max"),
+        ("runtime/engine/transaction.py", "self.slots.done_bytes_max"),
+        ("runtime/member.py", "self.keeper.group"),
+        ("runtime/member.py", "self.keeper.learner.tell"),
+        ("runtime/member.py", "self.keeper.learner.writers"),
+        ("runtime/member.py", "self.slots.variables"),
+        ("runtime/stores/learner.py", "tell"),
+        ("runtime/stores/learner.py", "writers"),
+        ("runtime/stores/restore.py", "now_ms"),
+        ("runtime/stores/restore.py", "on_progress"),
+        ("runtime/testing.py", "self._loop.before_waiting"),
+    ]
+)
+"""Parts that are still set from outside, and callbacks with a default: to become constructor arguments."""
