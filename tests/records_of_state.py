@@ -9,7 +9,7 @@ RECORDS: Final = frozenset(
         *("going", "call", "outcome", "done", "failed", "failures"),  # attempts at records
         *("stretch", "_stretch", "tally", "share", "shares", "piece", "generation", "parts", "reshaped", "leaving"),
         *("ledger", "logs", "_own_transactions"),  # folds of logs, and positions in them
-        *("held", "_memory", "seat", "heard"),  # the memory of decisions
+        *("held", "_memory", "memory", "heard", "beats"),  # the memory of decisions
         *("alarm", "progress", "sought", "one", "asked", "again", "_threads", "_state_threads"),  # figures of long work
         *("error", "record", "current_process()"),  # of Python itself
     ]

@@ -86,7 +86,7 @@ OLD_WORDS: Final = frozenset(
     f"runtime/{name}.py"
     for name in (
         "engine/attempts", "engine/lanes", "engine/slots", "engine/stretches",
-        "membership/coordinating", "stores/copying", "stores/follower", "stores/keeper", "stores/learner",
+        "stores/copying", "stores/follower", "stores/keeper", "stores/learner",
         "stores/restore",
     )
 )  # fmt: skip

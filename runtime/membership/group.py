@@ -16,7 +16,8 @@ from ..handlers.start import Start
 from ..logs.own_ledger import Identity, OwnLedger
 from ..stores.answers import GroupView
 from .control_tail import ControlTail
-from .coordinating import PROBES, CoordinatorLoop
+from .coordinator_beats import PROBES
+from .coordinator_loop import CoordinatorLoop
 from .member_signals import MemberSignals
 from .offer import Offer
 from .signals import Signals
@@ -101,8 +102,7 @@ class Group:
         """Pass on new signals. The coordinator wakes at once for news. For plain beats the coordinator wakes ``PROBES``
         times in a heartbeat interval at most: of many members, some member beats all the time.
         """
-        self.coordinating.hears_releases()
-        self.coordinating.hears_rates()
+        self.coordinating.note_signals()
         self._obey()
         now_s = asyncio.get_running_loop().time()
         if has_news or now_s - self._woken_s >= self.settings.heartbeat_interval_ms / 1000 / PROBES:

@@ -15,7 +15,7 @@ from keylanes.runtime.app_runs import AppRuns
 from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import AppRun
-from keylanes.runtime.membership.coordinating import PROBES
+from keylanes.runtime.membership.coordinator_beats import PROBES
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 from ...stage.passing import Passing
