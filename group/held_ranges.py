@@ -35,6 +35,8 @@ class OwnGrants:
     def __init__(self) -> None:
         self.pieces: dict[SourcePartition, list[tuple[int, int, int]]] = {}
         """Places without own points have no entry."""
+        self.changed: set[SourcePartition] = set()
+        """Places that may have grants to take up: their owners have changed since all was taken up."""
         self._seen: dict[SourcePartition, Steps[Owner]] = {}
 
     def refresh(self, control: Control, incarnation: int) -> None:
@@ -47,8 +49,10 @@ class OwnGrants:
             own = [(first, end, o.epoch) for first, end, o in owners.pieces() if o.incarnation == incarnation]
             if own:
                 self.pieces[place] = own
+                self.changed.add(place)
             else:
                 self.pieces.pop(place, None)
+                self.changed.discard(place)
 
 
 @dataclass(slots=True)
@@ -74,7 +78,7 @@ class HeldRanges:
     winding: dict[SourcePartition, Steps[int]] = field(default_factory=dict)
     given_up: dict[SourcePartition, Steps[int]] = field(default_factory=dict)
     followed: dict[SourcePartition, Steps[bool]] = field(default_factory=dict)
-    restoring: list[Grant] = field(default_factory=list)
+    restoring: dict[SourcePartition, list[Grant]] = field(default_factory=dict)
     whole: list[Grant] = field(default_factory=list)
     epoch_bounds: dict[int, int] = field(default_factory=dict)
     open_releases: dict[int, bool] = field(default_factory=dict)
@@ -109,21 +113,29 @@ class HeldRanges:
             if place in self.followed:
                 _put(self.followed, place, within, None)
 
-    def note_restored(self, place: SourcePartition, grants: Iterable[Grant]) -> None:
-        """The restore of a place's grants has ended: the state is whole."""
-        ended = [one for one in grants if one.place == place and one in self.restoring]
-        self.restoring = [one for one in self.restoring if one not in ended]
-        self.whole += ended
+    def note_restore_begun(self, grants: Iterable[Grant]) -> None:
+        """The restore of grants has begun."""
+        for grant in grants:
+            self.restoring.setdefault(grant.place, []).append(grant)
 
-    def note_taken_up(self, grants: Iterable[Grant]) -> None:
+    def note_restored(self, grants: Iterable[Grant]) -> None:
+        """The restore of grants has ended: the state is whole."""
+        for grant in grants:
+            left = self.restoring[grant.place]
+            left.remove(grant)
+            if not left:
+                del self.restoring[grant.place]
+            self.whole.append(grant)
+
+    def note_taken_up(self, grants: Sequence[Grant]) -> None:
         """Grants have workers, and a look at the sources of the grants runs."""
         self.looks += 1
-        for grant in grants:
-            _put(self.working, grant.place, grant.within, grant.epoch)
-            if grant.place in self.given_up:
-                _put(self.given_up, grant.place, grant.within, None)
-            if grant in self.whole:
-                self.whole.remove(grant)
+        for place, epoch, within in grants:
+            _put(self.working, place, within, epoch)
+            if place in self.given_up:
+                _put(self.given_up, place, within, None)
+        begun = frozenset(grants)
+        self.whole = [grant for grant in self.whole if grant not in begun]
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 
@@ -171,9 +183,9 @@ class HeldRanges:
     def _foreign_points(self, place: SourcePartition, within: KeyRange) -> Iterator[KeyRange]:
         """The points of a range without work or restore in this member."""
         own = self.working.get(place, Steps()).copy()
-        for grant in (*self.restoring, *self.whole):
-            if grant.place == place:
-                own.put(grant.within.first, grant.within.end, grant.epoch)
+        whole = (grant for grant in self.whole if grant.place == place)
+        for grant in (*self.restoring.get(place, ()), *whole):
+            own.put(grant.within.first, grant.within.end, grant.epoch)
         return (KeyRange(first, end) for first, end, epoch in own.all_pieces(within.first, within.end) if epoch is None)
 
     def forget_requests(self, open_moves: Mapping[int, object]) -> None:

@@ -258,7 +258,7 @@ def note_step(held: HeldRanges, own: OwnProcess, step: Step) -> None:
         case HearGrants(grants):
             held.note_grants(grants)
         case RestoreState(grants):
-            held.restoring += grants
+            held.note_restore_begun(grants)
         case TakeUp(grants):
             held.note_taken_up(grants)
         case ExpectMore(moves):
@@ -331,22 +331,23 @@ def range_of(asked: ReleaseAsked) -> KeyRange:
 def _lacking_grants(own: OwnProcess, held: HeldRanges) -> list[Grant]:
     """The grants that were not taken up, by place and epoch."""
     found: list[Grant] = []
-    for place, pieces in held.own_grants.pieces.items():
-        if place[0] in own.topics:
-            taken = held.taken.get(place, Steps())
-            for first, end, epoch in pieces:
-                if not taken.is_constant(first, end, epoch):
-                    parts = (KeyRange(a, b) for a, b, known in taken.all_pieces(first, end) if known != epoch)
-                    joined = join_neighbours(parts, KeyRange.join)
-                    found += [Grant(place, epoch, part) for part in joined if not held.is_uncommitted(place, part)]
-    return sorted(found)
+    changed = held.own_grants.changed
+    for place in sorted(changed):
+        taken, lacking = held.taken.get(place, Steps()), list[Grant]()
+        for first, end, epoch in held.own_grants.pieces[place] if place[0] in own.topics else ():
+            parts = (KeyRange(a, b) for a, b, known in taken.all_pieces(first, end) if known != epoch)
+            lacking += [Grant(place, epoch, part) for part in join_neighbours(parts, KeyRange.join)]
+        if not lacking:
+            changed.remove(place)
+        found += sorted(grant for grant in lacking if not held.is_uncommitted(place, grant.within))
+    return found
 
 
 def _grant_steps(ledger: Ledger, own: OwnProcess, held: HeldRanges, grants: list[Grant]) -> Iterator[Step]:
     """The steps for grants that were not taken up, and for grants whose restore has ended."""
     stateful = [one for one in grants if one.place[0] in own.stateful]
     unchanged = [one for one in stateful if _is_unchanged(ledger, held, one)]
-    changed = [one for one in stateful if one not in unchanged]
+    changed = dict.fromkeys(stateful).keys() - unchanged
     ready = (*held.whole, *(one for one in grants if one not in changed))
     if grants:
         yield HearGrants(tuple(grants))
@@ -355,7 +356,7 @@ def _grant_steps(ledger: Ledger, own: OwnProcess, held: HeldRanges, grants: list
     if ready:
         yield TakeUp(ready)
     if changed:
-        yield RestoreState(tuple(changed))
+        yield RestoreState(tuple(sorted(changed)))
 
 
 def _is_unchanged(ledger: Ledger, held: HeldRanges, grant: Grant) -> bool:

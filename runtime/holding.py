@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple, Protocol, assert_never
 
 from ..brokers.patience import Patience, ask_until_answered, fatal_of
@@ -292,7 +293,7 @@ class Holding:
         for dispatch in (run.dispatch for run in self.runs):
             for worker in dispatch.workers:
                 yield HeldPoints(dispatch.place, worker.first, worker.end, worker.edge)
-        for place, epoch, within in (*self.held.restoring, *self.held.whole):
+        for place, epoch, within in (*chain(*self.held.restoring.values()), *self.held.whole):
             part = self.own_ledger.ledger.partition(place).parts.get(epoch)
             if part is not None:  # else it was granted to others since
                 for piece in part.edges.pieces(within.first, within.end):
@@ -328,7 +329,7 @@ class Holding:
         """Make the state of grants whole, partition by partition; a second call goes on with the rest. Raises Expelled,
         StateError, LogError, BrokerError.
         """
-        left = [grant for grant in grants if grant in self.held.restoring]
+        left = [grant for grant in grants if grant in self.held.restoring.get(grant.place, ())]
         await self.keeper.take_up(
             _by_place(left), partial(self._read, left), self.own_ledger.incarnation, partial(self._note_whole, left)
         )
@@ -339,7 +340,7 @@ class Holding:
         return self.own_ledger.ledger
 
     def _note_whole(self, grants: Iterable[Grant], place: SourcePartition) -> None:
-        self.held.note_restored(place, grants)
+        self.held.note_restored(grant for grant in grants if grant.place == place)
         self.wake()
 
     def _take_up(self, grants: Sequence[Grant]) -> None:

@@ -176,7 +176,7 @@ class Member:
         self.held.note_release_ended(int(move), (topic, int(partition)))
 
     def _do_restored(self, topic: str, partition: str) -> None:
-        self.held.note_restored((topic, int(partition)), list(self.held.restoring))
+        self.held.note_restored(list(self.held.restoring.get((topic, int(partition)), ())))
 
     def _do_looked(self, *words: str) -> None:
         self.held.looks -= 1

@@ -60,7 +60,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a grant does not wait for the own release": (
         "back",
-        changed(member, "_lacking_grants", ("if not held.is_uncommitted(place, part)", "")),
+        changed(member, "_lacking_grants", (" if not held.is_uncommitted(place, grant.within)", "")),
     ),
     "a request means later grants, too": ("withdrawn", changed(member, "_points_at_work", ("epoch <= bound", "True"))),
     "what is taken up waits for a restore": (

@@ -122,7 +122,7 @@ class Twin:
         fold_in_turn(self.ledger, CopyEnded(1, NO_NUMBER, number % (self.moves + 1), "no use"))
 
     def _do_restored(self, place: SourcePartition, _: KeyRange, __: int) -> None:
-        self.held.note_restored(place, list(self.held.restoring))
+        self.held.note_restored(list(self.held.restoring.get(place, ())))
         ended = {one for one in self.restoring if one[0][0] == place}
         self.restoring -= ended
         self.whole |= ended
