@@ -113,7 +113,11 @@ def member_steps(work: Work, world: World, i: int) -> list[MemberStep]:
                     within = range_of(point, work.folds.parts)
                     steps = points.setdefault(place_of(point, work.folds.parts), Steps())
                     steps.put(within.first, within.end, epoch)
-        found = next_steps(work.folds.ledger(process.control, work.folds.root), own, held)
+        ledger = work.folds.ledger(process.control, work.folds.root)
+        # The model's members do not remember when they heard a request: it means the epoch that it names.
+        requests = ledger.control.moves.release_requests
+        held.epoch_bounds = {move: asked.epoch for move, asked in requests.items()}
+        found = next_steps(ledger, own, held)
         work.member_steps[key] = found
     return found
 
