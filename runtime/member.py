@@ -4,7 +4,6 @@ The run owns every task. An error in any task ends the run, and comes out of ``A
 """
 
 import asyncio
-import contextvars
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -204,7 +203,7 @@ class AppRun:
         """Work until ``stop``; with ``until_level``, until the group has caught up with the ends found at the start.
         Raises the error that ended the run.
         """
-        self.slots.variables = contextvars.copy_context()
+        self.slots.take_variables()
         clock, how = asyncio.get_running_loop().time, "in order"
         self.run_log.log_start(clock())
         try:
@@ -387,7 +386,7 @@ class AppRun:
             await self.shutdown.leave()
         self._ended.set()
         if self.error is None:
-            self.run_log.log_stop(self._why_it_stops(), self.slots.running())
+            self.run_log.log_stop(self._why_it_stops(), self.slots.count_running())
             await self.shutdown.drain(work, committing)
         if (error := self.error or self._damage) is not None:
             raise error

@@ -25,7 +25,7 @@ class RunWatch:
 
     def look(self, work: Work, now: float) -> None:
         """Look now, by the loop's time."""
-        self.slots.overdue(now)
+        self.slots.end_overdue(now)
         self.run_log.look(work, now)
         progress = (self.slots.records_done, sum(r.dispatch.front for r in work.runs))
         has_waiting = any(w.is_loaded or w.dropped_from is not None for r in work.runs for w in r.dispatch.workers)

@@ -191,7 +191,7 @@ class Shutdown:
         transactions = work.cycle.transactions
 
         def has_enough() -> bool:
-            return transactions.is_throttled or (slots.is_idle() and not slots.paused)
+            return transactions.is_throttled or (slots.is_idle() and not slots.has_paused)
 
         await self._until_or_failed(has_enough, lambda: self.left_s(0.0) - settle_s)
         # Queued records are left for the next start. Workers that went on would always have more to commit, and under a
@@ -199,7 +199,7 @@ class Shutdown:
         slots.stop()
         await self._until_or_failed(slots.is_idle, lambda: self.left_s(0.0))
         # Before the last commit: a handler that ended behind the commit would run again, although its work was done.
-        running, done_before = slots.running(), slots.records_done
+        running, done_before = slots.count_running(), slots.records_done
         await slots.close(self.left_s(CANCELLED))
         done_meanwhile = slots.records_done - done_before
         self.run_log.log_dropped(running - done_meanwhile, at_once=self.is_at_once)

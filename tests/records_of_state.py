@@ -6,7 +6,8 @@ RECORDS: Final = frozenset(
     [
         *("worker", "other", "part", "heir", "left", "right", "load"),  # workers, and their loads
         *("dispatch", "run", "route", "blocked", "permit", "limit"),  # a partition on its way through its workers
-        *("going", "call", "outcome", "done", "failed", "failures"),  # attempts at records
+        *("going", "call", "outcome", "done", "failed", "failures", "_failures"),  # attempts at records
+        *("_attempts", "_gate", "_lanes", "_straight"),  # figures and limits of the parts of the slots
         *("stretch", "_stretch", "tally", "share", "shares", "piece", "generation", "parts", "reshaped", "leaving"),
         *("ledger", "logs", "_own_transactions"),  # folds of logs, and positions in them
         *("held", "_memory", "memory", "heard", "beats"),  # the memory of decisions
@@ -17,12 +18,9 @@ RECORDS: Final = frozenset(
 """Values that the code of another file writes. They hold no part that calls back."""
 SET_LATER: Final = frozenset(
     [
-        ("runtime/engine/commit.py", "self.slots.stretch_bytes_max"),
-        ("runtime/engine/transaction.py", "self.slots.done_bytes_max"),
         ("runtime/member.py", "self.keeper.group"),
         ("runtime/member.py", "self.keeper.learner.tell"),
         ("runtime/member.py", "self.keeper.learner.writers"),
-        ("runtime/member.py", "self.slots.variables"),
         ("runtime/stores/learner.py", "tell"),
         ("runtime/stores/learner.py", "writers"),
         ("runtime/stores/restore.py", "now_ms"),

@@ -85,9 +85,7 @@ COMMENT_WORDS_MIN: Final = 100
 OLD_WORDS: Final = frozenset(
     f"runtime/{name}.py"
     for name in (
-        "engine/attempts", "engine/lanes", "engine/slots", "engine/stretches",
-        "stores/copying", "stores/follower", "stores/keeper", "stores/learner",
-        "stores/restore",
+        "stores/copying", "stores/follower", "stores/keeper", "stores/learner", "stores/restore",
     )
 )  # fmt: skip
 """Files that still point too often."""

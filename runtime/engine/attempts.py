@@ -1,7 +1,7 @@
-"""Attempts at one record, until one succeeds or it has failed for good; and what it produces.
+"""Attempts at a record, until an attempt succeeds or the record has failed for good; and the record's result.
 
-An attempt that fails, times out or is cancelled by a stop leaves nothing, whatever it returns. A worker whose record is
-tried again waits; all others go on.
+A failed attempt leaves nothing, whatever the handler returns; so does an attempt that runs over its time or is
+cancelled by a stop. A worker whose record is tried again waits; all other workers go on.
 """
 
 import asyncio
@@ -56,34 +56,33 @@ logger = logging.getLogger("keylanes")
 class Attempts:
     """Makes attempts at records, on the loop or in threads.
 
-    ``variables``: the application's context variables. Each attempt has a copy of them for itself. ``cpu_s``: the
-    processor time of the thread that asks; ``now_s``: the loop's time, also when another thread asks.
+    ``variables``: the application's context variables; each attempt gets a copy. ``is_closing``: all handlers are being
+    cancelled; a record whose attempt ends from here on is for the next start.
     """
 
     def __init__(
-        self,
-        destinations: Destinations,
-        settings: Settings,
-        turns: Turns,
-        cpu_s: Callable[[], float],
-        now_s: Callable[[], float],
+        self, destinations: Destinations, settings: Settings, turns: Turns, failures: Failures, threads: HandlerThreads
     ) -> None:
-        self.destinations, self.settings = destinations, settings
+        self.destinations = destinations
+        self.settings = settings
+        self.variables = copy_context()
+        self.is_closing = False
         self._known: dict[str, Destination] = destinations.known
         self._has_partitioners = bool(destinations.partitioners)
-        self.variables = copy_context()
-        self.turns = turns
-        self.failures = Failures(settings.limits.failure_log_interval_ms)
-        self._is_closing = False
+        self._turns = turns
+        self._failures = failures
+        self._threads = threads
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
-        # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
-        self._threads = HandlerThreads(settings.threads, "keylanes-slot", now_s, cpu_s)
+
+    def take_variables(self) -> None:
+        """Take the caller's context variables for the handlers."""
+        self.variables = copy_context()
 
     def timeout_ms(self, run: PartitionRun) -> int:
         """How long an attempt may take."""
         return run.handler.timeout_ms or self.settings.handler_timeout_ms
 
-    async def _produced(
+    async def produce(
         self,
         run: PartitionRun,
         worker: Worker,
@@ -93,20 +92,22 @@ class Attempts:
         variables: Variables,
         sent: Sequence[Output] = (),
     ) -> RecordResult | None:
-        """What a handler sent, returned and wrote; what can't be sent is a failed attempt."""
+        """The result of an ended attempt: the outputs and the changes of state; None: neither. An output that can't be
+        sent makes the attempt a failed one, and further attempts follow.
+        """
         failed: Exception
         try:
             while True:
                 try:
-                    return self._produced_now(run, record, result, attempt, variables, sent)
+                    return self.produce_now(run, record, result, attempt, variables, sent)
                 except UnknownDestination as unknown:
                     topic = unknown.topic
                 await self.destinations.look_up(topic)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything
             failed = error
-        return await self._process(run, worker, record, failed)
+        return await self.process(run, worker, record, failed)
 
-    def _produced_now(
+    def produce_now(
         self,
         run: PartitionRun,
         record: ConsumerRecord,
@@ -115,19 +116,19 @@ class Attempts:
         variables: Variables,
         sent: Sequence[Output],
     ) -> RecordResult | None:
-        """``_produced`` where all is known. Raises UnknownDestination where it is not, else why the attempt failed;
-        then it may be asked again.
+        """``produce`` for known destinations. Raises UnknownDestination for an unknown one, else the cause why the
+        attempt failed. After a raise the caller may ask again.
         """
         if attempt is not None:
             attempt[0].close()
-            if attempt[0].failed is not None:  # in place of whatever a handler made of it
+            if attempt[0].failed is not None:  # not the handler's result: the handler may have hidden the failure
                 raise attempt[0].failed
         done: RecordResult | None = None
         if sent:
             outputs = [*sent, *outputs_returned(result, run.handler)]
             done = variables.run(build, outputs, record, run.handler, run.place, self._known)
         elif result is not None:
-            built = self._built_one(result, record, run, variables)
+            built = self.build_one(result, record, run, variables)
             if built is not None:
                 done = RecordResult(record, (built[0],), False, *built[1:])
             elif many := outputs_returned(result, run.handler):
@@ -136,13 +137,13 @@ class Attempts:
             return done
         changes = attempt[0].close().layer()
         run.put_back(attempt)
-        return _done(done, record, changes)
+        return _with_changes(done, record, changes)
 
-    async def _process(
+    async def process(
         self, run: PartitionRun, worker: Worker, record: ConsumerRecord, first: BaseException | None = None
     ) -> RecordResult | None:
-        """Attempts at one record until one succeeds or it failed for good. ``first``: how the first one failed, when
-        that was made already.
+        """Make attempts at a record until an attempt succeeds or the record has failed for good; return the result.
+        ``first``: the failure of the first attempt, where the caller has made the first attempt.
         """
         handler = run.handler
         attempt = 0
@@ -162,15 +163,15 @@ class Attempts:
             except (SystemExit, KeyboardInterrupt) as error:
                 raise caused(_ends_process(run, record, error), None)
             except Exception as error:  # noqa: BLE001  # a handler may raise anything
-                if self._is_closing:  # it was cancelled and raised something else: its record is for the next start
+                if self.is_closing:  # the cancelled handler raised another error: the record is for the next start
                     raise caused(asyncio.CancelledError(), error)
                 failed = error
-            self.failures.attempts += 1
+            self._failures.attempts += 1
             if attempt >= handler.retry.attempts or isinstance(failed, DecodeFailed | NoKey):
                 return await self._fail_record(run, record, failed, attempt)
-            self.failures.retries += 1
+            self._failures.retries += 1
             kind = type(failed).__name__
-            if (more := self.failures.line_end(handler.topic, kind, "again", self._clock())) is not None:
+            if (more := self._failures.line_end(handler.topic, kind, "again", self._clock())) is not None:
                 logger.warning(
                     "%s failed at %s offset %d, attempt %d of %d: %s%s",
                     handler.name,
@@ -181,9 +182,9 @@ class Attempts:
                     failure_text(failed),
                     more,
                 )
-            self.turns.give_back(run, worker)
+            self._turns.give_back(run, worker)
             await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
-            await self.turns.resume(run, worker)
+            await self._turns.resume(run, worker)
 
     async def _attempt(
         self, run: PartitionRun, worker: Worker, record: ConsumerRecord, attempt: int
@@ -194,12 +195,12 @@ class Attempts:
         worker.timed_out = False
         worker.started_s = self._clock() if handler.is_async else math.inf
         try:
-            further = [_bound(binding, context, scope, record) for binding in run.bindings]
+            further = [_argument(binding, context, scope, record) for binding in run.bindings]
             if handler.is_async:
                 calls = LoopCalls(run.function, handler.decode, self.variables)
                 if not calls.begin(record.value, further):
                     await calls
-                if self._is_closing:  # it was cancelled, and came to an end all the same
+                if self.is_closing:  # the handler was cancelled, and came to its end all the same
                     raise asyncio.CancelledError
                 variables, failed = calls.context, calls.take_exception()
                 if failed is not None:
@@ -217,20 +218,22 @@ class Attempts:
             sent = () if context is None else context.close()
             changes = None if scope is None else scope.close().layer()
             self._end_attempt(run, worker, record)
-            if scope is not None and scope.failed is not None:  # in place of whatever a handler made of it
+            if scope is not None and scope.failed is not None:  # the handler may have hidden the failure
                 raise scope.failed
         outputs = [*sent, *outputs_returned(result, handler)] if sent or result is not None else ()
-        return _done(await self._build(outputs, record, run, variables) if outputs else None, record, changes)
+        return _with_changes(await self._build(outputs, record, run, variables) if outputs else None, record, changes)
 
     def _end_attempt(self, run: PartitionRun, worker: Worker, record: ConsumerRecord) -> None:
         worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
         worker.started_s = math.inf
-        if worker.timed_out and not self._is_closing:
+        if worker.timed_out and not self.is_closing:
             _forget_cancels()
 
     def _raise_again(self, run: PartitionRun, worker: Worker, error: BaseException) -> NoReturn:
-        """Raise what a handler raised; a cancellation as what it means."""
-        if not isinstance(error, asyncio.CancelledError) or self._is_closing:
+        """Raise a handler's exception. A cancellation becomes HandlerTimeout, or HandlerError where the handler was
+        cancelled from inside; at a close it stays a cancellation.
+        """
+        if not isinstance(error, asyncio.CancelledError) or self.is_closing:
             raise error
         if worker.timed_out:
             raise caused(HandlerTimeout(f"took longer than {self.timeout_ms(run)} ms"), None)
@@ -247,10 +250,10 @@ class Attempts:
             raise call.failed
         return call.result
 
-    def _built_one(
+    def build_one(
         self, result: Any, record: ConsumerRecord, run: PartitionRun, variables: Variables
     ) -> BuiltOne | None:
-        """``build_one``; a user's codec or partitioner runs with the variables of the attempt whose value it is."""
+        """See ``outputs.build_one``. A user's codec or partitioner runs with the variables of the attempt."""
         if run.is_codec_ours and not self._has_partitioners:
             return build_one(result, record, run.handler, run.place, self._known)
         return variables.run(build_one, result, record, run.handler, run.place, self._known)
@@ -277,40 +280,42 @@ class Attempts:
             await self.destinations.look_up(topic)
         destination = self._known[topic]
         kind, partitions = type(error).__name__, run.dispatch.partitions
-        if (more := self.failures.line_end(handler.topic, kind, topic, self._clock())) is not None:
+        if (more := self._failures.line_end(handler.topic, kind, topic, self._clock())) is not None:
             trace = error if logger.isEnabledFor(logging.DEBUG) else None
             logger.warning("%s; it goes to %s: %s%s", where, topic, failure_text(error), more, exc_info=trace)
         try:
             letter = self.variables.copy().run(
                 build_dead_letter, record, topic, destination, run.place, error, attempts, partitions
             )
-            self.failures.dead_letters += 1
+            self._failures.dead_letters += 1
             return letter
-        except OutputRefused as refused:  # a partitioner of the user's own
+        except OutputRefused as refused:  # by the user's own partitioner
             raise caused(HandlerFailed(f"{where}; its dead letter can't be written: {refused}"), refused)
 
 
 def first_error(attempt: Attempt | None, error: BaseException) -> BaseException:
-    """What ended a first attempt; a state that can't be used in place of whatever a handler made of it."""
+    """Close a first attempt that ended with ``error``; return the cause. The failure of the state comes first: the
+    handler may have hidden that failure.
+    """
     if attempt is None:
         return error
     attempt[0].close()
     return attempt[0].failed or error
 
 
-def _done(done: RecordResult | None, record: ConsumerRecord, changes: Layer | None) -> RecordResult | None:
-    """What a record sends together with what it changes; None: neither."""
+def _with_changes(done: RecordResult | None, record: ConsumerRecord, changes: Layer | None) -> RecordResult | None:
+    """Add changes of state to the result of a record; None: neither outputs nor changes."""
     if changes:
         if done is None:
-            done = RecordResult(record, (), False, 0, bytes_of(record))
+            done = RecordResult(record, (), False, 0, size=bytes_of(record))
         done.changes = changes
         for cell, value in zip(changes.entries, changes.values, strict=True):
             done.size += entry_bytes(cell.key, value)
     return done
 
 
-def _bound(binding: Binding | None, context: Context | None, scope: Scope | None, record: ConsumerRecord) -> Any:
-    """One argument of a handler, for one attempt."""
+def _argument(binding: Binding | None, context: Context | None, scope: Scope | None, record: ConsumerRecord) -> Any:
+    """An argument of a handler, for an attempt."""
     if binding is None:
         return context
     assert scope is not None, "a handler with stores runs on a state"
@@ -318,19 +323,21 @@ def _bound(binding: Binding | None, context: Context | None, scope: Scope | None
 
 
 def _forget_cancels() -> None:
-    """A later record of the same task must not find itself half cancelled: its task groups and time-outs count them."""
+    """Take back all cancellations of the current task: the task groups and timeouts of a later record in the task count
+    cancellations, and would end.
+    """
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
 
 
 def _ends_process(run: PartitionRun, record: ConsumerRecord, error: SystemExit | KeyboardInterrupt) -> HandlerFailed:
-    """What is said of a handler that ends the process, with the exit code that it asks for."""
+    """The error for a handler that ends the process, with the exit code of the handler's choice."""
     failed = HandlerFailed(f"{run.handler.name} ended the process at {run.label} offset {record.offset}: {error!r}")
     if isinstance(error, KeyboardInterrupt):
         failed.exit_code = EXIT_ABORTED
     elif error.code is None or isinstance(error.code, int):
         failed.exit_code = error.code or 0
-    else:  # a text: Python shows it, and exits with 1
+    else:  # a text: Python shows the text, and exits with 1
         failed.exit_code = 1
     return failed

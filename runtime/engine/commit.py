@@ -15,7 +15,8 @@ from ..stores.keeper import Keeper
 from ..watch.steps import Step
 from .commit_alarm import HOLD_BACK_MS, CommitAlarm
 from .range_changes import RangeChanges, share_buffer
-from .slots import STRETCHES_MIN, Slots
+from .slots import Slots
+from .straight_runner import STRETCHES_MIN
 from .transaction import Transactions
 
 
@@ -123,7 +124,7 @@ class CommitCycle:
         self.transactions.bound_done(now)
         bytes_max = self.transactions.bytes_max(now)
         most = self.settings.limits.generation_bytes_max // STRETCHES_MIN
-        self.slots.stretch_bytes_max = min(most, max(BYTES_LEAST, bytes_max))
+        self.slots.bound_stretches(min(most, max(BYTES_LEAST, bytes_max)))
         generation = take_generation(
             below, records_max=self.settings.limits.generation_records_max, bytes_max=bytes_max
         )

@@ -210,7 +210,7 @@ class MainReader:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + STARTED_MS / 1000
-        while self.slots.unstarted and not self.is_stopped and loop.time() < until:  # noqa: ASYNC110  # one turn of the loop each
+        while self.slots.has_unstarted and not self.is_stopped and loop.time() < until:  # noqa: ASYNC110  # one turn of the loop each
             await asyncio.sleep(0)
 
     async def _until_worked_off(self) -> None:

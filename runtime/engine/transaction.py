@@ -154,7 +154,7 @@ class Transactions:
         stop_s = (self.settings.drain_timeout_ms + self.settings.close_timeout_ms) / 1000 * STOP_SHARE
         least = 0 if self.is_throttled else BYTES_OPEN
         most = max(least, int(self._allowance.least_rate(now_s) * stop_s / self._weight))
-        self.slots.done_bytes_max = max(1, min(self.settings.limits.done_bytes_max, most))
+        self.slots.bound_done(max(1, min(self.settings.limits.done_bytes_max, most)))
 
     @property
     def is_throttled(self) -> bool:
@@ -287,7 +287,7 @@ class Transactions:
         for place, within in _points([change for change in generation.structure if isinstance(change, Released)]):
             self.keeper.release(place, within)
         size, self.last_commit_s = generation.size, asyncio.get_running_loop().time()
-        self.slots.committed(size)
+        self.slots.note_commit(size)
         self._weight = min(1.0, (self._allowance.total - self._written + 1) / (size + 1))
         self.commits += 1
         self.snapshots.count_commit(has_snapshot=has_snapshot)
@@ -355,7 +355,7 @@ class Transactions:
                 now_s = asyncio.get_running_loop().time()
                 if (more := failures.line_end(letter_of, "refused", "", now_s)) is not None:
                     logger.warning("%s%s", said, more)
-                self.slots.replaced(grown_bytes)
+                self.slots.note_growth(grown_bytes)
                 return [again]
             case Failed(why):
                 raise HandlerFailed(why) from refusal

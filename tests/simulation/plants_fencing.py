@@ -20,8 +20,8 @@ from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime import shutdown
+from keylanes.runtime.engine.attempts import Attempts
 from keylanes.runtime.engine.commit import CommitCycle
-from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
 from keylanes.runtime.logs.own_ledger import OwnLedger
 from keylanes.runtime.logs.reader import LogReader, OwnTransactions
@@ -225,13 +225,13 @@ def incarnation_comes_back(patch: Planting) -> None:
 
 def dead_letter_outside(patch: Planting) -> None:
     """The dead letter is written at once; the transaction that commits its record does not have it."""
-    give_up = Slots._fail_record
+    give_up = Attempts._fail_record
 
-    async def write_now(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
+    async def write_now(self: Attempts, run: Any, record: Any, error: Exception, attempts: int) -> Any:
         done = await give_up(self, run, record, error, attempts)
         await append(self.destinations.broker, done.outputs)
 
-    patch.setattr(Slots, "_fail_record", write_now)
+    patch.setattr(Attempts, "_fail_record", write_now)
 
 
 def last_commit_left_out(patch: Planting) -> None:

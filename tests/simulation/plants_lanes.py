@@ -6,9 +6,11 @@ from typing import Any
 from keylanes.brokers.protocol import Batch
 from keylanes.errors import DecodeFailed
 from keylanes.keyrange import ranges
+from keylanes.runtime.engine.attempts import Attempts
 from keylanes.runtime.engine.calls import LoopCalls
 from keylanes.runtime.engine.lanes import Lanes
 from keylanes.runtime.engine.readers import MainReader
+from keylanes.runtime.engine.record_gate import RecordGate
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.turns import Turns
 from keylanes.runtime.handlers import outputs
@@ -98,19 +100,19 @@ def attempts_share_a_context(patch: Planting) -> None:
 
 def undecodable_is_skipped(patch: Planting) -> None:
     """A record that can't be decoded is passed in silence."""
-    give_up = Slots._fail_record
+    give_up = Attempts._fail_record
 
-    async def skip(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
+    async def skip(self: Attempts, run: Any, record: Any, error: Exception, attempts: int) -> Any:
         return None if isinstance(error, DecodeFailed) else await give_up(self, run, record, error, attempts)
 
-    patch.setattr(Slots, "_fail_record", skip)
+    patch.setattr(Attempts, "_fail_record", skip)
 
 
 def attempt_behind_the_queue(patch: Planting) -> None:
     """A record that failed goes to the end of its worker's queue to be tried again."""
-    process = Slots._process
+    process = Attempts.process
 
-    async def put_back(self: Slots, run: Any, worker: Worker, record: Any, first: Any = None) -> Any:
+    async def put_back(self: Attempts, run: Any, worker: Worker, record: Any, first: Any = None) -> Any:
         tried = self.__dict__.setdefault("tried", set())
         place = run.label, record.offset
         if worker.queue and place not in tried:
@@ -126,7 +128,7 @@ def attempt_behind_the_queue(patch: Planting) -> None:
             return done
         return await process(self, run, worker, record, first)
 
-    patch.setattr(Slots, "_process", put_back)
+    patch.setattr(Attempts, "process", put_back)
 
 
 PLANTS = [
@@ -264,7 +266,7 @@ PLANTS = [
                 "worker.started_s + limit > now",
                 (
                     "worker.started_s == math.inf or "
-                    "min(g.worker.started_s for g in self.tasks.values() if g.worker is not None) + limit > now"
+                    "min(g.worker.started_s for g in self.tasks.working.values() if g.worker is not None) + limit > now"
                 ),
             ),
         ),
@@ -274,8 +276,8 @@ PLANTS = [
     Plant(
         "retry counter shared",
         changed(
-            Slots,
-            "_process",
+            Attempts,
+            "process",
             ("    attempt = 0\n", "    attempt = self.__dict__.setdefault('counted', {}).get(worker.number, 0)\n"),
             ("        attempt += 1\n", "        attempt += 1\n        self.counted[worker.number] = attempt\n"),
         ),
@@ -295,12 +297,12 @@ PLANTS = [
     ),
     Plant(
         "bytes counted twice as they come",
-        changed(Slots, "_count", ("self.done_bytes += done.size", "self.done_bytes += 2 * done.size")),
+        changed(RecordGate, "count", ("self.done_bytes += done.size", "self.done_bytes += 2 * done.size")),
         finding=r"not level after|idle, and \d+ bytes wait",
     ),
     Plant(
         "bytes counted twice as they go",
-        changed(Slots, "committed", ("self.done_bytes -= size", "self.done_bytes -= 2 * size")),
+        changed(RecordGate, "free", ("self.done_bytes -= size", "self.done_bytes -= 2 * size")),
         finding=r"idle, and -\d+ bytes wait|bytes wait for a commit, \d+ may",
     ),
     Plant(
@@ -317,7 +319,7 @@ PLANTS = [
     ),
     Plant(
         "context shared by the handlers in threads",
-        changed(Lanes, "_hand_over", ("self.variables.copy()", "self.variables")),
+        changed(Lanes, "_hand_over", ("self._attempts.variables.copy()", "self._attempts.variables")),
         (on_ground(test_variables.test_bob_does_not_see_ann_in_a_thread),),
         finding="bob saw ann",
     ),

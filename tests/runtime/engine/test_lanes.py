@@ -45,7 +45,7 @@ class Stage:
         self.slots = Slots(
             destinations, settings, self.failures.append, alarm, cpu_s=time.thread_time, now_s=time.monotonic
         )
-        self.slots.done_bytes_max = settings.limits.done_bytes_max  # nobody commits here, and says what a quota allows
+        self.slots.bound_done(settings.limits.done_bytes_max)  # no commit says what a quota allows
         handler = declare(function, "in", to="out", **options)
         self.run = PartitionRun(self.dispatch, handler, place_of("in", 0, b"test app"))
 
@@ -78,19 +78,19 @@ async def test_records_have_no_task_and_keep_the_order_of_keys() -> None:
 
     def handle(value: int) -> int:
         seen.append(value)
-        tasks.append(len(stage.slots.tasks))
+        tasks.append(len(stage.slots.tasks.working))
         return value
 
     stage = Stage(handle)
     stage.hand_out()
-    assert stage.slots.running() == WORKERS
+    assert stage.slots.count_running() == WORKERS
     await stage.until_done()
     assert sorted(seen) == list(range(RECORDS))
     for key in range(40):
         assert [v for v in seen if v % 40 == key] == list(range(key, RECORDS, 40))
     assert {*tasks} == {0}
     assert sorted(int(value or b"") for value in stage.sent()) == list(range(RECORDS))
-    assert not stage.slots.running()
+    assert not stage.slots.count_running()
     assert stage.slots.records_done == RECORDS
     assert all(not worker.active and worker.running is None for worker in stage.dispatch.workers)
     await stage.slots.close(1.0)
@@ -151,14 +151,14 @@ async def test_a_lane_that_takes_too_long_is_named_and_its_record_tried_again() 
     stage.hand_out()
     await stage.until(begun.is_set)
     now = time.monotonic()
-    await stage.until(lambda: stage.slots.running() == 1)
+    await stage.until(lambda: stage.slots.count_running() == 1)
     oldest = stage.slots.oldest_running(now + 5)
     assert oldest is not None
     assert (oldest.partition, oldest.offset) == ("in[0]", 5)
     assert 4 < oldest.age_s < WAIT_S
-    stage.slots.overdue(now + 0.5)
+    stage.slots.end_overdue(now + 0.5)
     assert not any(worker.timed_out for worker in stage.dispatch.workers)
-    stage.slots.overdue(now + 5)
+    stage.slots.end_overdue(now + 5)
     assert [w.running.offset for w in stage.dispatch.workers if w.timed_out and w.running is not None] == [5]
     ended.set()
     await stage.until_done()
@@ -180,9 +180,9 @@ async def test_what_comes_back_after_the_end_changes_nothing() -> None:
     stage = Stage(handle)
     stage.hand_out()
     await stage.until(begun.is_set)
-    assert stage.slots.running() == WORKERS
+    assert stage.slots.count_running() == WORKERS
     await stage.slots.close(1.0)
-    assert not stage.slots.running()
+    assert not stage.slots.count_running()
     stage.dispatch.cut_off()
     ended.set()
     await stage.until(lambda: stage.slots.oldest_running(time.monotonic()) is None)

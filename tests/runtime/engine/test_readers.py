@@ -85,7 +85,6 @@ class Reading:
 
     async def until(self, count: int) -> None:
         """Read until so many records were handled, and some more if there are."""
-        self.slots.unstarted = 1  # the loop has no time for more: the first step waits for workers to begin
         running = asyncio.create_task(self.reader.run())
         try:
             async with asyncio.timeout(WAIT_S):
@@ -98,11 +97,13 @@ class Reading:
         assert not self.failures
 
     def _begun(self) -> None:
+        """The step waits until a worker of another partition has begun: the changes come before the worker's turn."""
         loop = asyncio.get_running_loop()
         for change in self.changes:
             loop.call_soon(change)
         self.changes.clear()
-        loop.call_soon(lambda: setattr(self.slots, "unstarted", 0))
+        other = self.run_of(2, 0)
+        self.slots.activate(other, other.dispatch.workers)
 
     def _fail(self, error: BaseException) -> None:
         self.failures.append(error)

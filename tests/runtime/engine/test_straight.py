@@ -97,7 +97,7 @@ async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped:
             if is_stopped:
                 slots.stop()
                 continue
-            slots.committed(generation.size)
+            slots.note_commit(generation.size)
     assert await reading == sent == (sent if is_stopped else 1_000)
     assert 100 < sent < 500 or not is_stopped
     await stage.slots.close(1.0)

@@ -230,7 +230,7 @@ async def test_told_again_it_releases_at_once(group: Group, when: str, caplog: p
     second.member.stop()
     await asyncio.sleep(0.5)
     assert second.member.shutdown.budget.has_begun == (when == "it drains")
-    assert second.member.slots.running() == 1
+    assert second.member.slots.count_running() == 1
     second.member.stop(at_once=True)
     assert await seconds(second) <= AT_ONCE_S
     assert not handled
