@@ -75,9 +75,8 @@ class CoordinatorBeats:
         for partition in range(COORDINATORS + 1, PARTITIONS):
             self.signals.send(partition, beat)
 
-    def beat_when_due(self) -> None:
+    def beat_when_due(self, view: View) -> None:
         """Beat before the time when shares of rates, or the dismissed members, have changed."""
-        view = self._view()
         if self._shares.is_due(self._shares.next_shares(view)) or members_dismissed(view) != self.dismissed:
             self.beat()
 

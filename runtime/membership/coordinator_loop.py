@@ -280,16 +280,16 @@ class CoordinatorLoop:
             if not batch.decisions and not batch.answered:
                 break
             self.decisions.add(batch.decisions)
-        self._errands.begin_needed()
-        self._look_at_unowned()
+        view = self._view()
+        self._errands.begin_needed(view)
+        self._look_at_unowned(view)
         if not self._is_alone and not self.control_tail.is_lost():
-            self.beats.beat_when_due()
-        for difference in self.declared.differences(self._view()):
+            self.beats.beat_when_due(view)
+        for difference in self.declared.differences(view):
             logger.warning("%s: %s", self.identity.app, difference)
 
-    def _look_at_unowned(self) -> None:
+    def _look_at_unowned(self, view: View) -> None:
         """Find the ranges without an owner, and log once for each gone member that keys wait for its name."""
-        view = self._view()
         self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.cell_cache.unheld else ([], {})
         for incarnation, one in found.items():
             if incarnation not in self._waiting:

@@ -97,9 +97,9 @@ class Errands:
         self._looked_s = 0.0
         """The time of the last look at all sources."""
 
-    def begin_needed(self) -> None:
+    def begin_needed(self, view: View) -> None:
         """Begin the needed errands that do not run."""
-        wanted = needs(self._view())
+        wanted = needs(view)
         self.read_released()
         for member in wanted.fence:
             self._begin(Errand(ErrandKind.FENCE, member.incarnation), partial(self._fence, member))
