@@ -2,7 +2,8 @@
 
 No broker. *A plan*: members that are level, of which a tenth have their load doubled; its figure is the time for each
 step, which is one move or part of a partition, and for the whole plan. *A start*: nothing has an owner. *A look*: all
-that a coordinator asks itself when nothing has happened (``decide`` and ``needs``), and the first look of a term.
+that a coordinator asks itself when nothing has happened (``decide`` and ``needs``), and the first look of a term. Each
+partition has state, and a standby with a ready copy.
 
 It runs on the interpreted package and on the compiled one; ends with 1 if a bar does not hold.
 """
@@ -22,18 +23,22 @@ from keylanes.group.target import GAIN_US, solve
 from keylanes.group.view import CoordinatorMemory, Rules, SourceFound, View
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.keyrange.ranges import even_bounds
+from keylanes.offsets.control import STANDBY
 from keylanes.offsets.control_events import (
     AppCreated,
     CoordinatorElected,
+    CopyAsked,
     MemberJoined,
     PartitionStarted,
     PlanMade,
     RangesGranted,
+    StoreDeclared,
 )
 from keylanes.offsets.decide import Turn
-from keylanes.offsets.event_values import NO_MOVE, Band, Sourced
-from keylanes.offsets.events import Event
+from keylanes.offsets.event_values import Band, PlannedMove, Sourced, Span
+from keylanes.offsets.events import Event, WorkersCut
 from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.offsets.signals import Copy
 from rig.machine import surroundings
 from rig.results import print_table, verdict, write_result
 
@@ -42,7 +47,7 @@ CELLS: Final = 8
 """Of the declared cut, in a range."""
 PLANS: Final = ((10, 500), (50, 2_500), (200, 10_000), (1_000, 50_000))
 """Members, ranges."""
-LOOKS: Final = ((16, 100), (16, 1_000), (50, 5_000))
+LOOKS: Final = ((16, 100), (16, 1_000), (256, 1_000), (50, 5_000))
 """Members, partitions."""
 STEP_MS_MAX: Final = 5.0
 LOOK_MS_MAX: Final = 1.0
@@ -88,19 +93,26 @@ def plan(members: int, ranges: int, rounds: int) -> dict[str, float]:
 
 
 def begun(members: int, partitions: int) -> list[Event]:
-    """The logs of a group in which every partition has its owner."""
+    """The logs of a group in which every partition has its owner, and a copy of its state at the next member."""
     turn = Turn(1)
     events: list[Event] = [AppCreated("app", HASH_NAME, 64), CoordinatorElected(1, "", "birth 1", "birth 1")]
     events += [PartitionStarted(*turn.next(), TOPIC, p, 0, "earliest", partitions) for p in range(partitions)]
     for n in range(1, members + 1):
         topics = (Sourced(TOPIC, 8, "earliest", 0, 0.0),)
         ids = (f"app.{n}",)
-        joined = MemberJoined(*turn.next(), n, "", f"birth {n}", ids, "host", "", 1.0, 1, topics, (), until_level=False)
+        host = f"host {n}"
+        joined = MemberJoined(*turn.next(), n, "", f"birth {n}", ids, host, "", 1.0, 1, topics, (), until_level=False)
         events.append(joined)
-    events.append(PlanMade(*turn.next(), 1, partitions + members, "change", 0, 0, 1, ()))
+    events.append(StoreDeclared(*turn.next(), 0, "counts", TOPIC, "value", "", "int", "json"))
+    moves = tuple(
+        PlannedMove(p + 1, TOPIC, p, 0, SPACE_END, NOBODY, 1 + p % members, 0, 0.0, 0) for p in range(partitions)
+    )
+    events.append(PlanMade(*turn.next(), 1, partitions + members, "change", 0, 0, 1, moves))
     for p in range(partitions):
-        band = (Band(0, SPACE_END, 0),)
-        events.append(RangesGranted(*turn.next(), NO_MOVE, 1 + p % members, 1, TOPIC, p, band, (), ()))
+        owner, band, bands = 1 + p % members, (Band(0, SPACE_END, 0),), (Span(0, SPACE_END),)
+        events.append(RangesGranted(*turn.next(), p + 1, owner, 1, TOPIC, p, band, (), ()))
+        events.append(WorkersCut(owner, 1, 1, TOPIC, p, 0, (0, SPACE_END)))
+        events.append(CopyAsked(*turn.next(), partitions + p + 1, 1 + owner % members, TOPIC, p, bands, STANDBY, 0))
     return events
 
 
@@ -108,7 +120,9 @@ def look(members: int, partitions: int, rounds: int) -> dict[str, float]:
     """What a look at an idle group costs."""
     ledger = evolve_all(Ledger(), begun(members, partitions))
     seat = CoordinatorMemory("app", "birth 1", 0, sources={TOPIC: SourceFound("", partitions)})
-    heard, rules, turn = Heard(10_000, 1_000), Rules(), Turn(1, ledger.control.number)
+    heard, rules, turn = Heard(10_000, 1_000), Rules(standbys=1), Turn(1, ledger.control.number)
+    for move, asked in ledger.control.moves.copies.items():
+        heard.copies.setdefault(asked.incarnation, {})[move] = Copy(move, 9, 9, 0, is_ready=True)
 
     def looks() -> None:
         view = View(ledger, heard, seat, rules, 0, 100_000)

@@ -14,6 +14,7 @@ from ..group.beats import Beats
 from ..group.history import History
 from ..group.loads import Loads, PointsCost
 from ..group.overview import GroupShown, show_group
+from ..group.piece_table import PieceTable
 from ..group.reports import ALL_EVERY
 from ..group.signals_fold import COORDINATORS, PARTITIONS, partition_of
 from ..offsets.codec import SignalError, decode_signal, prefix_of
@@ -145,7 +146,7 @@ async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], 
 
     ledger = await _read(group, read)
     heard, loads, copies, parked = await read_signal_contents(group, ledger.control, at_ms, wall_ms)
-    found = show_group(ledger.control, ledger.partitions, copies, parked)
+    found = show_group(PieceTable(), ledger, copies, parked)
     return GroupMoment(group=found, at_ms=at_ms, now_ms=wall_ms(), heard=heard, costs=costs_of(found, loads))
 
 

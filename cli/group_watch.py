@@ -13,6 +13,7 @@ from ..brokers.protocol import OffsetOutOfRange, Reader, TopicPartition
 from ..group.beats import Beats
 from ..group.loads import Loads
 from ..group.overview import GroupShown, show_group
+from ..group.piece_table import PieceTable
 from ..group.signals_fold import COORDINATORS, PARTITIONS
 from ..offsets.codec import SignalError, decode_signal
 from ..offsets.control import Control
@@ -106,12 +107,12 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
     loop, interval_s = asyncio.get_running_loop(), interval_ms / 1000
     logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
     ledger = await logs.begin_offsets(await logs.read_control(Ledger()))
-    signals = _SignalListener(group, ledger.control)
+    signals, table = _SignalListener(group, ledger.control), PieceTable()
     try:
         await signals.open(wall_ms)
         while True:
             began_s = loop.time()
-            shown = show_group(ledger.control, ledger.partitions, signals.copies, signals.parked)
+            shown = show_group(table, ledger, signals.copies, signals.parked)
             show(
                 GroupMoment(
                     group=shown, at_ms=None, now_ms=wall_ms(), heard=signals.heard, costs=costs_of(shown, signals.loads)

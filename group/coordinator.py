@@ -34,7 +34,7 @@ from ..offsets.control import Member
 from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, SourceIdentified
 from ..offsets.decide import StoreSpec, Turn, decide_stores, spec_of
 from ..offsets.ledger import SourcePartition
-from . import copies, copy_requests, members, moves, plan_moves, plans
+from . import copy_requests, members, moves, plan_moves, plans
 from .cells import CellState
 from .view import DecisionBatch, View
 
@@ -62,15 +62,13 @@ Row: TypeAlias = Callable[[View, Turn], DecisionBatch]
 def decide(view: View, turn: Turn) -> DecisionBatch:
     """The next batch to write, numbered by ``turn``. An empty batch: nothing to write.
 
-    The coordinator's memory keeps the renamed members (copies.py). Their state is granted in several steps, and after
-    the first step the logs no longer tell that the members were renamed.
+    ``DecisionBatch.noted`` is for ``CoordinatorMemory.note``: the rows change nothing in what they are given.
     """
-    view.memory.renamed |= copies.renamed_members(view)
     for row in ROWS:
         batch = row(view, turn)
         if batch.decisions or batch.answered:
-            return batch
-    return DecisionBatch()
+            break
+    return batch._replace(noted=batch.noted._replace(renamed=view.renamed))
 
 
 def needs(view: View) -> Needs:
@@ -82,7 +80,7 @@ def needs(view: View) -> Needs:
     unread = sorted(
         {
             (place, cell.epoch)
-            for place in view.cell_cache.unread
+            for place in view.places.unread
             for cell in view.cells(place)
             if cell.state is CellState.UNREAD
         }

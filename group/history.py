@@ -55,14 +55,13 @@ from .history_notes import (
     times_of,
 )
 from .members import LEFT
-from .overview import NOTHING_TOLD, copies_shown, name_of_hold, waits_for_copy
+from .overview import NO_REASONS, NOTHING_TOLD, copies_shown, name_of_hold, why_not_asked
 from .plans import CHANGE
 
 JOIN: Final = "join"
 START: Final = "start"
 LEVEL: Final = "level"
 """Causes of a move, beside the causes of plans and of expulsions: a join, the start of a partition, a newer level."""
-NOT_ASKED: Final = "the coordinator to ask for it"
 
 
 @dataclass(slots=True)
@@ -421,7 +420,7 @@ class History:
                 plan=plan,
                 move=number,
                 term=control.term,
-                reason=waits_for_copy(control, planned, copies) or NOT_ASKED,
+                reason=why_not_asked(control, owner.incarnation, planned, copies, NO_REASONS),
                 copy_asked_ms=self._copy_asked_ms.get(number),
                 planned_ms=planned_ms,
             )

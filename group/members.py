@@ -101,8 +101,7 @@ def members_dismissed(view: View) -> tuple[int, ...]:
     leavers = [member for member in view.living_members if member.incarnation in view.heard.leaving]
     if not leavers:
         return ()
-    handled = {source.topic for member in view.staying_members for source in member.joined.topics}
-    topics = view.stateful & handled
+    topics = view.present.stateful & view.present.able.keys()
     return tuple(
         member.incarnation
         for member in leavers

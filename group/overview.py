@@ -15,15 +15,25 @@ from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import join_neighbours
 from ..offsets.control import Control, Member
 from ..offsets.event_values import PlannedMove
-from ..offsets.ledger import PartitionLedger, SourcePartition
+from ..offsets.ledger import Ledger, SourcePartition
 from ..offsets.signals import COOLING, SLOT, TURN, Copy
-from .cells import NOTHING, Cell, CellState, cells, is_taken_up
+from .cells import Cell, CellState
 from .copies import counts_for_budget
+from .piece_table import PieceTable
+from .pieces import Awaits, PlacePiece
+from .present import members_present
+from .standbys import StandbyRules
 
 NOTHING_TOLD: Final[Mapping[int, Mapping[int, Copy]]] = MappingProxyType({})
 """No member has told the progress of its copies."""
 NO_REASONS: Final[Mapping[int, str]] = MappingProxyType({})
 """The coordinator has told no reason why a move waits."""
+NOTHING_READ: Final[frozenset[tuple[SourcePartition, int]]] = frozenset()
+"""People who look at a group read no log to an own append."""
+NO_STANDBYS: Final = StandbyRules(0, is_early=True)
+"""The overview asks for no standbys."""
+OF_MOVES: Final = (Awaits.ASK, Awaits.COPY)
+"""What only a move waits for: the points are at work."""
 ITS_TURN: Final = {
     TURN: "its turn (moves_per_minute)",
     COOLING: "its turn (half of moves_per_minute, as the group cools down)",
@@ -170,57 +180,145 @@ class GroupShown(NamedTuple):
 
 
 def show_group(
-    control: Control,
-    folds: Mapping[SourcePartition, PartitionLedger],
-    told: Mapping[int, Mapping[int, Copy]],
-    parked: Mapping[int, str],
+    table: PieceTable, ledger: Ledger, told: Mapping[int, Mapping[int, Copy]], parked: Mapping[int, str]
 ) -> GroupShown:
-    """A group, by the folds of its logs. ``told``: the progress of copies, by incarnation and move; ``parked``: by
-    move, why the move has not begun (``SLOT``, ``TURN``, ``COOLING`` of offsets/signals.py). Both may be empty if
-    nothing was heard.
+    """A group, by the folds of its logs. ``table``: a new table, or the table of the last call. ``told``: the progress
+    of copies, by incarnation and move; ``parked``: by move, why the move has not begun (``SLOT``, ``TURN``, ``COOLING``
+    of offsets/signals.py). Both may be empty if nothing was heard.
     """
+    control = ledger.control
+    awaited = {i: m.joined.instance for i, m in control.members.items() if m.hold_ms}
+    table.look(ledger, NOTHING_READ, members_present(control, (), awaited), told, NO_STANDBYS, 0)
     copies = tuple(copies_shown(control, told))
-    held: dict[int, list[OwnedRange]] = {}
-    uncut: list[tuple[str, OwnedRange]] = []
-    free: list[tuple[str, OwnedRange]] = []
-    for place in sorted(control.started):
-        parts = folds.get(place, NOTHING).parts
-        for cell in cells(control, folds, place, ()):
-            points = OwnedRange(topic=place[0], partition=place[1], first=cell.first, end=cell.end, epoch=cell.epoch)
-            if cell.state is CellState.HELD:
-                held.setdefault(cell.owner, []).append(points)
-                if not is_taken_up(parts[cell.epoch], cell.first, cell.end):
-                    uncut.append((f"waits for incarnation {cell.owner} to take it up", points))
-            else:
-                free.append((_why_not_held(control, place, cell.state, cell.owner), points))
-    asked = [
-        (
-            f"is to be released by incarnation {a.incarnation}",
-            OwnedRange(topic=a.topic, partition=a.partition, first=a.first, end=a.end, epoch=a.epoch),
-        )
-        for _, a in sorted(control.moves.release_requests.items())
-    ]
-    state = GroupState.RUNNING
-    if not any(not member.expelled for member in control.members.values()):
-        state = GroupState.EMPTY
-    elif asked or free:
-        state = GroupState.IN_REBALANCE
-    elif uncut:
-        state = GroupState.SYNC
+    waits: dict[str, list[OwnedRange]] = {}
+    moves: dict[int, MoveShown] = {}
+    for piece in (piece for place in sorted(control.started) for piece in table.pieces(place)):
+        why, move = why_it_waits(control, piece, copies, parked), piece.move
+        if why and piece.awaits not in OF_MOVES:
+            waits.setdefault(f"waits for {why}", []).append(_range_of(piece.place, piece))
+        if why and move is not None and move.move not in moves and _is_under_way(control, piece, move):
+            moves[move.move] = _move_shown(move, why)
     there = [member for _, member in sorted(control.members.items()) if not member.fenced]
-    members = tuple(_member(control, member, held) for member in there)
+    held = _ranges_held(control, table)
     return GroupShown(
-        state=state,
+        state=_state_of(control, table),
         term=control.term,
         coordinator=control.coordinator,
         level=control.level,
         group_epoch=control.group_epoch,
         assignment_epoch=control.moves.group_epoch,
-        members=members,
-        waits=(*_waits_shown(asked), *_waits_shown([*uncut, *free])),
-        moves=tuple(_moves(control, folds, copies, parked)),
+        members=tuple(_member(control, member, held.get(member.incarnation, ())) for member in there),
+        waits=tuple(sorted(WaitShown(points, why) for why, own in waits.items() for points in as_few(own))),
+        moves=tuple(move for _, move in sorted(moves.items())),
         copies=copies,
     )
+
+
+def _ranges_held(control: Control, table: PieceTable) -> dict[int, list[OwnedRange]]:
+    """The ranges for which each incarnation may commit."""
+    held: dict[int, list[OwnedRange]] = {}
+    for place in sorted(control.started):
+        for cell in table.cells(place):
+            if cell.state is CellState.HELD:
+                held.setdefault(cell.owner, []).append(_range_of(place, cell))
+    return held
+
+
+def _state_of(control: Control, table: PieceTable) -> GroupState:
+    if all(member.expelled for member in control.members.values()):
+        return GroupState.EMPTY
+    if control.moves.release_requests or table.places.unheld:
+        return GroupState.IN_REBALANCE
+    return GroupState.SYNC if table.places.uncut else GroupState.RUNNING
+
+
+def _range_of(place: SourcePartition, cell: Cell | PlacePiece) -> OwnedRange:
+    return OwnedRange(topic=place[0], partition=place[1], first=cell.first, end=cell.end, epoch=cell.epoch)
+
+
+def _is_under_way(control: Control, piece: PlacePiece, move: PlannedMove) -> bool:
+    """Whether a move may still take a piece to its target, or joins the piece. If the target is gone, the next plan
+    gives the points to a present member. If a third member holds the points, a plan gave the points away.
+    """
+    return not control.is_expelled(move.target) and (not piece.is_held or piece.owner in (move.origin, move.target))
+
+
+def _move_shown(move: PlannedMove, why: str) -> MoveShown:
+    return MoveShown(
+        move=move.move,
+        topic=move.topic,
+        partition=move.partition,
+        first=move.first,
+        end=move.end,
+        origin=move.origin,
+        target=move.target,
+        waits_for=why,
+    )
+
+
+# --- why points wait -------------------------------------------------------------------------------------------------
+
+
+def why_it_waits(control: Control, piece: PlacePiece, copies: Sequence[CopyShown], parked: Mapping[int, str]) -> str:
+    """What points wait for, in words; "": nothing. ``parked``: see ``show_group``."""
+    owner = f"incarnation {piece.owner}"
+    match piece.awaits:
+        case Awaits.NOTHING:
+            return ""
+        case Awaits.ASK | Awaits.COPY:
+            return why_not_asked(control, piece.owner, piece.move, copies, parked) if piece.move is not None else ""
+        case Awaits.RELEASE:
+            return f"{owner} to release it"
+        case Awaits.TAKE_UP:
+            return f"{owner} to take it up"
+        case Awaits.FENCE:
+            why = f"{owner}, which was expelled, to be fenced"
+        case Awaits.READ:
+            why = f"the commits of {owner}, which is fenced, to be read"
+        case Awaits.MEMBER:
+            why = "a capable member"
+        case Awaits.GRANT:
+            why = "the coordinator to grant it"
+    name = name_of_hold(control, piece.place, piece.owner)
+    return f"{why}, or for {name}" if name else why
+
+
+def why_not_asked(
+    control: Control, owner: int, move: PlannedMove, copies: Sequence[CopyShown], parked: Mapping[int, str]
+) -> str:
+    """What a move waits for before its owner is asked, in words. ``parked``: see ``show_group``. If no reason
+    is known, the answer names the possible reasons.
+    """
+    own = [copy for copy in copies if copy.incarnation == move.target]
+    over = [
+        copy
+        for copy in own
+        for held in copy.held
+        if held[:2] == move.topic_partition and held.first < move.end and move.first < held.end
+    ]
+    is_stateful = move.topic in {store.topic for store in control.stores.values()}
+    slot, turn = f"a slot at incarnation {move.target}, which makes other copies (copies_max)", ITS_TURN[TURN]
+    if over and not all(copy.is_ready for copy in over):
+        return f"incarnation {move.target} to copy its state ({over[0].progress})"
+    if reason := parked.get(move.move):
+        return slot if reason == SLOT else ITS_TURN.get(reason, reason)
+    if over or not is_stateful:
+        return f"the coordinator to ask incarnation {owner} for it"
+    may_be = [slot] if any(not copy.is_ready for copy in own) else []
+    may_be += [turn] if counts_for_budget(move) else []
+    return ", or ".join(may_be) or "the coordinator to ask for a copy"
+
+
+def name_of_hold(control: Control, place: SourcePartition, owner: int) -> str:
+    """The name for which points with state wait (their *hold*), and the longest wait, in words; "": no name."""
+    member = control.members.get(owner)
+    is_stateful = place[0] in {store.topic for store in control.stores.values()}
+    if member is None or not member.hold_ms or not is_stateful:
+        return ""
+    return f"{member.joined.instance!r} to come back, {member.hold_ms / 1000:g} s at most"
+
+
+# --- copies, ranges and members --------------------------------------------------------------------------------------
 
 
 def copies_shown(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> Iterator[CopyShown]:
@@ -243,108 +341,13 @@ def copies_shown(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> It
         )
 
 
-def _moves(
-    control: Control,
-    folds: Mapping[SourcePartition, PartitionLedger],
-    copies: Sequence[CopyShown],
-    parked: Mapping[int, str],
-) -> Iterator[MoveShown]:
-    """Yield the moves whose points are not all taken up by the target yet."""
-    for number, move in sorted(control.moves.planned.items()):
-        if control.is_expelled(move.target):
-            continue  # the next plan gives the points to a present member
-        place = move.topic_partition
-        parts = folds.get(place, NOTHING).parts
-        for cell in cells(control, folds, place, ()):
-            if not (cell.first < move.end and move.first < cell.end):
-                continue
-            if cell.state is CellState.HELD and cell.owner not in (move.origin, move.target):
-                continue  # the owner died before the move began, and a plan gave the points away
-            is_asked = number in control.moves.release_requests
-            is_cut = cell.owner != 0 and is_taken_up(parts[cell.epoch], cell.first, cell.end)
-            waits_for = _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut)
-            if cell.state is CellState.HELD and cell.owner == move.origin != move.target and not is_asked:
-                waits_for = waits_for_copy(control, move, copies, parked) or waits_for
-            elif cell.state is not CellState.HELD and (name := name_of_hold(control, place, cell.owner)):
-                waits_for += f", or for {name}"
-            if waits_for:
-                yield MoveShown(
-                    move=number,
-                    topic=place[0],
-                    partition=place[1],
-                    first=move.first,
-                    end=move.end,
-                    origin=move.origin,
-                    target=move.target,
-                    waits_for=waits_for,
-                )
-                break
-
-
-def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
-    """The next step of the move of a cell to its target, in words; "": the target is at work."""
-    if cell.state is CellState.FREE:
-        return "the coordinator to grant it"
-    if cell.state is not CellState.HELD:
-        return f"incarnation {cell.owner}, which was expelled, to be fenced"
-    if cell.owner == target:
-        return "" if is_cut else f"incarnation {target} to take it up"
-    owner = f"incarnation {cell.owner}"
-    return f"{owner} to release it" if is_asked else f"the coordinator to ask {owner} for it"
-
-
-def waits_for_copy(
-    control: Control, move: PlannedMove, copies: Sequence[CopyShown], parked: Mapping[int, str] = NO_REASONS
-) -> str:
-    """What a move with state waits for before its owner is asked to release, in words; "": nothing. ``parked``: see
-    ``show_group``. If no reason is known, the answer names the possible reasons.
-    """
-    if move.topic not in {store.topic for store in control.stores.values()}:
-        return ""
-    own = [copy for copy in copies if copy.incarnation == move.target]
-    over = [
-        copy
-        for copy in own
-        for held in copy.held
-        if held[:2] == move.topic_partition and held.first < move.end and move.first < held.end
-    ]
-    slot, turn = f"a slot at incarnation {move.target}, which makes other copies (copies_max)", ITS_TURN[TURN]
-    if over and not all(copy.is_ready for copy in over):
-        return f"incarnation {move.target} to copy its state ({over[0].progress})"
-    if reason := parked.get(move.move):
-        return slot if reason == SLOT else ITS_TURN.get(reason, reason)
-    if over:
-        return ""
-    may_be = [slot] if any(not copy.is_ready for copy in own) else []
-    may_be += [turn] if counts_for_budget(move) else []
-    return ", or ".join(may_be) or "the coordinator to ask for a copy"
-
-
-def name_of_hold(control: Control, place: SourcePartition, owner: int) -> str:
-    """The name for which points with state wait (their *hold*), and the longest wait, in words; "": no name."""
-    member = control.members.get(owner)
-    is_stateful = place[0] in {store.topic for store in control.stores.values()}
-    if member is None or not member.hold_ms or not is_stateful:
-        return ""
-    return f"{member.joined.instance!r} to come back, {member.hold_ms / 1000:g} s at most"
-
-
 def as_few(held: Iterable[OwnedRange]) -> list[OwnedRange]:
     """The points in order. Touching ranges of a partition are joined, at the epoch of the first range."""
     return join_neighbours(sorted(held), lambda a, b: a._replace(end=b.end) if a[:2] == b[:2] else None)
 
 
-def _waits_shown(waits: Iterable[tuple[str, OwnedRange]]) -> list[WaitShown]:
-    """The waits, in order of points. Touching ranges with the same reason are joined."""
-    by_reason: dict[str, list[OwnedRange]] = {}
-    for why, points in waits:
-        by_reason.setdefault(why, []).append(points)
-    return sorted(WaitShown(points, why) for why, own in by_reason.items() for points in as_few(own))
-
-
-def _member(control: Control, member: Member, held: Mapping[int, list[OwnedRange]]) -> MemberShown:
-    own = tuple(held.get(member.incarnation, ()))
-    points = sum(one.end - one.first for one in own)
+def _member(control: Control, member: Member, held: Sequence[OwnedRange]) -> MemberShown:
+    points = sum(one.end - one.first for one in held)
     standing = f"expelled: {member.cause}" if member.expelled else "member"
     return MemberShown(
         incarnation=member.incarnation,
@@ -354,25 +357,7 @@ def _member(control: Control, member: Member, held: Mapping[int, list[OwnedRange
         level=member.joined.level,
         standing=standing,
         is_coordinator=member.birth == control.coordinator,
-        held=own,
+        held=tuple(held),
         share=points / (SPACE_END * max(1, len(control.started))),
         endpoint=member.joined.endpoint,
     )
-
-
-def _why_not_held(control: Control, place: SourcePartition, state: CellState, owner: int) -> str:
-    """What is awaited for points that are not held, in words."""
-    step, name = _next_step(control, place, state, owner), name_of_hold(control, place, owner)
-    return f"{step}, or for {name}" if name else step
-
-
-def _next_step(control: Control, place: SourcePartition, state: CellState, owner: int) -> str:
-    """The next step to a new owner, in words."""
-    if state is CellState.LEAVING:
-        return f"waits until incarnation {owner}, which was expelled, is fenced"
-    living = [member for member in control.members.values() if not member.expelled]
-    if not any(source.topic == place[0] for member in living for source in member.joined.topics):
-        return "waits for a capable member"
-    if state is CellState.UNREAD:
-        return f"waits until what incarnation {owner}, which is fenced, has committed is read"
-    return "waits to be granted"

@@ -17,7 +17,7 @@ from ..offsets.signals import MoveAsked
 from .cells import Cell, CellState
 from .copies import FixedPoints
 from .loads import Loads
-from .moves import cut_by, newest
+from .pieces import cut_by, newest
 from .shares import NOBODY, PlanMember, Share, Shift
 from .target import GAIN_US, solve
 

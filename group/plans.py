@@ -3,7 +3,7 @@
 A plan names the whole assignment, as moves from the present assignment. Points under way belong to their destination:
 points asked for and not released, points free and not granted, and points with a copy under way. So a later plan does
 not send a range back while the range is on its way. Points with a copy under way are fixed. Points with state and
-without an owner are fixed, too, where copies or a name tell the next owner (copy_requests.py). Points that wait for a
+without an owner are fixed, too, where copies or a name tell the next owner (pieces.py). Points that wait for a
 name are no part of a plan.
 
 | cause | due when | what moves |
@@ -30,7 +30,7 @@ answered at once. A large question is in ``needs``, and ``answer_of`` works the 
 counts if the values are unchanged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -40,15 +40,16 @@ from ..offsets.control import LOAD, Member
 from ..offsets.control_events import PlanMade
 from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove
+from ..offsets.ledger import SourcePartition
 from ..offsets.signals import MoveAsked
 from .cells import CellState
-from .copies import copies_by_place, spans_of
-from .copy_requests import awaited_names, fixed_points, have_heirs, is_orphan
+from .copies import FixedPoints
 from .members import members_dismissed
-from .moves import cut_by, moves_pending, moves_to_join, newest, on_their_way, overlaps
+from .moves import moves_to_join
+from .pieces import PlacePiece, overlaps
 from .plan_moves import PlanQuestion, planned_moves
-from .shares import PlanMember
-from .view import JOIN, DecisionBatch, PlanAnswer, View
+from .shares import NOBODY, PlanMember
+from .view import JOIN, DecisionBatch, LoadsLook, Noted, PlanAnswer, View
 
 CHANGE: Final = "change"
 """The cause of a plan that answers events of the control log."""
@@ -63,16 +64,22 @@ MOVES_MAX: Final = 2_000
 def make_plan(view: View, turn: Turn) -> DecisionBatch:
     """A plan, if there is a cause and a member to own something."""
     question = _question_due(view)
+    noted = Noted(view.control.group_epoch if _may_plan(view) and _is_changed(view) else None)
     if question is None:
-        return DecisionBatch()
+        return DecisionBatch(noted=noted)
     if question.cause == JOIN:
         moves: list[PlannedMove] | None = moves_to_join(view)
     elif view.memory.answer is not None and view.memory.answer.key == question.key:
         moves = view.memory.answer.moves
     else:
         moves = None if question.size > view.rules.inline_max else answer_of(question).moves
-    if moves is None or (question.cause == LOAD and not _confirms_skew(view, moves)):
-        return DecisionBatch()
+    if moves is not None and question.cause == LOAD:
+        # A plan for load needs two looks in a row that show a skew: this look, and the look before.
+        was_skewed = view.memory.is_skewed
+        noted = noted._replace(loads=LoadsLook(view.heard.loads.version, bool(moves) and not was_skewed))
+        moves = moves if moves and was_skewed else None
+    if moves is None:
+        return DecisionBatch(noted=noted)
     control, cause = view.control, question.cause
     # The group epoch that the plan answers. A plan for load is a cause of its own: the fold counts one epoch more when
     # it takes the plan.
@@ -94,17 +101,8 @@ def make_plan(view: View, turn: Turn) -> DecisionBatch:
             for part, chunk in enumerate(chunks)
         ],
         tuple(request.request for request in question.requests),
+        noted=noted,
     )
-
-
-def _confirms_skew(view: View, moves: Sequence[PlannedMove]) -> bool:
-    """Whether this look at the loads and the look before both show a skew. Note this look in the coordinator's memory.
-    ``moves``: the moves that would relieve a member now.
-    """
-    seat, was_skewed = view.memory, view.memory.is_skewed
-    seat.loads_version, seat.loads_look_ms = view.heard.loads.version, view.now_ms
-    seat.is_skewed, seat.answer = bool(moves) and not was_skewed, None
-    return bool(moves) and was_skewed
 
 
 def open_question(view: View) -> PlanQuestion | None:
@@ -128,57 +126,66 @@ def answer_of(question: PlanQuestion) -> PlanAnswer:
 
 def _question_due(view: View) -> PlanQuestion | None:
     """The question for the plan that is due now. None: no plan is due."""
-    # A coordinator that has not read the offset log would take every range for free.
-    if not view.staying_members or view.unseen or view.unopened_logs or view.lacks_ends:
+    if not _may_plan(view):
         return None
-    control, requests = view.control, tuple(view.heard.moves.values())
+    requests = tuple(view.heard.moves.values())
     is_time = _is_time(view)
-    is_changed = control.group_epoch > control.moves.group_epoch and _has_heard(view)
-    is_due = is_time and (is_changed or _has_orphans(view))
+    is_due = is_time and ((_is_changed(view) and _has_heard(view)) or _has_orphans(view))
     must_leave = is_time and not is_due and _has_leavers(view)
     if requests or is_due or must_leave:
         cause = REQUEST if requests else CHANGE if is_due else LEAVE
         return _question(view, cause, requests, balances=is_due or must_leave)
     if is_time and _may_weigh(view):
         return _question(view, LOAD, (), balances=True)
-    if is_time and _is_at_rest(view) and moves_to_join(view):
+    if is_time and view.table.touching_ms and moves_to_join(view) and _is_at_rest(view):
         return _question(view, JOIN, (), balances=False)
     return None
+
+
+def _may_plan(view: View) -> bool:
+    """Whether there is a member to own something, and this coordinator knows the sources and the offset log. A
+    coordinator that has not read the offset log would take every range for free.
+    """
+    return bool(view.staying_members) and not (view.unseen or view.unopened_logs or view.lacks_ends)
+
+
+def _is_changed(view: View) -> bool:
+    """Whether the control log has a cause that no plan has answered yet."""
+    return view.control.group_epoch > view.control.moves.group_epoch
 
 
 def _has_orphans(view: View) -> bool:
     """Whether free points have no move although a member can handle the topic. Points are orphans, for example, if the
     owner released them just after the withdrawal of the request.
     """
-    if not view.cell_cache.free:
-        return False
-    staying = {member.incarnation for member in view.staying_members}
-    topics = {source.topic for member in view.staying_members for source in member.joined.topics}
-    planned, copies = moves_pending(view), copies_by_place(view)
     return any(
-        cell.state is CellState.FREE and is_orphan(view, place, cell, moves, own, staying)
-        for place in view.cell_cache.free
-        if place[0] in topics
-        for moves, own in ((planned.get(place, ()), copies.get(place, ())),)
-        for cell in (cut_by(view.cells(place), spans_of(own)) if own else view.cells(place))
+        _is_orphan(view, piece)
+        for place in view.places.free
+        if place[0] in view.present.able
+        for piece in view.table.pieces(place)
     )
+
+
+def _is_orphan(view: View, piece: PlacePiece) -> bool:
+    """Whether no move takes a free piece to the member that is to have the piece: a plan has to make such a move. A
+    piece that waits for a name is no orphan.
+    """
+    if piece.state is not CellState.FREE or piece.heir is None:
+        return False
+    favoured = piece.move.target if piece.move is not None else NOBODY
+    return favoured not in view.present.staying or piece.heir not in (NOBODY, favoured)
 
 
 def _has_leavers(view: View) -> bool:
     """Whether a leaving member still works and owns points without a move that another member could have."""
-    staying = {member.incarnation for member in view.staying_members}
-    leaving = {member.incarnation for member in view.living_members} - staying - {*members_dismissed(view)}
-    if not leaving:
-        return False
-    topics = {source.topic for member in view.staying_members for source in member.joined.topics}
-    planned = moves_pending(view)
-    return any(
-        cell.owner in leaving
-        and cell.state is CellState.HELD
-        and ((move := newest(planned.get(place, ()), cell)) is None or move.target not in staying)
+    leaving = view.present.living.keys() - view.present.staying.keys() - {*members_dismissed(view)}
+    return bool(leaving) and any(
+        piece.is_held
+        and piece.owner in leaving
+        and (piece.move is None or piece.move.target not in view.present.staying)
         for place in view.control.started
-        if place[0] in topics
-        for cell in view.cells(place)
+        if place[0] in view.present.able
+        for piece in view.table.pieces(place)
     )
 
 
@@ -194,7 +201,7 @@ def _is_time(view: View) -> bool:
         return len(births) == 1 or view.now_ms - seat.planned_ms >= rules.plan_interval_ms
     if _starts_together(view):
         return len(births) >= view.heard.expected or view.now_ms - seat.began_ms >= rules.session_ms
-    return len(births) == 1 or view.now_ms - seat.began_ms >= rules.start_window_ms or have_heirs(view)
+    return len(births) == 1 or view.now_ms - seat.began_ms >= rules.start_window_ms or _have_heirs(view)
 
 
 def _starts_together(view: View) -> bool:
@@ -207,10 +214,9 @@ def _has_heard(view: View) -> bool:
     """Whether a change may be answered: all loads are known, ``measure_ms`` is over, or points are free. The wait is
     short: a member tells its loads as soon as it has read of a join.
     """
-    seat, epoch, loads = view.memory, view.control.group_epoch, view.heard.loads
-    if seat.epoch_seen[0] != epoch:
-        seat.epoch_seen = epoch, view.now_ms
-    if view.cell_cache.free or view.now_ms - seat.epoch_seen[1] >= view.rules.measure_ms:
+    (epoch, seen_ms), loads = view.memory.epoch_seen, view.heard.loads
+    waited_ms = view.now_ms - seen_ms if epoch == view.control.group_epoch else 0
+    if view.places.free or waited_ms >= view.rules.measure_ms:
         return True
     return all(
         cell.state is not CellState.HELD or loads.cost(place, cell.first, cell.end) is not None
@@ -227,26 +233,50 @@ def _is_at_rest(view: View) -> bool:
         return False
     return (
         not _has_waiting_moves(view)
-        and not awaited_names(view)
+        and not _awaited_names(view)
         and not any(
-            cell.state is CellState.FREE and newest(moves, cell) is not None
-            for place, moves in (moves_pending(view).items() if view.cell_cache.free else ())
-            if place in view.cell_cache.free
-            for cell in view.cells(place)
+            piece.state is CellState.FREE and piece.move is not None
+            for place in view.places.free
+            for piece in view.table.pieces(place)
         )
     )
 
 
 def _has_waiting_moves(view: View) -> bool:
     """Whether a planned move was not asked for yet: the move waits for a slot, for the budget or for a ready copy."""
-    staying = {member.incarnation for member in view.staying_members}
-    living = {member.incarnation for member in view.living_members}
     return any(
         cell.owner == move.origin and cell.state is CellState.HELD and overlaps(cell, move)
-        for move in view.control.moves.planned.values()
-        if move.origin != move.target and move.origin in living and move.target in staying
-        for cell in view.cells(move.topic_partition)
+        for place in view.places.moving
+        for move in view.table.moves(place)
+        if move.origin != move.target and move.target in view.present.staying
+        for cell in view.cells(place)
     )
+
+
+def _have_heirs(view: View) -> bool:
+    """Whether some points are free, no point is unread, and every free point has an heir among the present members."""
+    if not view.places.free or view.places.unread:
+        return False
+    return all(
+        piece.heir not in (NOBODY, None)
+        for place in view.places.free
+        for piece in view.table.pieces(place)
+        if piece.state is CellState.FREE
+    )
+
+
+def _awaited_names(view: View) -> set[str]:
+    """The names for which state waits, and the present names to which state goes back."""
+    if view.control.members.keys() == view.present.living.keys():
+        return set()  # without a gone member no points wait for a name
+    owners = {
+        piece.owner
+        for place in view.places.unheld
+        if place[0] in view.present.stateful
+        for piece in view.table.pieces(place)
+        if not piece.is_held
+    }
+    return {view.present.awaited[owner] for owner in owners if owner in view.present.awaited}
 
 
 def _may_weigh(view: View) -> bool:
@@ -281,12 +311,12 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, balanc
         number=control.moves.move_max,
         members=members,
         places={place: view.cells(place) for place in sorted(control.started)},
-        pending=moves_pending(view),
-        ways=on_their_way(view),
+        pending={place: view.table.moves(place) for place in control.started},
+        ways={place: view.table.requests(place) for place in control.started},
         asked=frozenset(control.moves.release_requests.keys() | control.moves.copies.keys()),
-        fixed=fixed_points(view),
+        fixed={place: fixed for place in control.started if (fixed := _fixed_points(view, place))},
         requests=whole,
-        stateful=view.stateful,
+        stateful=view.present.stateful,
         factors=factors,
         loads=view.heard.loads,
         halves=balances and _starts_together(view),
@@ -294,9 +324,15 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, balanc
     )
 
 
+def _fixed_points(view: View, place: SourcePartition) -> list[FixedPoints]:
+    """Points that a plan may give only to one member, or to no member yet."""
+    pieces = view.table.pieces(place)
+    return [FixedPoints(piece.first, piece.end, piece.heir) for piece in pieces if piece.heir != NOBODY]
+
+
 def _must_state_stay(view: View) -> bool:
     """Whether state waits for names or goes back to names, and every other member owns something already."""
-    names = awaited_names(view)
+    names = _awaited_names(view)
     return bool(names) and all(
         member.incarnation in view.control.points_owned or member.joined.instance in names
         for member in view.staying_members

@@ -98,7 +98,7 @@ class MoveRequest:
         ]
         if asked:
             who = ", ".join(dict.fromkeys(_name(control, one.incarnation) for one in asked))
-            return Stage(f"{self.label} is to be released by {who}", has_begun=True)
+            return Stage(f"{self.label} waits for {who} to release it", has_begun=True)
         planned = [m for m in control.moves.planned.values() if self._concerns(m.topic, m.partition, m.first, m.end)]
         there = {owner.incarnation for owner in found if owner is not None}
         if any(m.target == (self.target or m.target) and {m.target} != there for m in planned):

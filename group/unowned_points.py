@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 from ..keyrange.hashing import SPACE_END
 from ..offsets.ledger import SourcePartition
 from .cells import CellState
-from .copies import copies_by_place, heir, left_of_hold_ms, name_awaited, spans_of
-from .moves import cut_by
 from .view import View
 
 SHOWN_MAX: Final = 8
@@ -48,8 +46,7 @@ class NameWait(NamedTuple):
 def points_unowned(view: View) -> list[Unowned]:
     """All points without a working owner, in topics that a living member can handle."""
     found: list[Unowned] = []
-    handled = view.handled_topics
-    for place in sorted(place for place in view.cell_cache.unheld if place[0] in handled):
+    for place in sorted(place for place in view.places.unheld if place[0] in view.present.handled):
         points = [(cell.first, cell.end) for cell in view.cells(place) if cell.state is not CellState.HELD]
         edges = view.ledger.partition(place).edges(view.control.started[place])
         least = min(edge for first, end in points for _, _, edge in edges.pieces(first, end))
@@ -60,13 +57,11 @@ def points_unowned(view: View) -> list[Unowned]:
 def waits_for_names(view: View) -> dict[int, NameWait]:
     """Points that wait for names, by the incarnation of the last owner."""
     shares: dict[int, dict[SourcePartition, float]] = defaultdict(lambda: defaultdict(float))
-    copies = copies_by_place(view)
-    for place in sorted(view.cell_cache.unheld):
-        of_place = copies.get(place, [])
-        for cell in cut_by(view.cells(place), spans_of(of_place)):
-            if cell.state is not CellState.HELD and heir(view, of_place, place, cell) is None:
-                shares[cell.owner][place] += (cell.end - cell.first) / SPACE_END
+    for place in sorted(view.places.unheld):
+        for piece in view.table.pieces(place):
+            if piece.heir is None:
+                shares[piece.owner][place] += (piece.end - piece.first) / SPACE_END
     return {
-        owner: NameWait(name_awaited(view, owner), left_of_hold_ms(view, owner), dict(places))
+        owner: NameWait(view.present.awaited[owner], view.left_of_hold_ms(owner), dict(places))
         for owner, places in shares.items()
     }

@@ -1,17 +1,20 @@
 """PURE. The input of a coordinator's decisions: the folds, the signals, and the coordinator's own memory."""
 
 from collections import deque
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from ..offsets.control import LOAD, Control, Member
 from ..offsets.control_events import Decision, MemberExpelled, PlanMade, RangesGranted, ReleaseAsked
 from ..offsets.event_values import PinnedEnd, PlannedMove
 from ..offsets.ledger import Ledger, SourcePartition
-from .cell_cache import CellCache
-from .cells import Cell, cells
+from .cells import Cell
+from .copies import MoveBudget
+from .piece_table import PieceTable, PlaceSets
+from .present import members_present, renamed_members
 from .signals_fold import Heard
+from .standbys import StandbyRules
 
 JOIN: Final = "join bands"
 """The cause of a plan that joins bands of a member."""
@@ -118,7 +121,7 @@ class CoordinatorMemory:
     expulsion_ms: dict[int, int] = field(default_factory=dict)
     """The time of each own expulsion, by incarnation. Expulsions by a predecessor are missing."""
     renamed: set[int] = field(default_factory=set)
-    """Gone members that won't be back under their names (copies.py)."""
+    """Gone members that won't be back under their names (present.py)."""
     budgeted_ms: deque[int] = field(default_factory=deque)
     """The times when moves by plans with much state between members began. A move begins with the request for a copy,
     or, if there was a copy, with the request to release.
@@ -143,11 +146,12 @@ class CoordinatorMemory:
     """The time of the last plan that joins bands, by place."""
     answer: PlanAnswer | None = None
     """The host's answer to the last large question. A new plan empties the field, and so does a look at the loads."""
-    cell_cache: CellCache = field(default_factory=CellCache)
-    """The cells of all places, computed again after a change."""
+    table: PieceTable = field(default_factory=PieceTable)
+    """The pieces of all places, up to date as of the last view."""
 
     def note(self, batch: "DecisionBatch", now_ms: int) -> None:
-        """Note a decided batch before it is written."""
+        """Note a decided batch before it is written. No other function changes what the memory has of past looks."""
+        self._note_look(batch.noted, now_ms)
         for decision in batch.decisions:
             match decision:
                 case PlanMade():
@@ -168,6 +172,16 @@ class CoordinatorMemory:
                     self.moved_ms = now_ms
                     self._forget_skew()
         self.budgeted_ms.extend([now_ms] * len(batch.budgeted))
+        while self.budgeted_ms and now_ms - self.budgeted_ms[0] >= MINUTE_MS:
+            self.budgeted_ms.popleft()
+
+    def _note_look(self, noted: "Noted", now_ms: int) -> None:
+        self.renamed |= noted.renamed
+        if noted.group_epoch is not None and noted.group_epoch != self.epoch_seen[0]:
+            self.epoch_seen = noted.group_epoch, now_ms
+        if noted.loads is not None:
+            self.loads_look_ms, self.answer = now_ms, None
+            self.loads_version, self.is_skewed = noted.loads
 
     def _forget_skew(self) -> None:
         """Forget the skew that the last look has shown: something has moved since. The next look needs no new loads."""
@@ -182,26 +196,56 @@ class CoordinatorMemory:
         """The number of moves with much state that may begin now."""
         if self.cools(now_ms):
             moves_per_minute = (moves_per_minute + 1) // 2
-        while self.budgeted_ms and now_ms - self.budgeted_ms[0] >= MINUTE_MS:
-            self.budgeted_ms.popleft()
-        return moves_per_minute - len(self.budgeted_ms)
+        return moves_per_minute - sum(now_ms - begun_ms < MINUTE_MS for begun_ms in self.budgeted_ms)
 
 
-@dataclass(frozen=True, slots=True)
 class View:
     """The input of a decision, unchanged while the decision is made. ``memory``: the coordinator's memory;
-    ``position``:
-    the end of the control log that was read; ``now_ms``: by any clock that never goes back.
+    ``position``: the end of the control log that was read; ``now_ms``: by any clock that never goes back.
+
+    Making a view brings the memory's table of pieces up to date. ``renamed``: gone members that won't be back under
+    their names.
     """
 
-    ledger: Ledger
-    heard: Heard
-    memory: CoordinatorMemory
-    rules: Rules
-    position: int
-    now_ms: int
-    _looked: list[bool] = field(default_factory=list)
-    """An entry once the cells are up to date for this view. A frozen value can't set a flag, but can fill a list."""
+    def __init__(
+        self, ledger: Ledger, heard: Heard, memory: CoordinatorMemory, rules: Rules, position: int, now_ms: int
+    ) -> None:
+        self.ledger = ledger
+        self.heard = heard
+        self.memory = memory
+        self.rules = rules
+        self.position = position
+        self.now_ms = now_ms
+        self.renamed = frozenset(memory.renamed)
+        present = members_present(self.control, heard.leaving, self._awaited_names())
+        if renamed := renamed_members(self.control, present):
+            self.renamed |= renamed
+            present = replace(present, awaited=self._awaited_names())
+        self.present = present
+        self.table = memory.table
+        self.table.look(ledger, memory.read, present, heard.copies, StandbyRules(rules.standbys, self.is_early), now_ms)
+
+    def _awaited_names(self) -> dict[int, str]:
+        """The names for which points wait, by the incarnation of their owner."""
+        members = self.control.members.items()
+        return {i: member.joined.instance for i, member in members if self.left_of_hold_ms(i) > 0}
+
+    def left_of_hold_ms(self, incarnation: int) -> int:
+        """How long the points of an owner still wait for its name, in ms; 0 or less: no longer. Points wait from the
+        expulsion of the owner, or from its request to leave if its name will be back.
+        """
+        member = self.control.members.get(incarnation)
+        if member is None or not member.joined.instance or incarnation in self.renamed:
+            return 0
+        if member.expelled:
+            since_ms = self.memory.expulsion_ms.get(
+                incarnation, self.memory.began_ms
+            )  # after a predecessor the hold begins anew
+            return member.hold_ms - (self.now_ms - since_ms)
+        if incarnation not in self.heard.returns:
+            return 0
+        now_ms = self.heard.silence_of(member.joined.instance, member.birth).now_ms
+        return self.rules.return_ms - (now_ms - self.heard.leaving.get(incarnation, 0))
 
     @property
     def control(self) -> Control:
@@ -209,29 +253,21 @@ class View:
         return self.ledger.control
 
     @property
-    def living_members(self) -> list[Member]:
+    def living_members(self) -> Collection[Member]:
         """Members that are not expelled, by incarnation."""
-        return [member for _, member in sorted(self.control.members.items()) if not member.expelled]
+        return self.present.living.values()
 
     @property
-    def staying_members(self) -> list[Member]:
-        """Living members that do not leave."""
-        return [member for member in self.living_members if member.incarnation not in self.heard.leaving]
-
-    @property
-    def stateful(self) -> frozenset[str]:
-        """Source topics with stores."""
-        return frozenset(store.topic for store in self.control.stores.values())
-
-    @property
-    def handled_topics(self) -> set[str]:
-        """Source topics that a living member can handle. The coordinator looks up no other topics."""
-        return {source.topic for member in self.living_members for source in member.joined.topics}
+    def staying_members(self) -> Collection[Member]:
+        """Living members that do not leave, by incarnation."""
+        return self.present.staying.values()
 
     @property
     def unseen(self) -> list[str]:
-        """Source topics that some member can handle and that the coordinator has not looked up yet."""
-        return sorted(self.handled_topics - self.memory.sources.keys() - self.memory.missing_topics)
+        """Source topics that some living member can handle and that the coordinator has not looked up yet. No other
+        topics are looked up.
+        """
+        return sorted(self.present.handled - self.memory.sources.keys() - self.memory.missing_topics)
 
     @property
     def lacks_ends(self) -> bool:
@@ -246,25 +282,52 @@ class View:
         return sorted(set(range(self.memory.log_partitions)) - self.ledger.opened)
 
     @property
-    def cell_cache(self) -> CellCache:
-        """The cells of all places. The first call for a view computes the changed cells again."""
-        if not self._looked:
-            self.memory.cell_cache.refresh(self.ledger, self.memory.read, self.now_ms)
-            self._looked.append(True)
-        return self.memory.cell_cache
+    def is_early(self) -> bool:
+        """Whether this coordinator began too recently to have heard the progress of copies."""
+        return self.now_ms - self.memory.began_ms < self.rules.settle_ms
 
     def cells(self, place: SourcePartition) -> list[Cell]:
-        """The cells of a source partition."""
-        if place in self.control.started:
-            return self.cell_cache.cells(place)
-        return cells(self.control, self.ledger.partitions, place, self.memory.read)
+        """The cells of a source partition; the caller must not change the list."""
+        return self.table.cells(place)
+
+    @property
+    def places(self) -> PlaceSets:
+        """Where the table has something that a row looks for."""
+        return self.table.places
+
+    def open_budget(self) -> MoveBudget:
+        """A new account of the moves with much state that may begin now."""
+        left = self.memory.left_of_budget(self.rules.moves_per_minute, self.now_ms)
+        return MoveBudget(left, self.heard.leaving)
+
+
+class LoadsLook(NamedTuple):
+    """A look at the loads for a plan: the version of the loads, and whether the look showed a skew that a second look
+    has to confirm.
+    """
+
+    version: int
+    is_skewed: bool
+
+
+class Noted(NamedTuple):
+    """What a look leaves for later looks, beside its decisions. ``group_epoch``: the group epoch that the look saw;
+    None: the look did not ask. ``loads``: the look at the loads; None: the loads were not looked at. ``renamed``: gone
+    members that won't be back under their names (present.py). Their state is granted in several steps, and after the
+    first step the logs no longer tell that the members were renamed.
+    """
+
+    group_epoch: int | None = None
+    loads: LoadsLook | None = None
+    renamed: frozenset[int] = frozenset()
 
 
 class DecisionBatch(NamedTuple):
     """Decisions that are written together. ``answered``: the requests that the batch answers; ``budgeted``: the batch's
-    moves that count for a budget.
+    moves that count for a budget; ``noted``: for the coordinator's memory, also of a batch without decisions.
     """
 
     decisions: Sequence[Decision] = ()
     answered: tuple[str, ...] = ()
     budgeted: frozenset[int] = frozenset()
+    noted: Noted = Noted()

@@ -290,7 +290,7 @@ class CoordinatorLoop:
 
     def _look_at_unowned(self, view: View) -> None:
         """Find the ranges without an owner, and log once for each gone member that keys wait for its name."""
-        self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.cell_cache.unheld else ([], {})
+        self.unowned, found = (points_unowned(view), waits_for_names(view)) if view.places.unheld else ([], {})
         for incarnation, one in found.items():
             if incarnation not in self._waiting:
                 logger.warning("%s: %s", self.identity.app, one.line())

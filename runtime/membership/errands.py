@@ -225,7 +225,7 @@ class Errands:
 
     async def _find_ends(self) -> None:
         """Ask for the ends of all sources, before a run until the group has caught up."""
-        handled = self._view().handled_topics
+        handled = self._view().present.handled
         started = sorted(self.own_ledger.ledger.control.started)
         places = [TopicPartition(*place) for place in started if place[0] in handled]
         marks = await within_limit(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")

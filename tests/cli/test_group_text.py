@@ -57,7 +57,7 @@ def test_a_partition_is_named_once() -> None:
 
 def test_what_is_under_way_is_a_line_for_each_partition() -> None:
     """Behind a kill many ranges wait, move and are copied; --all tells of each."""
-    back = "waits to be granted, or for 's-2' to come back, 60 s at most"
+    back = "waits for the coordinator to grant it, or for 's-2' to come back, 60 s at most"
     waits = [WaitShown(cell(2 * i, 1, p), back) for p in range(5) for i in range(6)]
     waits.append(WaitShown(cell(20, 1), "waits for incarnation 1 to take it up"))
     moves = [MoveShown(9 * p + i, *cell(i, 0, p)[:4], 0, 1, "X") for p in range(5) for i in range(9)]

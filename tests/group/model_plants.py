@@ -209,7 +209,7 @@ PLANTS = (
             coordinator,
             "needs",
             ("is CellState.UNREAD", "in (CellState.UNREAD, CellState.LEAVING)"),
-            ("view.cell_cache.unread", "control.started"),
+            ("view.places.unread", "control.started"),
         ),
         TWICE,
         ONE_GOES,

@@ -52,6 +52,7 @@ from keylanes.group.history import History
 from keylanes.group.history_entries import Change, Entry, Party
 from keylanes.group.members import members_dismissed
 from keylanes.group.overview import show_group
+from keylanes.group.piece_table import PieceTable
 from keylanes.group.plans import CHANGE, answer_of
 from keylanes.group.signals_fold import PARTITIONS, Heard, partition_of
 from keylanes.group.unowned_points import points_unowned, waits_for_names
@@ -395,7 +396,7 @@ class Group:
         self._do_expel(name, "died")
 
     def _do_show(self) -> None:
-        group = show_group(self.ledger.control, self.ledger.partitions, self.heard.copies, parked_moves(self.view()))
+        group = show_group(PieceTable(), self.ledger, self.heard.copies, parked_moves(self.view()))
         self.said.append(
             f"{group.state.value}, group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
         )
@@ -531,9 +532,9 @@ class Performer(Protocol):
         """Do what a command says; what came of it, a line each."""
 
 
-def played(text: str, rules: Rules | None = None) -> str:
-    """The script of a group, with what comes of it now in place of what it says."""
-    return play(text, lambda: Group(rules))
+def played(text: str, rules: Rules | None = None, of: type[Group] = Group) -> str:
+    """The script of a group, with what comes of it now in place of what it says. ``of``: the groups that play it."""
+    return play(text, lambda: of(rules))
 
 
 def play(text: str, make: Callable[[], Performer]) -> str:

@@ -133,7 +133,7 @@ def test_how_far_a_move_is_is_told() -> None:
     planned = ("orders[0] 00000000-40000000 is to move, by plan 6", False, True)
     assert move.stage(found) == anywhere.stage(found) == planned
     found.moves.release_requests = {10: ReleaseAsked(1, 1, 10, 2, 7, "orders", 0, 0, QUARTER, 30_000)}
-    asked = ("orders[0] 00000000-40000000 is to be released by incarnation 2", False, True)
+    asked = ("orders[0] 00000000-40000000 waits for incarnation 2 to release it", False, True)
     assert move.stage(found) == anywhere.stage(found) == asked
 
 

@@ -6,9 +6,9 @@ from random import Random
 import msgspec
 import pytest
 
-from keylanes.group import cells, copies, copy_requests, members, moves, plan_moves
+from keylanes.group import cells, copies, copy_requests, members, moves, pieces, plan_moves, standbys
 from keylanes.group.books import Books
-from keylanes.group.view import CoordinatorMemory, DecisionBatch
+from keylanes.group.view import CoordinatorMemory, DecisionBatch, View
 from keylanes.offsets.control import LOAD
 from keylanes.offsets.control_events import PlanMade
 
@@ -89,7 +89,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "what a learner is to have is not fixed": (
         "has lost its destination",
-        changed(copy_requests, "_target", ("favoured if is_begun else NOBODY", "NOBODY")),
+        changed(pieces, "_heir_of", ("favoured if is_begun else NOBODY", "NOBODY")),
     ),
     "a request counts for what a learner is to have": (
         "has lost its destination",
@@ -101,7 +101,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a member is asked for what it has": (
         "two copies of one point",
-        changed(copy_requests, "moves_wanting_copies", ("if kept.incarnation == move.target", "if False")),
+        changed(copy_requests, "moves_wanting_copies", ("for piece in held], own)", "for piece in held], ())")),
     ),
     "slots are not counted": (
         "more passes",
@@ -109,7 +109,11 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "copies of what nobody works on are ended": (
         "the last ready copy",
-        row(copy_requests, "end_copies", ("if cell.state is not CellState.HELD:", "if False:")),
+        changed(
+            standbys,
+            "unused_copies",
+            ("used |= {k.asked.move for k in over if k.incarnation in present.staying or k.is_ready}", "pass"),
+        ),
     ),
     "copies do not say who is to have what has no owner": (
         "somebody has a ready copy",
@@ -117,11 +121,11 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a move goes through whatever copies say": (
         "it waits for a name",
-        changed(copies, "may_have", ("in (NOBODY, target)", "!= -1")),
+        changed(moves, "_by_move", ("in (NOBODY, move.target)", "!= -1")),
     ),
     "no name is waited for": (
         "it waits for a name",
-        changed(copies, "left_of_hold_ms", ("member.hold_ms - (view.now_ms - since_ms)", "0")),
+        changed(View, "left_of_hold_ms", ("member.hold_ms - (self.now_ms - since_ms)", "0")),
     ),
     "who had it keeps no copy": (
         "keeps no copy",
@@ -129,7 +133,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "copies are kept for ever": (
         "copies of",
-        changed(copy_requests, "_is_used", ("kept.incarnation in keepers", "True")),
+        changed(standbys, "_is_used", ("kept.incarnation in members", "True")),
     ),
     "standbys are not asked for": (
         "copies of",
@@ -137,11 +141,11 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "a standby stays on the host of its owner": (
         "on the host of their owner",
-        changed(copy_requests, "_standbys_wanted", ("if lacking <= 0:", "if False:")),
+        changed(standbys, "standbys_lacking", ("if lacking <= 0:", "if False:")),
     ),
     "a hold has no end": (
         "nobody works on",
-        changed(copies, "left_of_hold_ms", ("member.hold_ms - (view.now_ms - since_ms)", "1")),
+        changed(View, "left_of_hold_ms", ("member.hold_ms - (self.now_ms - since_ms)", "1")),
     ),
     "who is expelled is taken for fenced": (
         "stands otherwise",
@@ -157,7 +161,7 @@ PLANTED: dict[str, tuple[str, Put]] = {
     ),
     "what is held is granted": (
         "is not free",
-        row(moves, "grant_ranges", ("is CellState.FREE", "in (CellState.FREE, CellState.HELD)")),
+        changed(moves, "_by_move", ("is not state", "not in (state, CellState.HELD)")),
     ),
     "FENCED for a fence that never was": (
         "it was not fenced",

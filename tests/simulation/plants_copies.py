@@ -1,7 +1,7 @@
 """Defects in copies of state: who makes one, how far it is, and who writes to it."""
 
 from keylanes.errors import StateError
-from keylanes.group import copy_requests
+from keylanes.group import plans
 from keylanes.runtime.stores import copying
 from keylanes.runtime.stores.follower import OwnCopy
 from keylanes.runtime.stores.learner import Learner
@@ -22,7 +22,7 @@ MARKED = "max([marker.position for _, _, marker in markers.pieces()], default=hi
 PLANTS = [
     Plant(
         "plans pay no heed to who learns",
-        changed(copy_requests, "fixed_points", ("if target != NOBODY:", "if False:")),
+        changed(plans, "_fixed_points", ("if piece.heir != NOBODY", "if False")),
         kinds=MOVES,
         stateful=True,
         finding=r"learns it",
