@@ -13,6 +13,7 @@ written, and no more than that.
     --full    1 GiB
 """
 
+import asyncio
 import random
 import shutil
 import sys
@@ -30,10 +31,14 @@ from keylanes import Settings
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import WHOLE
-from keylanes.runtime.stores.restore import CopyToRestore, Restore
+from keylanes.runtime.stores.copy_pass import CopyMeans, CopyPass
+from keylanes.runtime.stores.copy_writes import CopyWrites
+from keylanes.runtime.stores.restore import Restore
+from keylanes.runtime.stores.storage import StateThreads
 from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.changelog import CHANGELOG_CONFIG, Beacon, encode_beacon, encode_stored
 from keylanes.state.copies import open_copies
+from keylanes.state.copy_readiness import points_of
 from keylanes.state.keys import state_key
 from keylanes.state.restore import Writers
 from keylanes.state.rocks import CACHE_BYTES, _cache, _options  # the options of all arms are those of ours
@@ -153,16 +158,18 @@ async def restored(bootstrap: str, folder: Path, version: int, written: int | No
     held = [copies.copy(SOURCE, partition) for partition in range(PARTITIONS)]
     async with connected(bootstrap) as broker:
         began = time.perf_counter()
-        await Restore(broker, Settings(), lambda progress: told.__setitem__(slice(None), [progress])).run(
-            [
-                CopyToRestore(
-                    TopicPartition(TOPIC, p), held[p], [WHOLE], Writers({1: version + 1}, frozenset([1])), lambda: None
-                )
-                for p in range(PARTITIONS)
-            ]
-        )
+        settings = Settings()
+        means = CopyMeans(broker, settings, lambda: int(time.time() * 1000), CopyWrites(settings, StateThreads()))
+        lanes = asyncio.Semaphore(settings.limits.restore_partitions_max)
+        passes = [
+            CopyPass((SOURCE, p), TopicPartition(TOPIC, p), held[p], points_of([WHOLE]), has_end=True)
+            for p in range(PARTITIONS)
+        ]
+        for one in passes:
+            one.writers = Writers({1: version + 1}, frozenset([1]))
+        await Restore(means, lanes, told.append, lambda _: None).run(passes)
         ended = time.perf_counter()
-    (last,) = told
+    last = told[-1]
     if written is not None:
         wanted = zip(numbers(written), sample(written), strict=True)
         check(last.records, written, [held[number % PARTITIONS].get(key) for number, (key, _) in wanted])

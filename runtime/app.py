@@ -410,7 +410,7 @@ class App:
         def find() -> DeclaredStore:
             if self._member is None:
                 raise StateNotReady(f"store {name!r} can't be read: the application does not run")
-            return self._member.keeper.find(name)
+            return self._member.keeper.queries.find(name)
 
         return StoreView(name, find)
 

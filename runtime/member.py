@@ -24,9 +24,7 @@ from ..brokers.protocol import (
 )
 from ..errors import LogError, SourceError, StateError, shortage_in
 from ..group.member import NextSteps, next_steps
-from ..offsets.ledger import SourcePartition
 from ..state.overlay import OverlayEntry
-from ..state.restore import Writers
 from .build_info import IS_COMPILED
 from .engine.commit import CommitCycle
 from .engine.commit_alarm import CommitAlarm, Releases
@@ -52,7 +50,8 @@ from .run_tasks import RunTasks
 from .run_watch import RunWatch
 from .settings import Settings
 from .shutdown import BROKER_CLOSED, CONNECTIONS_CLOSED, COPIES_CLOSED, TASKS_ENDED, TOLD, Shutdown
-from .stores.keeper import Keeper, OpenCopies, open_state_folder
+from .stores.folder import OpenCopies, open_state_folder, wanted_stores
+from .stores.keeper import Keeper
 from .watch.foreign_outputs import ForeignOutputs
 from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
@@ -112,17 +111,14 @@ class AppRun:
         self.destinations = self._make_destinations(partitioners)
         self.alarm = CommitAlarm(Releases(settings.limits.merge_hold_ms), broker.throttling.writing)
         self.slots = Slots(self.destinations, settings, self.fail, self.alarm, cpu_s=cpu_s, now_s=now_s)
-        self.keeper = self._make_keeper(open_copies or open_state_folder(app, settings, birth), partitioners)
         self.run_log = RunLog(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
         self.group = self._make_group()
-        self.keeper.group = self.group.view()
+        self.keeper = self._make_keeper(open_copies or open_state_folder(app, settings, birth), partitioners)
         self.foreign_outputs = ForeignOutputs(
             topics_in_loop(handlers, accepts), {h.topic for h in handlers}, lambda: self.own_ledger.app_id
         )
         self.range_changes = RangeChanges([], self.slots, self.alarm.releases, settings)
         self.holding = self._make_holding(decide)
-        self.keeper.learner.tell = self.group.member_signals.tell_copies
-        self.keeper.learner.writers = self._read_writers
         self.run_watch = RunWatch(self.slots, self.group.control_tail, self.run_log, settings)
         self._work: Work | None = None
         self.error: BaseException | None = None
@@ -158,12 +154,15 @@ class AppRun:
             wall_ms=self.wall_ms,
             open_copies=open_copies,
             partitioners=partitioners,
+            group=self.group.view(),
+            tell_copies=self.group.member_signals.tell_copies,
+            logs=self.own_ledger,
         )
 
     def _make_group(self) -> Group:
         return Group(
             own_ledger=self.own_ledger,
-            stores=self.keeper.wanted,
+            stores=wanted_stores(self.handlers),
             on_control_read=self._note_control_read,
             set_rate=self.slots.turns.set_rate,
             wall_ms=self.wall_ms,
@@ -431,13 +430,7 @@ class AppRun:
             self._work.load_report.wake()
         own = self.identity.incarnation
         if own is not None and not self.own_ledger.ledger.control.is_expelled(own):
-            self.keeper.was_in_office(self.group.control_tail.seen_ms)
-            self.keeper.renew_marks_when_due()
-
-    async def _read_writers(self, place: SourcePartition) -> Writers:
-        """Read the logs, for the writers of a partition's state. Raises LogError, BrokerError."""
-        await self.own_ledger.read_of([place])
-        return self.keeper.writers(self.own_ledger.ledger, place, self.own_ledger.incarnation)
+            self.keeper.write_behind.follow(self.group.control_tail.seen_ms)
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[ConsumerRecord]) -> Sequence[OverlayEntry | None]:
         self.keeper.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
@@ -467,7 +460,7 @@ class AppRun:
 
     async def _close(self) -> None:
         """Close all parts. Every step is bounded, also without a broker; connections are closed side by side."""
-        self.keeper.withhold("this process does not work any more")
+        self.keeper.queries.withheld = "this process does not work any more"
         self.shutdown.begin_close()
         await asyncio.gather(self._end_tasks(), self.slots.close(self.shutdown.left_s(TASKS_ENDED)))
         self.holding.close()

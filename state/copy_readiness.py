@@ -6,7 +6,7 @@ copy is near the end of its changelog, and need not be at the end.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
@@ -22,17 +22,6 @@ _PAST_WEIGHT: Final = 0.8
 """The weight of the earlier measurements at each new one."""
 BURST_S: Final = 0.1
 """How far reading may run ahead of the limit after a pause."""
-
-
-class CopyRequest(NamedTuple):
-    """A request for a copy of points of one source partition, under the number of a move. ``role``: the purpose of the
-    copy. ``bytes_per_s``: the limit of reading for the copy.
-    """
-
-    move: int
-    points: Steps[bool]
-    role: str
-    bytes_per_s: int
 
 
 def points_of(bands: Iterable[KeyRange]) -> Steps[bool]:
@@ -53,6 +42,11 @@ def without(points: Steps[bool], others: Steps[bool]) -> Steps[bool]:
 def together(points: Iterable[Steps[bool]]) -> Steps[bool]:
     """The union of several sets of points."""
     return Steps(piece for one in points for piece in one.pieces())
+
+
+def overlap(points: Steps[bool], others: Steps[bool]) -> bool:
+    """Whether two sets have points in common."""
+    return any(points.pieces(first, end) for first, end, _ in others.pieces())
 
 
 def least_position(points: Steps[bool], markers: Steps[Marker]) -> int:
@@ -136,7 +130,7 @@ def bytes_by_role(changes: Iterable[Change], roles: Mapping[str, Steps[bool]]) -
     """
     if len(roles) == 1:
         (role,) = roles
-        return {role: sum(len(key) + len(value or b"") for key, value in changes)}
+        return {role: sum([len(key) + len(value or b"") for key, value in changes])}
     sizes = dict.fromkeys(roles, 0)
     for key, value in changes:
         point = point_in(key)

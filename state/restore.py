@@ -17,7 +17,8 @@ Rules:
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
 from ..keyrange.ranges import KeyRange
@@ -58,6 +59,7 @@ class Cleared(NamedTuple):
     reason: str
 
 
+@dataclass(frozen=True)
 class Plan:
     """The way to complete one copy: clear ``cleared``, then read once from ``position`` to ``high``.
 
@@ -66,24 +68,23 @@ class Plan:
     changelog keeps its deletes.
     """
 
-    def __init__(
-        self,
-        starts: Steps[int],
-        cleared: Sequence[Cleared],
-        high: int,
-        time_ms: int,
-        time_ms_on_the_way: int,
-        delete_retention_ms: int,
-    ) -> None:
-        self.starts = starts
-        self.cleared = tuple(cleared)
-        self.high = high
-        self.time_ms = time_ms
-        self.delete_retention_ms = delete_retention_ms
-        self.position = min((start for _, _, start in starts.pieces()), default=high)
-        self._time_ms_on_the_way = time_ms_on_the_way
-        self._start_max = max((start for _, _, start in starts.pieces()), default=0)
-        self._has_all_points = all(start is not None for _, _, start in starts.all_pieces())
+    starts: Steps[int]
+    cleared: tuple[Cleared, ...]
+    high: int
+    time_ms: int
+    time_ms_on_the_way: int
+    delete_retention_ms: int
+
+    @cached_property
+    def position(self) -> int:
+        """The least position from which records count."""
+        return min((start for _, _, start in self.starts.pieces()), default=self.high)
+
+    @cached_property
+    def _all_from(self) -> int | None:
+        """The position from which all records count; None: some points are not wanted."""
+        starts = [start for _, _, start in self.starts.all_pieces()]
+        return None if None in starts else max((start for start in starts if start is not None), default=0)
 
     @property
     def offsets(self) -> int:
@@ -96,7 +97,7 @@ class Plan:
         if not records:
             return changes
         take, at = changes.append, self.starts.at
-        takes_all = self._has_all_points and records[0].offset >= self._start_max
+        takes_all = self._all_from is not None and records[0].offset >= self._all_from
         for record in records:
             key = record.key
             if key is None or not is_state_key(key):
@@ -113,41 +114,27 @@ class Plan:
     def further(self, position: int, high: int, time_ms: int) -> "Plan":
         """The next plan when all below ``position`` is written: on to the watermark ``high``, taken at ``time_ms``."""
         starts = Steps((first, end, max(start, position)) for first, end, start in self.starts.pieces())
-        on_the_way = self.time_ms if position >= self.high else self._time_ms_on_the_way
-        return Plan(
-            starts=starts,
-            cleared=(),
-            high=high,
-            time_ms=time_ms,
-            time_ms_on_the_way=on_the_way,
-            delete_retention_ms=self.delete_retention_ms,
-        )
+        on_the_way = self.time_ms if position >= self.high else self.time_ms_on_the_way
+        return replace(self, starts=starts, cleared=(), high=high, time_ms=time_ms, time_ms_on_the_way=on_the_way)
 
     def is_outlived(self, position: int, now_ms: int) -> bool:
         """Whether the reading takes so long that deletes behind ``position`` may be gone before they are read. The next
         ``plan_restore`` then begins anew.
         """
-        since_ms = self.time_ms if position >= self.high else self._time_ms_on_the_way
+        since_ms = self.time_ms if position >= self.high else self.time_ms_on_the_way
         return _is_too_old(abs(now_ms - since_ms), self.delete_retention_ms)
 
     def without(self, points: Steps[bool]) -> "Plan":
         """The plan without some points. The new plan clears nothing: a clear is done already, or not wanted."""
         starts = self.starts.replace((first, end, None) for first, end, _ in points.pieces())
-        return Plan(
-            starts=starts,
-            cleared=(),
-            high=self.high,
-            time_ms=self.time_ms,
-            time_ms_on_the_way=self._time_ms_on_the_way,
-            delete_retention_ms=self.delete_retention_ms,
-        )
+        return replace(self, starts=starts, cleared=())
 
     def marks(self, position: int) -> list[Mark]:
         """The markers of the plan's points when all below ``position`` was read and written."""
         if position >= self.high:
             done = Marker(position, self.time_ms)
             return Steps((first, end, done) for first, end, _ in self.starts.pieces()).pieces()
-        on_the_way = Marker(position, self._time_ms_on_the_way)
+        on_the_way = Marker(position, self.time_ms_on_the_way)
         return [(first, end, on_the_way) for first, end, start in self.starts.pieces() if start < position]
 
 
@@ -180,7 +167,7 @@ def plan_restore(
                 begins.append((a, b, marker.position))
                 if marker.position < high:
                     times.append(marker.time_ms)
-    thrown = [Cleared(KeyRange(a, b), reason) for a, b, reason in Steps(cleared).pieces()]
+    thrown = tuple(Cleared(KeyRange(a, b), reason) for a, b, reason in Steps(cleared).pieces())
     return Plan(
         starts=Steps(begins),
         cleared=thrown,

@@ -11,21 +11,12 @@ RECORDS: Final = frozenset(
         *("stretch", "_stretch", "tally", "share", "shares", "piece", "generation", "parts", "reshaped", "leaving"),
         *("ledger", "logs", "_own_transactions"),  # folds of logs, and positions in them
         *("held", "_memory", "memory", "heard", "beats"),  # the memory of decisions
-        *("alarm", "progress", "sought", "one", "asked", "again", "_threads", "_state_threads"),  # figures of long work
+        *("alarm", "progress", "_log", "sought", "_threads", "_state_threads"),  # figures of long work
+        *("one", "new", "passes", "followed", "asked"),  # copies, and their passes
+        *("queries",),  # whether queries are answered
         *("error", "record", "current_process()"),  # of Python itself
     ]
 )
 """Values that the code of another file writes. They hold no part that calls back."""
-SET_LATER: Final = frozenset(
-    [
-        ("runtime/member.py", "self.keeper.group"),
-        ("runtime/member.py", "self.keeper.learner.tell"),
-        ("runtime/member.py", "self.keeper.learner.writers"),
-        ("runtime/stores/learner.py", "tell"),
-        ("runtime/stores/learner.py", "writers"),
-        ("runtime/stores/restore.py", "now_ms"),
-        ("runtime/stores/restore.py", "on_progress"),
-        ("runtime/testing.py", "self._loop.before_waiting"),
-    ]
-)
+SET_LATER: Final = frozenset([("runtime/testing.py", "self._loop.before_waiting")])
 """Parts that are still set from outside, and callbacks with a default: to become constructor arguments."""

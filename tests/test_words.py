@@ -82,12 +82,7 @@ POSITIONS_MAX: Final = 4
 """As many values of a call that makes an object stand without a name."""
 COMMENT_SHARE_MAX: Final = 0.08
 COMMENT_WORDS_MIN: Final = 100
-OLD_WORDS: Final = frozenset(
-    f"runtime/{name}.py"
-    for name in (
-        "stores/copying", "stores/follower", "stores/keeper", "stores/learner", "stores/restore",
-    )
-)  # fmt: skip
+OLD_WORDS: Final = frozenset[str]()
 """Files that still point too often."""
 
 Sources = Mapping[str, str]

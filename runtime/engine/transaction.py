@@ -220,7 +220,7 @@ class Transactions:
             self._on_release_committed(transaction, change)
         # Another member may change the state of a released range soon, and the range may come back. So its state is
         # written here, before the release is done (``is_last``).
-        await self.keeper.committed(changes, positions, is_last=bool(released))
+        await self.keeper.note_commit(changes, positions, is_last=bool(released))
         self._finish(generation, has_snapshot=bool(snapshot))
         return None
 

@@ -1,9 +1,9 @@
-"""Reading changelogs, and writing copies in threads: the common part of a restore and of a learner."""
+"""Reading changelogs: what is asked of the broker, and with which limits."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 from ...brokers.patience import Patience, ask_until_answered, close_within
 from ...brokers.protocol import (
@@ -17,31 +17,22 @@ from ...brokers.protocol import (
     UnknownTopic,
     Watermarks,
 )
-from ...brokers.threads import DaemonThreads
 from ...errors import StateError, StoreError
 from ...state.restore import ChangelogUnfit
 from ...state.rocks import RocksError
 from ..settings import Settings
 
-T = TypeVar("T")
-
+FETCH_RECORDS_MAX: Final = 4_000
 FETCH_WAIT_MS: Final = 200
 DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
 """Kafka's default for ``delete.retention.ms``, for topics without the setting."""
 DELETE_RETENTION_MS_MIN: Final = 60_000
-NAMED_MAX: Final = 3
-"""How many partitions a log line names."""
 _WHAT_TO_DO: Final = "Restore the topic from a copy, or start under a new application name."
 
 
 def label_of(changelog: TopicPartition) -> str:
     """A partition of a changelog, for people."""
     return f"{changelog.topic}[{changelog.partition}]"
-
-
-def labels_of(changelogs: Iterable[TopicPartition]) -> str:
-    """The first ``NAMED_MAX`` changelogs, for people."""
-    return ", ".join(map(label_of, list(changelogs)[:NAMED_MAX]))
 
 
 @contextlib.contextmanager
@@ -101,97 +92,94 @@ class Fetches:
     offset of each changelog.
     """
 
-    def __init__(self, broker: Broker, settings: Settings, positions: Mapping[TopicPartition, int], what: str) -> None:
-        """``what`` is the purpose, in words."""
+    def __init__(self, broker: Broker, settings: Settings, what: str, fetch_share: int) -> None:
+        """``what`` is the purpose, in words. A fetch returns one of ``fetch_share`` parts of ``FETCH_RECORDS_MAX``."""
+        self.fetch_share = fetch_share
         self.broker = broker
         self.settings = settings
-        self.positions = dict(positions)
-        self.opened_s = 0.0
-        """When the reader was made, by the loop's time."""
+        self.positions: dict[TopicPartition, int] = {}
         self._reader: Reader | None = None
-        self._opening: asyncio.Future[None] | None = None
+        self._ahead: asyncio.Future[Sequence[Batch]] | None = None
+        """A fetch in the background."""
+        self._has_moved = False
+        """Whether ``positions`` are others than those of the reader."""
+        self._stood_s = 0.0
+        """For so long nothing has arrived although the changelog goes on."""
         self._patience = Patience(settings.broker_retry_ms, what)
-
-    def open(self) -> None:
-        """Have the reader made in the background. The reader fetches ahead; ``fetch`` raises its errors."""
-        if self._reader is None and self._opening is None:
-            self._opening = asyncio.ensure_future(self._open_ahead())
-
-    async def _open_ahead(self) -> None:
-        reader = await self._open()
-        await reader.fetch((), records_max=1, wait_ms=0)  # takes nothing, but starts the fetching at the positions
-
-    async def _open(self) -> Reader:
-        self.opened_s = asyncio.get_running_loop().time()
-        positions = self.positions
-        self._reader = reader = await self.broker.reader(positions)
-        if self.positions is not positions:
-            reader.assign(self.positions)
-        return reader
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Fetch the changelogs of ``positions`` from there on, and no others."""
         if self.positions != positions:
             self.positions = dict(positions)
-            if self._reader is not None:
-                self._reader.assign(self.positions)
+            self._has_moved = True
 
-    async def fetch(self, records_max: int) -> Sequence[Batch]:
-        """The next batches; empty when nothing arrives in time. Raises BrokerError."""
+    def begin_fetch(self) -> None:
+        """Fetch the next batches in the background, the reader is made where there is none. ``fetch`` returns them, and
+        raises the errors.
+        """
+        if self._ahead is None:
+            self._ahead = asyncio.ensure_future(self._ask())
 
-        async def fetched() -> Sequence[Batch]:
-            """Fetch once, with a new reader after a call without an answer."""
-            opening, self._opening = self._opening, None
-            if opening is not None:
-                await opening
-            reader = await self._open() if self._reader is None else self._reader
-            try:
-                return await reader.fetch(self.positions, records_max=records_max, wait_ms=FETCH_WAIT_MS)
-            except BrokerTimeout:
-                await self.close()
-                raise
-
-        batches = await ask_until_answered(fetched, self._patience)
+    async def fetch(self, ends: Mapping[TopicPartition, int]) -> Sequence[Batch]:
+        """The next batches; empty when nothing arrives in time. Raises BrokerError, and BrokerTimeout when nothing has
+        arrived for long although a changelog has records below its end in ``ends``.
+        """
+        if self._ahead is not None and self._has_moved:
+            await self._drop_ahead()
+        ahead, self._ahead = self._ahead, None
+        batches = await (self._ask() if ahead is None else ahead)
         for batch in batches:
             self.positions[batch.source] = batch.offset_next
+        self._look_whether_it_stands(ends)
         return batches
 
-    async def close(self) -> None:
-        """Drop the reader, also a reader that is being made; bounded in time."""
-        opening, self._opening = self._opening, None
-        if opening is not None:
-            opening.cancel()
-            await asyncio.wait([opening], timeout=self.settings.close_timeout_ms / 1000)
-            if opening.done() and not opening.cancelled():
-                opening.exception()  # asyncio would log an error that nobody retrieves
+    def _look_whether_it_stands(self, ends: Mapping[TopicPartition, int]) -> None:
+        limit_ms = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
+        behind = [(source, at) for source, at in self.positions.items() if at < ends.get(source, 0)]
+        if not behind:
+            self._stood_s = 0.0
+        elif self._stood_s * 1000 > limit_ms:
+            source, at = behind[0]
+            raise BrokerTimeout(f"reading {label_of(source)} to {ends[source]} has stood at {at} for {limit_ms} ms")
+
+    async def _ask(self) -> Sequence[Batch]:
+        return await ask_until_answered(self._fetch_once, self._patience)
+
+    async def _fetch_once(self) -> Sequence[Batch]:
+        """Fetch once, with a new reader after a call without an answer."""
+        reader, loop = self._reader, asyncio.get_running_loop()
+        if reader is None:
+            self._has_moved = False
+            self._reader = reader = await self.broker.reader(self.positions)
+            self._stood_s = 0.0
+        elif self._has_moved:
+            self._has_moved = False
+            reader.assign(self.positions)
+        began_s = loop.time()
+        try:
+            records_max = max(1, FETCH_RECORDS_MAX // self.fetch_share)
+            batches = await reader.fetch(self.positions, records_max=records_max, wait_ms=FETCH_WAIT_MS)
+        except BrokerTimeout:
+            await self._close_reader()
+            raise
+        self._stood_s = 0.0 if batches else self._stood_s + loop.time() - began_s
+        return batches
+
+    async def _drop_ahead(self) -> None:
+        """End the fetch in the background; bounded in time."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.wait([ahead], timeout=self.settings.close_timeout_ms / 1000)
+            if ahead.done() and not ahead.cancelled():
+                ahead.exception()  # asyncio would log an error that nobody retrieves
+
+    async def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
             await close_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of changelogs")
 
-
-class CopyThreads:
-    """Threads that write copies."""
-
-    def __init__(self, threads: int, name: str, settings: Settings) -> None:
-        self.settings = settings
-        self._threads = DaemonThreads(threads, name)
-
-    def begin(self, function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        """Begin a call of ``function`` in a thread."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
-
-    async def wait_for_thread(self, writing: "asyncio.Future[T]") -> T:
-        """Wait for the result of a thread. A cancelled caller waits, too: the copy may be closed next."""
-        try:
-            return await asyncio.shield(writing)
-        finally:
-            if not writing.done():
-                await asyncio.wait([writing], timeout=self.settings.close_timeout_ms / 1000)
-
-    async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call ``function`` in a thread, and wait for the result."""
-        return await self.wait_for_thread(self.begin(function, *arguments))
-
-    def shutdown(self) -> None:
-        """Let the threads end; a second call does nothing."""
-        self._threads.shutdown(wait=False)
+    async def close(self) -> None:
+        """Drop the reader, also a reader that is being made; bounded in time."""
+        await self._drop_ahead()
+        await self._close_reader()

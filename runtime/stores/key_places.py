@@ -21,7 +21,7 @@ from ...brokers.protocol import ConsumerRecord, TopicPartition
 from ...errors import OutputRefused, StateNotReady
 from ...offsets.ledger import SourcePartition
 from ...state.sampling import CHANCE_MAX, PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS, sampled_keys
-from .follower import StateThreads, Storage
+from .storage import StateThreads, Storage
 
 logger = logging.getLogger("keylanes")
 

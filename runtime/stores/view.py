@@ -10,16 +10,20 @@ answers.py decides who answers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from ...errors import OutputRefused, StateNotReady
 from ...keyrange.ranges import WHOLE, KeyRange
+from ...offsets.ledger import SourcePartition
 from ...state.keys import MapKey, encode_map_key
 from ...state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_store
 from ...state.tables import StoreInfo
+from ..handlers.handler import Handler
 from ..handlers.stores import Binding
-from .answers import LocalAnswers
+from .answers import FollowedCopies, GroupView, LocalAnswers
 from .key_places import KeyPlaces
+from .storage import Storage
 
 V = TypeVar("V")
 
@@ -45,6 +49,38 @@ class DeclaredStore(NamedTuple):
     def partition_of(self, key: bytes) -> int:
         """The partition that the topic's partitioner gives a key. Raises as ``KeyPlaces.partition_of``."""
         return self.places.partition_of(self.info.topic, key, len(self.partitions))
+
+
+@dataclass
+class Queries:
+    """The stores of one process, for readers outside of handlers. ``infos``: the stores by name, once they are open.
+    ``withheld``: the reason why no query is answered any more; None: queries are answered.
+    """
+
+    handlers: Mapping[str, Handler]
+    infos: Mapping[str, StoreInfo]
+    storages: Mapping[SourcePartition, Storage]
+    group: GroupView
+    copies: FollowedCopies
+    key_places: KeyPlaces
+    withheld: str | None = None
+
+    def find(self, name: str) -> DeclaredStore:
+        """A store with all partitions of its topic; raises StateNotReady."""
+        info = self.infos.get(name)
+        if self.withheld is not None:
+            raise StateNotReady(f"store {name!r} can't be read: {self.withheld}")
+        if info is None:
+            raise StateNotReady(f"store {name!r} can't be read yet: the application is starting")
+        declared = next(d for d in self.handlers[info.topic].stores if d.name == name)
+        if (doubt := self.group.doubt()) is not None:
+            raise StateNotReady(f"store {name!r} can't be read: {doubt}")
+        partitions = {
+            place[1]: LocalAnswers(place, storage.state, self.group, self.copies)
+            for place, storage in self.storages.items()
+            if place[0] == info.topic
+        }
+        return DeclaredStore(info, Binding(info.number, declared), partitions, self.key_places)
 
 
 class StoreView(Generic[V]):

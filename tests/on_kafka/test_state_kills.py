@@ -30,7 +30,8 @@ SMALL = {
     "state_write_interval_ms": 0,
 }  # fmt: skip
 """Settings that make many transactions, each written to the copies."""
-LIMITS = {"keylanes.runtime.stores.follower:SLICE_CHANGES": 5, "keylanes.runtime.stores.restore:FETCH_RECORDS_MAX": 20}
+STORES = "keylanes.runtime.stores"
+LIMITS = {f"{STORES}.storage:SLICE_CHANGES": 5, f"{STORES}.changelogs:FETCH_RECORDS_MAX": 20}
 COPY = "keylanes.state.copies:RocksCopy"
 
 Entry = tuple[str, int, bytes, int | None]

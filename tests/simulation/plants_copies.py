@@ -2,10 +2,11 @@
 
 from keylanes.errors import StateError
 from keylanes.group import plans
-from keylanes.runtime.stores import copying
-from keylanes.runtime.stores.follower import OwnCopy
+from keylanes.runtime.stores import copy_pass
+from keylanes.runtime.stores.copy_pass import CopyPass
+from keylanes.runtime.stores.copy_writes import CopyWrites
 from keylanes.runtime.stores.learner import Learner
-from keylanes.runtime.stores.restore import Restore
+from keylanes.runtime.stores.storage import OwnCopy
 from keylanes.state.restore import Plan
 
 from ..runtime.stores import test_learner
@@ -18,6 +19,7 @@ STALE = rf"the copy has|at Marker\(|{CLAIMS}"
 """A value of before is seen, or lies in a copy, or a marker claims what is not there."""
 MARKED = "max([marker.position for _, _, marker in markers.pieces()], default=high)"
 """How far a copy has come by its markers."""
+READ = "await means.writes.run(one.changelog, one.copy.markers)"
 
 PLANTS = [
     Plant(
@@ -29,29 +31,28 @@ PLANTS = [
     ),
     Plant(
         "who takes up a range does not wait for its learner",
-        changed(Learner, "let_go", ("await self.writes.is_through(place)", "pass")),
+        changed(CopyWrites, "take", ("await self.finish(changelog)", "pass")),
         found_by=(awaited(test_learner.test_a_write_that_is_under_way_is_waited_for),),
         finding="it is still being written",
+    ),
+    Plant(
+        "a learner writes beside a restore",
+        changed(CopyWrites, "is_taken", ("return self._taken[changelog] > 0", "return False")),
+        found_by=(test_learner.test_a_pass_stands_still_while_a_restore_writes_to_its_copy,),
+        finding="a restore writes to it",
     ),
     Plant(
         "what is owned is followed, too",
         changed(
             Learner,
             "_match",
-            ("wanted = without(asked, self._owned.get(place, Steps()))", "wanted = without(asked, Steps())"),
+            (
+                "(one.points for one in followed.asked), followed.owned)",
+                "(one.points for one in followed.asked), Steps())",
+            ),
         ),
         found_by=(test_learner.test_what_is_owned_is_not_followed_until_it_is_released,),
         finding="what is owned is written by its owner alone",
-    ),
-    Plant(
-        "a copy that was followed is taken for as it was released",
-        changed(
-            Learner,
-            "has_touched",
-            ("return bool(self._touched.get(place, Steps()).pieces(within.first, within.end))", "return False"),
-        ),
-        found_by=(test_learner.test_what_is_owned_is_not_followed_until_it_is_released,),
-        finding="values of before may lie there",
     ),
     Plant(
         "own commits mark all copies",
@@ -67,9 +68,9 @@ PLANTS = [
     Plant(
         "a pass that is planned anew pays no heed to its markers",
         changed(
-            copying.Reading,
-            "_plan",
-            ("markers = await host.writes.run(one.place, one.copy.markers)", "markers = Steps()"),
+            copy_pass,
+            "plan_passes",
+            (READ, f"{READ} if one.has_end else Steps()"),
         ),
         kinds=("cut", "move", "deal"),
         stateful=True,
@@ -85,7 +86,12 @@ PLANTS = [
     Plant(
         "a near copy is taken for a whole one",
         changed(
-            Restore, "_restore", ("if plan.position >= plan.high:", "if plan.position >= plan.high or plan.position:")
+            CopyPass,
+            "take_plan",
+            (
+                "self.position = plan.position",
+                "self.position = plan.high if plan.position and self.has_end else plan.position",
+            ),
         ),
         kinds=MOVES,
         stateful=True,
@@ -93,7 +99,9 @@ PLANTS = [
     ),
     Plant(
         "a restore reads to where the copy's learner had looked",
-        changed(Restore, "_plan", ("markers, start, high, now_ms,", f"markers, start, {MARKED}, now_ms,")),
+        changed(
+            copy_pass, "plan_passes", ("markers, start, high,", f"markers, start, {MARKED} if one.has_end else high,")
+        ),
         kinds=MOVES,
         stateful=True,
         finding=r"it holds state up to .* and the offset log says",
@@ -101,7 +109,9 @@ PLANTS = [
     ),
     Plant(
         "a learner's marker is where it will be",
-        changed(copying, "_write", ("plan.marks(batch.offset_next)", "plan.marks(max(plan.high, batch.offset_next))")),
+        changed(
+            copy_pass, "_write", ("plan.marks(batch.offset_next)", "plan.marks(max(plan.high, batch.offset_next))")
+        ),
         kinds=("crash", "move", "deal"),
         stateful=True,
         finding=STALE,

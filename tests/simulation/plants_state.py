@@ -8,9 +8,10 @@ from keylanes.brokers.protocol import ConsumerRecord
 from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.log import SimulatedRecord
 from keylanes.runtime.handlers.partition_state import PartitionState, Scope
-from keylanes.runtime.stores import restore
-from keylanes.runtime.stores.follower import OwnCopy
+from keylanes.runtime.stores import copy_pass
 from keylanes.runtime.stores.keeper import Keeper
+from keylanes.runtime.stores.state_writers import StateWriters
+from keylanes.runtime.stores.storage import OwnCopy
 from keylanes.state import keys
 from keylanes.state import restore as state_restore
 from keylanes.state.changelog import is_beacon_key
@@ -138,7 +139,7 @@ def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
     take_up = Keeper.take_up
 
-    async def trust(self: Keeper, granted: Any, logs: Any, incarnation: int, on_whole: Any = lambda _: None) -> None:
+    async def trust(self: Keeper, granted: Any, logs: Any, incarnation: int, on_whole: Any) -> None:
         known = {place for place in granted if getattr(self.storages.get(place), "position", None) is not None}
         await take_up(self, {place: granted[place] for place in granted.keys() - known}, logs, incarnation, on_whole)
         for place in known:
@@ -215,12 +216,9 @@ PLANTS = [
     Plant(
         "restore waits for a record at its end",
         changed(
-            restore,
-            "_read",
-            (
-                "if batch.offset_next >= ends[batch.source]:",
-                "if batch.records and batch.records[-1].offset + 1 >= ends[batch.source]:",
-            ),
+            copy_pass,
+            "plan_passes",
+            ("markers, start, high,", "markers, start, high + one.has_end,"),
         ),
         stateful=True,
         finding="reading .* has stood at",
@@ -230,7 +228,7 @@ PLANTS = [
     Plant(
         "beacon in one partition only",
         changed(
-            Keeper,
+            StateWriters,
             "records",
             (
                 "records.append(Outgoing(topic, partition, key, beacon))",
@@ -243,11 +241,11 @@ PLANTS = [
     Plant(
         "beacon of another partition",
         changed(
-            Keeper,
-            "_all_writers",
+            StateWriters,
+            "by_logs",
             (
-                "self._writers(ledger, place, living, incarnation)",
-                "self._writers(ledger, (place[0], 0), living, incarnation)",
+                "self._writers(ledger, place, living, own)",
+                "self._writers(ledger, (place[0], 0), living, own)",
             ),
         ),
         stateful=True,
@@ -262,7 +260,7 @@ PLANTS = [
     Plant(
         "one beacon for all writers",
         changed(
-            Keeper,
+            StateWriters,
             "records",
             (
                 "encode_beacon(Beacon(incarnation, transaction))",
@@ -284,7 +282,7 @@ PLANTS = [
     ),
     Plant(
         "living writer succeeded",
-        changed(Keeper, "_wanted", ("if known[place].is_fenced(i)", "")),
+        changed(StateWriters, "succeed", ("known.is_fenced(i) and ", "")),
         (test_two_writers.test_start_beside_a_writer_that_goes_on,),
         finding=r"\(3, \(1, 2\)\)",
     ),
@@ -303,7 +301,7 @@ PLANTS = [
     Plant(
         "succession forgotten by an abort",
         changed(
-            Keeper,
+            StateWriters,
             "records",
             ("self._succeeded.get(changed.place, ())", "self._succeeded.pop(changed.place, ())"),
         ),

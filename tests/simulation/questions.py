@@ -67,7 +67,7 @@ class Questions:
 
     def _ask(self, process: "Process", place: TopicPartition, at: bytes) -> None:
         try:
-            asking = process.member.keeper.find(f"{place.topic}.{SEEN}").partitions[place.partition]
+            asking = process.member.keeper.queries.find(f"{place.topic}.{SEEN}").partitions[place.partition]
         except StateNotReady as error:
             self.reached[f"not answered: {type(error).__name__}"] += 1
             return

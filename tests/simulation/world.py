@@ -30,7 +30,7 @@ from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.membership import coordinator_loop, errands, rules
 from keylanes.runtime.settings import Settings
-from keylanes.runtime.stores import follower, restore
+from keylanes.runtime.stores import changelogs, storage
 
 from ..stage.cluster import Cluster, fold_of
 from .folders import Folders
@@ -479,8 +479,8 @@ def _rules_of(rules_of: Callable[[Settings], Rules], join_ms: int, settings: Set
 def limits_of(mix: Mix) -> Iterator[None]:
     """The runtime's constants as a mix has them: small, so that something may fall between two steps."""
     limits = {
-        (follower, "SLICE_CHANGES"): mix.slice_changes,
-        (restore, "FETCH_RECORDS_MAX"): mix.restore_records_max,
+        (storage, "SLICE_CHANGES"): mix.slice_changes,
+        (changelogs, "FETCH_RECORDS_MAX"): mix.restore_records_max,
         (errands, "LOOK_AGAIN_MS"): mix.sources_check_ms,
         (rules, "RELEASE_MS"): mix.release_ms,
         (coordinator_loop, "rules_of"): partial(_rules_of, rules.rules_of, mix.join_ms),

@@ -9,7 +9,7 @@ from keylanes.brokers.protocol import Batch, Broker, Reader, TopicPartition
 
 class Counting:
     """Passes every call on. ``read``: records delivered, by partition; ``spans``: (partition, from, to) of batches;
-    ``began``: (partition, position) of readers.
+    ``began``: (partition, position) of readers, also of those that go on elsewhere.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -39,6 +39,11 @@ class CountingReader:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """See the protocol."""
+        self._counts.began.extend(positions.items())
+        self._reader.assign(positions)
 
     async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
         """See the protocol."""

@@ -20,7 +20,7 @@ from keylanes.group.member import Step as MemberStep
 from keylanes.offsets.ledger import Ledger
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.member import AppRun
-from keylanes.runtime.stores.keeper import OpenCopies
+from keylanes.runtime.stores.folder import OpenCopies
 from keylanes.runtime.stores.view import StoreView
 from keylanes.runtime.watch.steps import Step, ignore_step
 from keylanes.state.changelog import changelog_topic, is_beacon_key
@@ -172,7 +172,7 @@ class Engine:
 
     def view(self, name: str) -> StoreView[Any]:
         """A store as readers beside the application see it."""
-        return StoreView(name, lambda: self.member.keeper.find(name))
+        return StoreView(name, lambda: self.member.keeper.queries.find(name))
 
     # --- the cluster -----------------------------------------------------------------------------------------------
 

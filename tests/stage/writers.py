@@ -13,10 +13,12 @@ from keylanes.brokers.protocol import Broker, ConsumerRecord, Outgoing, TopicPar
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.codec import encode
+from keylanes.offsets.control import Control
 from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.offsets.event_values import Band
 from keylanes.offsets.events import Event, StateChanged
-from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.offsets.ledger import Ledger, SourcePartition, evolve_all
+from keylanes.runtime.stores.answers import GroupView
 from keylanes.runtime.stores.keeper import Keeper
 from keylanes.state.changelog import CHANGELOG_CONFIG, changelog_topic, encode_stored
 from keylanes.state.changes import StateChanges
@@ -42,11 +44,20 @@ KEYS: Final = 40
 READ_SECONDS_MAX: Final = 60
 
 
+class NoLogs:
+    """Logs that nobody reads: nothing is thrown away here."""
+
+    ledger = Ledger()
+    incarnation = 0
+
+    async def read_of(self, places: Sequence[SourcePartition]) -> None: ...
+
+
 class Member:
     """A member with the lower or the upper half of the points. ``keeper``: its state."""
 
-    def __init__(self, incarnation: int, within: KeyRange, keeper: Keeper) -> None:
-        self.incarnation, self.within, self.keeper = incarnation, within, keeper
+    def __init__(self, incarnation: int, within: KeyRange, keeper: Keeper, broker: Broker) -> None:
+        self.incarnation, self.within, self.keeper, self.broker = incarnation, within, keeper, broker
         self.transaction = 0
         self.sent: list[StateChanges] = []
 
@@ -97,8 +108,19 @@ class Group:
         broker = self.connect()
         await broker.open()
         copies = MemoryCopies()
-        keeper = Keeper(self.name, broker, Settings(), self.handlers, lambda: 1_000, lambda _: copies, {})
-        member = self.members[incarnation] = Member(incarnation, within, keeper)
+        keeper = Keeper(
+            app=self.name,
+            broker=broker,
+            settings=Settings(),
+            handlers=self.handlers,
+            wall_ms=lambda: 1_000,
+            open_copies=lambda _: copies,
+            partitioners={},
+            group=GroupView(Control, lambda: incarnation, lambda: 0, 0),
+            tell_copies=lambda _: None,
+            logs=NoLogs(),
+        )
+        member = self.members[incarnation] = Member(incarnation, within, keeper, broker)
         ledger = await self.ledger()
         await keeper.open(ledger, await broker.describe([self.changelog]))
         if reads:
@@ -111,7 +133,7 @@ class Group:
         async def logs() -> Ledger:
             return ledger
 
-        await member.keeper.take_up({(self.source, 0): [within]}, logs, member.incarnation)
+        await member.keeper.take_up({(self.source, 0): [within]}, logs, member.incarnation, lambda _: None)
 
     def fence(self, *members: Member) -> None:
         """They write no more."""
@@ -131,7 +153,7 @@ class Group:
 
     async def committed(self, member: Member) -> StateChanges:
         """The last transaction that was carried is visible."""
-        await member.keeper.committed(member.sent, {})
+        await member.keeper.note_commit(member.sent, {}, is_last=False)
         (changes,) = member.sent
         self.truth.update((cell.key, value) for cell, value in changes.last.items() if value is not None)
         return changes
@@ -145,7 +167,7 @@ class Group:
         """Let go of all."""
         for member in self.members.values():
             await member.keeper.close()
-            await member.keeper.broker.close()
+            await member.broker.close()
 
 
 async def read_all(broker: Broker, topic: str) -> list[ConsumerRecord]:

@@ -29,13 +29,13 @@ async def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_anoth
     await first.start()
     await until(lambda: bool(first.member.statistics(0.0).commits))
     keeper, is_written = first.member.keeper, asyncio.Event()
-    committed = keeper.committed
+    committed = keeper.note_commit
 
     async def slowly(*given: Any, **named: Any) -> None:
         await committed(*given, **named)
         await is_written.wait()
 
-    keeper.committed = slowly  # type: ignore[method-assign]  # a disk that takes its time
+    keeper.note_commit = slowly  # type: ignore[method-assign]  # a disk that takes its time
     await second.start()
     await until(lambda: holds_one(second), 60)
     assert not first.member.own_ledger.ledger.control.moves.release_requests, "it has read the grant"

@@ -190,7 +190,8 @@ async def test_a_promotion_that_failed_goes_back(pair: Decided, caplog: pytest.L
     await pair.released(pair.owner, LOWER, 1)
     move = pair.ask_copy(pair.owner, LOWER, role="standby")
     await pair.ready(move)
-    assert pair.owner.member.keeper.learner.has_touched(PLACE, LOWER)
+    followed = pair.owner.member.holding.held.followed[PLACE]
+    assert followed.is_constant(LOWER.first, LOWER.end, value=True)
     caplog.clear()
     await pair.granted(pair.owner, LOWER)
     (tail,) = restored_records(caplog)
@@ -229,7 +230,7 @@ async def test_a_part_of_what_is_copied_is_granted(pair: Decided) -> None:
     keeper = pair.other.member.keeper
     assert keeper.learner.stale_ms(PLACE, LOWER.first) is None
     assert keeper.learner.stale_ms(PLACE, UPPER.first) is not None
-    assert [points.pieces() for points in (one.points for one in keeper.learner._passes(PLACE))] == [
+    assert [points.pieces() for points in (one.points for one in keeper.learner._places[PLACE].passes)] == [
         [(UPPER.first, UPPER.end, True)]
     ]
     assert pair.copied(pair.other, WHOLE) == pair.committed(WHOLE)

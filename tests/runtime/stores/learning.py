@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -12,11 +12,15 @@ from keylanes.brokers.protocol import TopicPartition
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.control_events import CopyAsked
 from keylanes.offsets.event_values import Span
+from keylanes.offsets.ledger import SourcePartition
 from keylanes.offsets.signals import Copy as CopyTold
 from keylanes.runtime.handlers.partition_state import PartitionState
-from keylanes.runtime.stores.follower import CopyTable, OwnCopy, StateThreads, Storage
+from keylanes.runtime.stores.copy_pass import CopyMeans
+from keylanes.runtime.stores.copy_writes import CopyWrites
 from keylanes.runtime.stores.learner import Learner
+from keylanes.runtime.stores.storage import CopyTable, OwnCopy, StateThreads, Storage
 from keylanes.state.memory import MemoryCopy
+from keylanes.state.restore import Writers
 from keylanes.state.tables import Change, LocalCopy, Mark
 
 from ...stage.virtual import Decorator, virtual_in
@@ -39,6 +43,11 @@ class Beside(World):
         self.asked: dict[int, CopyAsked] = {}
         self.told: list[tuple[float, tuple[CopyTold, ...]]] = []
         self.task: asyncio.Task[None] | None = None
+        self.ask_writers: Callable[[SourcePartition], Awaitable[Writers]] = self.logged
+
+    async def logged(self, _: SourcePartition) -> Writers:
+        """Incarnation 1 wrote all transactions, and goes on."""
+        return Writers({1: self.transaction}, frozenset({1}), frozenset({1}), incarnation_max=1)
 
     async def begin(self) -> None:
         """The process starts, with the copies that there are."""
@@ -47,8 +56,14 @@ class Beside(World):
         self.threads = StateThreads()
         self.followers = {(SOURCE, p): self.follower(p) for p in range(self.cluster.topics()[TOPIC].partitions)}
         storages: dict[tuple[str, int], Storage] = {**self.followers}
-        self.learner = Learner(connection, self.settings, storages, lambda: self.now_ms, self.threads, lambda _: None)
-        self.learner.tell = lambda copies: self.told.append((asyncio.get_running_loop().time(), copies))
+        self.means = CopyMeans(connection, self.settings, lambda: self.now_ms, CopyWrites(self.settings, self.threads))
+        self.learner = Learner(
+            means=self.means,
+            storages=storages,
+            tell=lambda copies: self.told.append((asyncio.get_running_loop().time(), copies)),
+            ask_writers=lambda place: self.ask_writers(place),
+            compare=lambda _: None,
+        )
         self.task = asyncio.ensure_future(self.learner.run())
         self.learner.follow(self.asked.values())
 

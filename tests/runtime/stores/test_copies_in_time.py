@@ -10,7 +10,7 @@ from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.errors import StateError
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.ledger import SourcePartition
-from keylanes.runtime.stores import restore
+from keylanes.runtime.stores import changelogs, restore
 from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.memory import MemoryCopy
 from keylanes.state.restore import Writers
@@ -19,7 +19,7 @@ from keylanes.state.tables import Mark, Marker
 from ...stage.virtual import virtual
 from ...tiers.marks import tier
 from .learning import PLACE, Beside, beside
-from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, World, key_of
+from .test_restore import HOUR_MS, LOWER, TOPIC, UPPER, World, key_of, wrote
 
 pytestmark = tier("check")
 
@@ -28,7 +28,7 @@ CHANGELOG = TopicPartition(TOPIC, 0)
 
 def describes_late(world: Beside, seconds: float) -> None:
     """The broker takes so long to say how topics are set up."""
-    broker: Any = world.learner.broker
+    broker: Any = world.means.broker
     describe = broker.describe
 
     async def late(topics: Collection[str]) -> Any:
@@ -68,7 +68,7 @@ async def test_the_owner_commits_while_an_old_copy_is_thrown_away(world: Beside)
 
     committing = asyncio.ensure_future(commit_on())
     await world.begin()
-    world.learner.writers = writers
+    world.ask_writers = writers
     await world.wait_ready(1)
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)
@@ -85,7 +85,7 @@ async def test_what_joins_a_pass_while_it_is_planned_waits_for_the_next_plan(wor
         return Writers({1: world.transaction}, frozenset({1}), frozenset({1}), incarnation_max=2, own=1)
 
     describes_late(world, 0.05)
-    world.learner.writers = writers
+    world.ask_writers = writers
 
     def mark() -> list[Mark]:
         return [(UPPER.first, UPPER.end, Marker(world.high, world.now_ms))]
@@ -128,7 +128,7 @@ async def test_who_stood_still_for_days_begins_anew(
     """The deletes of that time may be gone from the changelog, and nobody looks who starts again. Until the copy is
     whole again it answers nothing, and is not ready.
     """
-    await world.fill(20 if is_followed else 200)
+    await world.fill(400 if is_followed else 200)
     world.ask(1, bytes_per_s=0 if is_followed else 60_000)
     if is_followed:
         await world.wait_ready(1)
@@ -168,15 +168,15 @@ async def test_restores_beside_each_other_read_no_more_partitions_at_once_than_o
     world = World(2)
     for partition in (0, 1):
         await world.fill(400, partition=partition)
-    await world.restore(world.source(0)._replace(writers=None))
+    writers = [wrote({1: 400}), wrote({1: 800})]
+    await world.restore(world.source(0, writers=writers[0]))
     lanes = asyncio.Semaphore(1)
     await lanes.acquire()
 
     async def restored(partition: int) -> None:
         connection = world.cluster.connect(f"reader {partition}")
         await connection.open()
-        one = restore.Restore(connection, world.settings, None, lambda: world.now_ms, lanes)
-        await one.run([world.source(partition)._replace(writers=None)])
+        await world.restoring(connection, lanes).run([world.source(partition, writers=writers[partition])])
 
     world.ready.clear()
     near, cold = (asyncio.ensure_future(restored(partition)) for partition in (0, 1))
@@ -210,16 +210,15 @@ async def restored_anew(world: World, copy: Suspended) -> list[Progress]:
     await world.commit([(1, b"new")])
     connection = world.cluster.connect("reader")
     await connection.open()
-    told: list[Progress] = []
-    source = world.source(copy=copy)._replace(on_ready=lambda: world.ready.append(0))
-    await restore.Restore(connection, world.settings, told.append, lambda: world.now_ms).run([source])
-    return told
+    world.progress.clear()
+    await world.restoring(connection).run([world.source(copy=copy)])
+    return world.progress
 
 
 @virtual
 async def test_a_restore_that_stood_still_for_days_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has written may hold what was deleted meanwhile."""
-    monkeypatch.setattr(restore, "FETCH_RECORDS_MAX", 500)
+    monkeypatch.setattr(changelogs, "FETCH_RECORDS_MAX", 500)
     world = World(1)
     copy = Suspended(world, 3)
     told = await restored_anew(world, copy)
@@ -233,7 +232,7 @@ async def test_a_restore_that_stood_still_for_days_begins_anew(monkeypatch: pyte
 @virtual
 async def test_a_restore_that_is_too_slow_for_its_changelog_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would begin anew for ever, and its ranges would stand still."""
-    monkeypatch.setattr(restore, "FETCH_RECORDS_MAX", 20)
+    monkeypatch.setattr(changelogs, "FETCH_RECORDS_MAX", 20)
     world = World(1)
     with pytest.raises(StateError) as caught:
         await restored_anew(world, Suspended(world, 3, 6))

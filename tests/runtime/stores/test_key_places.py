@@ -15,8 +15,8 @@ from keylanes.brokers.simulated.log import SimulatedRecord
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.ledger import SourcePartition
 from keylanes.runtime.handlers.partition_state import PartitionState
-from keylanes.runtime.stores.follower import BrokerTable, StateThreads, Storage
 from keylanes.runtime.stores.key_places import KeyPlaces
+from keylanes.runtime.stores.storage import BrokerTable, StateThreads, Storage
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopy
 from keylanes.state.sampling import PARTITIONS_LOOKED_AT_MAX, SAMPLE_KEYS

@@ -15,7 +15,9 @@ from keylanes.brokers.protocol import TopicPartition
 from keylanes.errors import StateError, StoreError
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.runtime.stores.copying import FETCH_RECORDS_MAX, MARKS_EVERY_S
+from keylanes.runtime.stores.changelogs import FETCH_RECORDS_MAX
+from keylanes.runtime.stores.copy_pass import MARKS_EVERY_S
+from keylanes.runtime.stores.learner import Learner
 from keylanes.state.copies import open_copies
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.restore import Writers
@@ -106,7 +108,7 @@ async def test_slow_copy(world: Beside) -> None:
     world.ask(2, partition=2)
     assert await world.wait_ready(2) < 1.0
     took_s = await world.wait_ready(0, 1)
-    fetch = size[0] * FETCH_RECORDS_MAX / (120 * 50)
+    fetch = size[0] * FETCH_RECORDS_MAX / Learner.fetch_share / (120 * 50)
     assert 0.9 < took_s * 10_000 / (size[0] + size[1] - fetch) < 1.3
 
 
@@ -246,7 +248,7 @@ async def test_held_copy_is_not_thrown_away_for_another_changelog(world: Beside)
     await world.stop()
     world.cluster.recreate_topic(TOPIC)
     await world.begin()
-    world.learner.writers = writers
+    world.ask_writers = writers
     await world.fails(StateError, "transaction 20 was the last of that")
     assert world.entries() == held
 
@@ -265,12 +267,12 @@ async def test_band_that_comes_later(world: Beside) -> None:
     writing = asyncio.ensure_future(keep_writing(world, 1.5))
     await asyncio.sleep(1.0)
     assert (world.is_ready(1), world.is_ready(2)) == (True, False)
-    assert len(world.learner._passes(PLACE)) == 2
+    assert len(world.learner._places[PLACE].passes) == 2
     assert world.stale_ms(LOWER.first) <= 1_300
     await writing
     await world.wait_ready(1, 2)
     await asyncio.sleep(1.5)
-    assert len(world.learner._passes(PLACE)) == 1
+    assert len(world.learner._places[PLACE].passes) == 1
     assert world.entries() == world.truth[0]
     assert before < world.copied_bytes < 2.5 * before
 
@@ -281,7 +283,7 @@ async def test_band_that_joins(world: Beside) -> None:
     await world.fill(100)
     world.ask(1, LOWER)
     world.ask(2, UPPER)
-    assert len(world.learner._passes(PLACE)) == 1
+    assert len(world.learner._places[PLACE].passes) == 1
     await world.wait_ready(1, 2)
     assert world.entries() == world.truth[0]
 
@@ -404,7 +406,7 @@ async def test_own_commit_marks_what_is_held_alone(world: Beside) -> None:
     await world.fill(100)
     follower = world.followers[PLACE]
     world.learner.owns(PLACE, [LOWER])
-    follower.restored([LOWER])
+    follower.note_whole([LOWER])
     world.ask(1, bytes_per_s=20_000)
     await asyncio.sleep(1.0)
     marker = world.copy().markers().at(UPPER.first)
@@ -425,19 +427,16 @@ async def test_what_is_owned_is_not_followed_until_it_is_released(world: Beside)
     await world.wait_ready(1)
     assert world.entries() == truth_of(world, UPPER), "what is owned is written by its owner alone"
     world.copy().write([], [(LOWER.first, LOWER.end, Marker(world.high, world.now_ms))])
-    assert not world.learner.has_touched(PLACE, LOWER)
     world.learner.release(PLACE, LOWER)
     before = world.copied_bytes
     world.learner.follow(world.asked.values())
-    assert world.learner.has_touched(PLACE, LOWER), "values of before may lie there"
     assert not world.is_ready(1)
     await world.wait_ready(1)
     assert world.copied_bytes == before, "it was whole at its marker"
     await world.commit([(0, b"new")])
     await asyncio.sleep(1.0)
     assert world.copy().get(key_of(0)) == b"new"
-    await world.learner.let_go(PLACE, [WHOLE])
-    assert not world.learner.has_touched(PLACE, WHOLE)
+    world.learner.owns(PLACE, [WHOLE])
 
 
 @beside()
@@ -458,17 +457,39 @@ async def test_what_comes_to_be_owned_piece_by_piece_is_written_by_its_owner_alo
 
 
 @beside()
+async def test_a_pass_stands_still_while_a_restore_writes_to_its_copy(world: Beside) -> None:
+    """A copy has one writer at a time. The pass goes on from its marker, and reads nothing twice."""
+    await world.fill(200)
+    world.ask(1, UPPER, bytes_per_s=60_000)
+    await asyncio.sleep(0.5)
+    async with world.means.writes.take(TopicPartition(TOPIC, 0)):
+        before = world.copied_bytes, world.copy().markers()
+        await asyncio.sleep(5.0)
+        assert (world.copied_bytes, world.copy().markers()) == before, "a restore writes to it"
+    await world.wait_ready(1)
+    assert world.entries() == truth_of(world, UPPER)
+    whole = [record for record in world.cluster.committed_records(TOPIC) if (record.key or b"\x00") >= b"\x80"]
+    assert world.copied_bytes == sum(len(record.key or b"") + len(record.value or b"") for record in whole)
+
+
+@beside()
 async def test_restore_of_a_followed_band_reads_the_tail(world: Beside) -> None:
     """It goes on from the marker, also where the copy was not ready."""
     await world.fill(400)
     world.ask(1, bytes_per_s=100_000)
     await asyncio.sleep(2.0)
-    await world.learner.let_go(PLACE, [WHOLE])
+    world.learner.owns(PLACE, [WHOLE])
     marker = world.copy().markers().at(0)
     assert marker is not None
     assert 0 < marker.position < world.high
     assert await world.restore(world.source()) <= world.high - marker.position
     assert world.entries() == world.truth[0]
+
+
+async def restore_by_hand(world: Beside, copy: MemoryCopy) -> None:
+    """Write what an owner writes, as a restore does."""
+    async with world.means.writes.take(TopicPartition(TOPIC, 0)):
+        copy.write([(key_of(0), b"the owner's")])
 
 
 async def test_a_write_that_is_under_way_is_waited_for() -> None:
@@ -479,12 +500,12 @@ async def test_a_write_that_is_under_way_is_waited_for() -> None:
     await world.begin()
     world.ask(1)
     await asyncio.to_thread(copy.begun.wait, 30)
-    letting_go = asyncio.ensure_future(world.learner.let_go(PLACE, [WHOLE]))
-    done, _ = await asyncio.wait([letting_go], timeout=0.05)
+    world.learner.owns(PLACE, [WHOLE])
+    restoring = asyncio.ensure_future(restore_by_hand(world, copy))
+    done, _ = await asyncio.wait([restoring], timeout=0.05)
     assert not [task.result() for task in done], "it is still being written"
     copy.released.set()
-    await letting_go
-    copy.write([(key_of(0), b"the owner's")])
+    await restoring
     await world.stop()
     assert copy.get(key_of(0)) == b"the owner's"
 

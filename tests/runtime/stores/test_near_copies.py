@@ -6,9 +6,7 @@ import pytest
 
 from keylanes.brokers.protocol import BrokerError, TopicPartition
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.keyrange.ranges import WHOLE
-from keylanes.runtime.stores import restore
-from keylanes.runtime.stores.restore import Restore
+from keylanes.runtime.stores import changelogs, copy_pass
 from keylanes.state import restore as plans
 from keylanes.state.tables import Marker
 
@@ -22,10 +20,10 @@ async def restored(world: World, connection: Readers, partitions: int = 1) -> in
     """Open what is restored, and restore it; how many records were read for it."""
     await connection.open()
     world.progress.clear()
-    one = Restore(connection, world.settings, world.progress.append, lambda: world.now_ms)
-    for partition in range(partitions):
-        await one.open(TopicPartition(TOPIC, partition), world.copy(partition), (WHOLE,))
-    await one.run([world.source(partition) for partition in range(partitions)])
+    restore, passes = world.restoring(connection), [world.source(partition) for partition in range(partitions)]
+    for one in passes:
+        await restore.open(one)
+    await restore.run(passes)
     for partition in range(partitions):
         assert world.entries(partition) == world.truth[partition]
     return world.progress[-1].records
@@ -47,8 +45,8 @@ async def test_a_near_copy_has_one_reader(world: World, lacks: int) -> None:
 @in_world()
 async def test_a_tail_that_is_too_large_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not kept is read once more, by the same reader or another, and each record counts once."""
-    monkeypatch.setattr(restore, "TAIL_BYTES_MAX", 2_000)
-    monkeypatch.setattr(restore, "FETCH_RECORDS_MAX", 20)
+    monkeypatch.setattr(copy_pass, "TAIL_BYTES_MAX", 2_000)
+    monkeypatch.setattr(changelogs, "FETCH_RECORDS_MAX", 20)
     await world.fill()
     await world.restore(world.source())
     for i in range(100):
@@ -57,15 +55,15 @@ async def test_a_tail_that_is_too_large_is_read_again(world: World, monkeypatch:
 
 
 @in_world()
-async def test_a_copy_that_is_far_has_its_beacons_looked_for_apart(
+async def test_a_copy_that_is_far_has_its_beacons_looked_for_at_the_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else all of its changelog would be read before anything is written."""
+    """Else all of its changelog would be read before anything is written. Its reader goes back then."""
     monkeypatch.setattr(plans, "BEACON_NEAR", 100)
     await world.fill()
     connection = Readers(world)
     assert await restored(world, connection) == 20 * 51
-    assert len(connection.made) == 2
+    assert len(connection.made) == 1
 
 
 @in_world()
@@ -98,10 +96,10 @@ async def test_no_opened_reader_is_left(world: World) -> None:
     for after_ms in (0.0, 0.1, 1.0, 5.0, 20.0):
         connection = Readers(world)
         await connection.open()
-        one = Restore(connection, world.settings)
-        await one.open(TopicPartition(TOPIC, 0), world.copy(), (WHOLE,))
+        restore = world.restoring(connection)
+        await restore.open(world.source())
         await asyncio.sleep(after_ms / 1000)
-        await one.close()
+        await restore.close()
         await asyncio.sleep(1)
         for reader in connection.made:
             with pytest.raises(BrokerError):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keylanes import FencedError, Settings
-from keylanes.runtime.stores.keeper import StateFolder, open_state_folder
+from keylanes.runtime.stores.folder import StateFolder, open_state_folder
 from keylanes.state.rocks import RocksError
 
 from ...tiers.marks import tier

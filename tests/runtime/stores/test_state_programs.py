@@ -358,7 +358,8 @@ def typed(engine: Engine, state: dict[int, dict[bytes, bytes]]) -> dict[tuple[in
             place, stored = parse_key(at), decode_stored(data)
             info = infos[place.store]
             map_key = decode_map_key(place.map_key, info.key_type) if info.kind == "map" else None
-            value = TwinValue(engine.member.keeper.find(info.name)[1].decode(stored.payload), stored.deadline_ms)
+            store = engine.member.keeper.queries.find(info.name)
+            value = TwinValue(store.binding.decode(stored.payload), stored.deadline_ms)
             found[partition, info.name, place.key, map_key] = value
     return found
 

@@ -1,15 +1,14 @@
-"""Where the state of one source partition is kept, and what becomes there of what transactions change.
+"""The storage of one source partition's state, and what becomes there of the changes of transactions.
 
-Two ways, behind one face. ``BrokerTable``: a broker that keeps tables by itself (embedded) writes the changelog's
-records into them with the transaction: when it is committed, the table holds the changes. ``OwnCopy``: beside any
-other broker a local copy follows the changelog. It is restored before the first record, and written after the commit,
-in slices between which the loop has its turns; the markers come with the last slice. What a copy holds above its marker
-is committed all the same, so a crash in the middle costs nothing but reading that again.
+Two ways, behind one face. ``BrokerTable``: a broker that keeps tables by itself (embedded) writes the records of the
+changelog into them with the transaction: after the commit the table holds the changes. ``OwnCopy``: beside any other
+broker a local copy follows the changelog. The copy is restored before the first record, and written after the commit,
+in slices between which the loop has its turns. The markers come with the last slice. Changes above the marker are
+committed all the same, so a crash in the middle costs nothing but another reading of them.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from ...brokers.protocol import TopicPartition
@@ -22,27 +21,26 @@ from ...state.restore import ChangelogUnfit, Writers, check_table
 from ...state.rocks import RocksError
 from ...state.tables import Change, LocalCopy, Mark, Marker
 from ..handlers.partition_state import PartitionState
-from .restore import CopyToRestore
 
 T = TypeVar("T")
 
 SLICE_CHANGES: Final = 200
 SLICE_BYTES: Final = 1024 * 1024
-"""What is written to a copy at a stroke: about a millisecond."""
+"""The limits of one write to a copy: about a millisecond."""
 
 THREADS: Final = 2
 
 
 class StateThreads:
-    """Threads for what may wait for a disk; what RocksDB raises leaves as StoreError."""
+    """Threads for steps that may wait for a disk. Errors of RocksDB leave as StoreError."""
 
     def __init__(self) -> None:
         self.large_writes = 0
-        """How many writes to copies are going on, or soon will, that are large: restores, and what a learner writes."""
+        """The number of large writes to copies, of restores and the learner, that are going on or soon will."""
         self._threads = DaemonThreads(THREADS, "keylanes-state")
 
     async def run(self, step: Callable[..., T], *arguments: object) -> T:
-        """What a step gives; raises StoreError."""
+        """The result of a step; raises StoreError."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, step, *arguments)
         except RocksError as error:
@@ -54,55 +52,57 @@ class StateThreads:
 
 
 class Storage(Protocol):
-    """Where the state of one source partition is kept. Everything is called on the loop."""
+    """The storage of one source partition's state. All methods are called on the loop."""
 
     @property
     def changelog(self) -> TopicPartition:
-        """What has its changes."""
+        """The changelog of the state."""
 
     @property
     def state(self) -> PartitionState:
-        """What handlers and readers outside see."""
+        """The state as handlers and readers outside see it."""
 
     @property
     def unwritten_bytes(self) -> int | None:
-        """How much committed state waits for ``write``, about; None: none."""
+        """About the bytes of committed state that wait for ``write``; None: nothing waits."""
 
-    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> CopyToRestore | None:
-        """What has to be restored before the state of these ranges is ready; None: nothing, it is ready.
+    def note_whole(self, ranges: Sequence[KeyRange]) -> None:
+        """Note that these ranges are whole."""
 
-        ``writers``: see ``CopyToRestore``. Raises StateError, StoreError.
-        """
-
-    def committed(self, changed: StateChanges, position: int | None) -> None:
-        """A transaction was committed. ``position``: behind its records in the changelog; None: it is not known."""
+    def take_commit(self, changed: StateChanges, position: int | None) -> None:
+        """Take in a committed transaction. ``position``: behind its records in the changelog; None: not known."""
 
     async def write(self, time_ms: int) -> None:
-        """Have in the storage what was committed. ``time_ms``: when nobody else had changed it; raises StoreError."""
+        """Have in the storage what was committed. ``time_ms``: nobody else had changed the state then. Raises
+        StoreError.
+        """
 
     def renew_marks(self, time_ms: int) -> None:
-        """Note that at this time nobody else had changed what is held; raises StoreError."""
+        """Note that nobody else had changed the held ranges at this time; raises StoreError."""
 
 
 class BrokerTable:
-    """A ``Storage`` that the broker writes, with the transaction: there is never anything to be done later."""
+    """A ``Storage`` that the broker writes, with the transaction: nothing is left to be done later."""
 
     unwritten_bytes: Final = None
 
     def __init__(self, changelog: TopicPartition, state: PartitionState, threads: StateThreads) -> None:
-        self.changelog, self.state = changelog, state
+        self.changelog = changelog
+        self.state = state
         self._threads = threads
 
-    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> None:
+    async def check(self, writers: Writers) -> None:
+        """Compare the beacons with the writers; raises StateError."""
+        try:
+            await self._threads.run(check_table, self.state.table, writers)
+        except ChangelogUnfit as error:
+            raise StateError(f"{self.changelog.topic}[{self.changelog.partition}]: {error}") from error
+
+    def note_whole(self, ranges: Sequence[KeyRange]) -> None:
         """See ``Storage``."""
-        if writers is not None:
-            try:
-                await self._threads.run(check_table, self.state.table, writers)
-            except ChangelogUnfit as error:
-                raise StateError(f"{self.changelog.topic}[{self.changelog.partition}]: {error}") from error
         self.state.make_ready(ranges)
 
-    def committed(self, changed: StateChanges, position: int | None) -> None:  # noqa: ARG002  # a table has no marker
+    def take_commit(self, changed: StateChanges, position: int | None) -> None:  # noqa: ARG002  # a table has no marker
         """See ``Storage``."""
         self.state.overlay.commit(changed.last)
         self.state.overlay.settle(changed.layers, changed.last)
@@ -117,18 +117,20 @@ class BrokerTable:
 class OwnCopy:
     """A ``Storage`` in a local copy, which follows the changelog.
 
-    ``position``: all changes of the changelog below it are in the copy; None: nothing was restored so far.
+    ``position``: the copy has all changes of the changelog below; None: nothing was restored so far.
     """
 
     def __init__(
         self, changelog: TopicPartition, state: PartitionState, copy: LocalCopy, threads: StateThreads
     ) -> None:
         """``state`` has a ``CopyTable`` of the same copy."""
-        self.changelog, self.state, self.copy = changelog, state, copy
+        self.changelog = changelog
+        self.state = state
+        self.copy = copy
         self.position: int | None = None
         self._threads = threads
         self._committed_to: int | None = None
-        """Where committed changes end that are not in the copy yet; None: there are none."""
+        """The end of the committed changes that the copy lacks; None: the copy lacks nothing."""
         self._unwritten: list[Layer] = []
         """The layers of the overlay with those changes."""
         self._unwritten_bytes = 0
@@ -138,15 +140,8 @@ class OwnCopy:
         """See ``Storage``."""
         return None if self._committed_to is None else self._unwritten_bytes
 
-    # --- what is held ------------------------------------------------------------------------------------------------
-
-    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> CopyToRestore:
+    def note_whole(self, ranges: Sequence[KeyRange]) -> None:
         """See ``Storage``."""
-        held = tuple(ranges)
-        return CopyToRestore(self.changelog, self.copy, held, writers, partial(self.restored, held))
-
-    def restored(self, ranges: Sequence[KeyRange]) -> None:
-        """The copy of these ranges is whole."""
         self.state.make_ready(ranges)
         if self.position is None:
             # While others are worked on, what they wrote meanwhile lies above; a marker may be too low, never too high.
@@ -154,10 +149,8 @@ class OwnCopy:
             found = [marker.position for r in ranges for _, _, marker in markers.pieces(r.first, r.end)]
             self.position = min(found, default=0)
 
-    # --- what is written ---------------------------------------------------------------------------------------------
-
-    def committed(self, changed: StateChanges, position: int | None) -> None:
-        """See ``Storage``; it is visible outside at once, and in the copy with the next ``write``."""
+    def take_commit(self, changed: StateChanges, position: int | None) -> None:
+        """See ``Storage``: visible outside at once, and in the copy with the next ``write``."""
         assert self.position is not None, "what changes was restored before"
         self.state.overlay.commit(changed.last)
         if position is not None:
@@ -168,7 +161,7 @@ class OwnCopy:
         self._unwritten_bytes += changed.size
 
     async def write(self, time_ms: int) -> None:
-        """See ``Storage``. In slices; the marker of what is held comes with the last one."""
+        """See ``Storage``. In slices; the markers of the held ranges come with the last slice."""
         position = self._committed_to
         if position is None:
             return
@@ -178,7 +171,7 @@ class OwnCopy:
         self._committed_to, self._unwritten, self._unwritten_bytes = None, [], 0
 
     def marks(self, position: int, time_ms: int) -> list[Mark]:
-        """The markers of what is held, at a position."""
+        """The markers of the held ranges, at a position."""
         marker = Marker(position, time_ms)
         return [(first, end, marker) for first, end, _ in self.state.ready.pieces()]
 
@@ -201,7 +194,7 @@ class OwnCopy:
         self.position = position
 
     async def _slice(self, part: Sequence[Change], marks: Sequence[Mark]) -> None:
-        """A thread is worth its while only beside a large write: RocksDB takes one after the other."""
+        """Write in a thread beside a large write only: RocksDB takes one write after the other."""
         if self._threads.large_writes:
             await self._threads.run(self._put, part, marks)
         else:
@@ -215,7 +208,7 @@ class OwnCopy:
 
 
 class CopyTable:
-    """A copy as handlers and readers outside see it. Raises StoreError, which no handler's policy passes over."""
+    """A copy as handlers and readers outside see the state. Raises StoreError: no policy of a handler passes over."""
 
     def __init__(self, copy: LocalCopy) -> None:
         self._copy = copy
