@@ -38,7 +38,7 @@ from .handlers.handler import (
 )
 from .handlers.store_declarations import check_store
 from .handlers.values import Codec
-from .member import AppRun, unheard
+from .member import AppRun
 from .membership.offer import Origin
 from .process import check_loop, run_in_own_loop
 from .processes.child import SIBLING
@@ -51,7 +51,7 @@ from .stop_signals import obey
 from .stores.view import DeclaredStore, StoreView
 from .testing import PARTITIONS, Call, SimulatedApp
 from .watch.statistics import Health, Statistics
-from .watch.steps import Step
+from .watch.steps import Step, ignore_step
 from .watch.watchdog import LoopWatch
 
 logger = logging.getLogger("keylanes")
@@ -181,7 +181,7 @@ class App:
         *,
         until: Literal["level"] | None = None,
         processes: Processes = 1,
-        on_step: Callable[[Step], None] = unheard,
+        on_step: Callable[[Step], None] = ignore_step,
     ) -> None:
         """Run until SIGTERM or SIGINT; with ``until="level"`` also until the current ends of the topics are reached.
 
@@ -222,7 +222,7 @@ class App:
         A fatal error cancels the body of the ``async with``, and is raised at its end, as by asyncio.TaskGroup.
         """
         loop = asyncio.get_running_loop()
-        runs = self._begin(unheard)
+        runs = self._begin(ignore_step)
         running = loop.create_task(self._run(runs, until_level=False))
         try:
             await runs.wait_until_started(running)
@@ -320,6 +320,7 @@ class App:
             on_step=on_step,
             closes_broker=is_ours,
             cpu_s=time.thread_time,
+            now_s=time.monotonic,
             partitioners=self.partitioners,
             address=self.broker if isinstance(self.broker, str) else None,
             origin=Origin(platform.node(), 0 if SIBLING is None else SIBLING.count),
@@ -381,7 +382,7 @@ class App:
     def health(self) -> Health:
         """Whether the application may stay in service; ``cause`` says why not."""
         member, state = self._member, self._state
-        stalled = member is not None and member.stall.is_stalled
+        stalled = member is not None and member.run_watch.stall.is_stalled
         # While the process joins again, ``cause`` is still the cause that ended the run before.
         failure = None if member is None or state == "starting" else member.cause
         cause = str(failure) if failure else ("records wait and nothing moves" if stalled else None)

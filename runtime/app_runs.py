@@ -56,14 +56,15 @@ class AppRuns:
         """
         while True:
             self._next.clear()
-            tasks = [self.loop.create_task(self.member.started(running)), self.loop.create_task(self._next.wait())]
+            started = self.loop.create_task(self.member.wait_until_started(running))
+            tasks = [started, self.loop.create_task(self._next.wait())]
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for task in tasks:
                     task.cancel()
-            if tasks[0].done():
-                await tasks[0]
+            if started.done():
+                await started
                 return
 
     async def run(self, *, until_level: bool = False) -> None:

@@ -82,7 +82,7 @@ class EndsWatch:
 
     def offsets_left(self, ends: Mapping[TopicPartition, int]) -> int:
         """How many offsets are left up to ``ends``, rounded up; a key range counts in proportion to its width."""
-        bands = self.holding.held()
+        bands = self.holding.points()
         area = sum(max(0, ends.get(source, 0) - edge) * (end - first) for source, first, end, edge in bands)
         return -(-area // SPACE_END)
 

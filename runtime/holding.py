@@ -1,40 +1,60 @@
-"""What this process holds of the source partitions: a run begins with the first range that is granted to it, and ends
-with the last one that it gives up.
+"""The ranges of this process: the host of group/member.py.
 
-It compares what the control log says with what it has, and does what is missing (group/member.py). A range changes
-hands in these steps, each of which wakes the next:
+``next_steps`` compares the logs with the ranges (``HeldRanges``), and says which steps are missing. The host begins the
+steps, notes them, and asks again when a log was read on or a step has ended. A range changes hands in these steps, each
+of which leads to the next:
 
-1. *Asked.* The owner reads that it is to release a range.
-2. *Winding.* At once no record of it is begun; all else goes on.
-3. *Released.* What runs nothing goes, with its edges and bounds, in a transaction that begins at once; the rest follows
-   as it comes to its end. What is withdrawn meanwhile goes on.
-4. The owner says so, the coordinator reads it, and grants what is free.
-5. *Granted.* The new owner reads the grant. It needs no other log for that: the grant has offsets and bounds.
-6. *Restored.* With state: READ both logs, then the changelog to its end as it is from then on. Nothing of that where
-   nobody has written since this process released it itself.
-7. *Taken up.* Workers, and reading begins. That they are there is written with the next transaction.
+1. *Asked.* The owner reads a request to release a range (``HearRequest``).
+2. *Winding.* At once no record of the range is begun; all other work goes on (``WindDown``).
+3. *Released.* Workers that run nothing go, with their edges and bounds, in a transaction that begins at once. The
+   others follow as they come to their end. After a withdrawal the others go on (``GoOn``).
+4. The owner tells of the release (``SayReleased``). The coordinator reads the release, and grants the free points.
+5. *Granted.* The new owner reads the grant (``HearGrants``). The grant has offsets and bounds, and needs no other log.
+6. *Restored.* With state: READ both logs, then the changelog to an end that is asked for after that (``RestoreState``).
+   Nothing of that where nobody has written since the own release (``TakeBack``).
+7. *Taken up.* Workers are made, and reading begins (``TakeUp``). The next transaction writes the workers down.
 
-What is released in a transaction whose outcome is not known here is taken up when it is.
+Steps that wait run in tasks of their own: no step holds up another one, and ``Out`` acts whatever runs.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, Protocol, assert_never
 
 from ..brokers.patience import Patience, ask_until_answered, fatal_of
 from ..brokers.protocol import BrokerError, TopicPartition
-from ..group.member import Works, range_of, state_of
-from ..group.members import LEFT
-from ..keyrange.ranges import WHOLE, KeyRange, join_neighbours
-from ..keyrange.steps import Steps
-from ..offsets.control_events import ReleaseAsked
+from ..group.held_ranges import Grant, HeldRanges
+from ..group.member import (
+    ExpectMore,
+    Fail,
+    FollowCopies,
+    GiveUpAll,
+    GoOn,
+    HearGrants,
+    HearRequest,
+    LogEnds,
+    NextSteps,
+    Out,
+    OwnProcess,
+    RestoreState,
+    SayReleased,
+    Settle,
+    Step,
+    TakeBack,
+    TakeUp,
+    WindDown,
+    has_left,
+    note_step,
+)
+from ..keyrange.ranges import WHOLE, KeyRange
 from ..offsets.ledger import Ledger, SourcePartition
 from ..offsets.signals import ReleaseTold
-from .engine.commit import CommitCycle
+from .engine.commit_alarm import CommitAlarm
 from .engine.partition_run import PartitionRun
-from .engine.range_changes import share_buffer
+from .engine.range_changes import RangeChanges, share_buffer
 from .handlers.handler import Handler
 from .handlers.outputs import place_of
 from .logs.own_ledger import OwnLedger
@@ -46,27 +66,33 @@ from .partition.wishes import ReleaseWish
 from .partition.worker import WorkerNumbers
 from .settings import Settings
 from .stores.keeper import Keeper
+from .watch.steps import Step as HandOverStep
 
 logger = logging.getLogger("keylanes")
 
 
-class _Release(NamedTuple):
-    """What is being given up."""
+class Readers(Protocol):
+    """Reads the source partitions of a process."""
+
+    def begin_reading(self, runs: Sequence[PartitionRun]) -> None:
+        """Read these partitions, too."""
+
+    def end_reading(self, run: PartitionRun) -> None:
+        """Read a partition no more."""
+
+    def expect_more(self) -> None:
+        """A partition will soon have to be read from behind its front."""
+
+
+class _OpenRelease(NamedTuple):
+    """A release under way; ``settled`` ends with the last commit of the release."""
 
     wish: ReleaseWish
     settled: "asyncio.Future[None]"
 
 
-class _GrantPart(NamedTuple):
-    """Points of a grant."""
-
-    place: SourcePartition
-    epoch: int
-    within: KeyRange
-
-
 class HeldPoints(NamedTuple):
-    """Points ``[first, end)`` of a source partition, of which all below offset ``edge`` is committed."""
+    """Points ``[first, end)`` of a source partition. All below offset ``edge`` is committed."""
 
     source: TopicPartition
     first: int
@@ -75,11 +101,9 @@ class HeldPoints(NamedTuple):
 
 
 class Holding:
-    """Of one process. ``runs``: those of the partitions of which it holds something; others see it change.
-
-    ``begins``, ``ends`` are called when a run begins to read, and when it reads no more; ``finds`` when it is known how
-    far the partitions of runs go that have begun, with all of them that began in one go; ``expects`` when a run will
-    soon have to read from behind its front.
+    """The ranges of a process. ``runs``: the partitions with ranges here; a run begins with the first range of a
+    partition, and ends with the last one. ``log_ends`` is called with new runs once the ends of their partitions are
+    known.
     """
 
     def __init__(
@@ -89,278 +113,273 @@ class Holding:
         sources: Sources,
         handlers: Mapping[str, Handler],
         keeper: Keeper,
+        range_changes: RangeChanges,
+        alarm: CommitAlarm,
+        readers: Readers,
+        log_ends: Callable[[Sequence[PartitionRun]], None],
         settings: Settings,
+        on_step: Callable[[HandOverStep], None],
+        decide: NextSteps,
     ) -> None:
-        self.own_ledger, self.member_signals, self.sources = own_ledger, member_signals, sources
-        self.handlers, self.keeper, self.settings = handlers, keeper, settings
-        self.runs: list[PartitionRun] = []
+        self.own_ledger = own_ledger
+        self.member_signals = member_signals
+        self.sources = sources
+        self.handlers = handlers
+        self.keeper = keeper
+        self.range_changes = range_changes
+        self.alarm = alarm
+        self.readers = readers
+        self.log_ends = log_ends
+        self.settings = settings
+        self.on_step = on_step
+        self.decide = decide
+        self.runs = range_changes.runs
+        self.held = HeldRanges()
         self.found: dict[TopicPartition, int] = {}
-        """Where each source partition ended when something of it was taken up first."""
-        self.begins: Callable[[Sequence[PartitionRun]], None] = _nobody
-        self.ends: Callable[[PartitionRun], None] = _nobody
-        self.finds: Callable[[Sequence[PartitionRun]], None] = _nobody
-        self.expects: Callable[[], None] = lambda: None
+        """The end of each source partition when a range of the partition was first taken up."""
         self.is_settled = asyncio.Event()
-        """All that was planned for it when it joined, and is free, was taken up."""
-        self._cycle: CommitCycle | None = None
+        """The free ranges of the plan that answers the joining were taken up."""
+        self.is_closed = False
+        """No range changes any more."""
+        self._topics = frozenset(handlers)
+        self._stateful = frozenset(topic for topic, handler in handlers.items() if handler.stores)
         self._numbers = WorkerNumbers()
-        self._taken: dict[tuple[SourcePartition, int], Steps[bool]] = {}
-        """What was taken up of each grant, or is being."""
-        self._given_up: dict[SourcePartition, Steps[int]] = {}
-        """The edges at which this process released ranges with state that it has not taken up again."""
-        self._asked: dict[int, int] = {}
-        """Moves that it is asked for, and the newest epoch of what is meant by each: a later grant is not."""
-        self._restoring: list[_GrantsRestoring] = []
-        self._new: list[PartitionRun] = []
-        """Those that have begun since ``finds`` was called last, and of which it is known how far they go."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """They make state whole, and look whether the sources are there, beside everything else."""
+        """The restores, and the looks at sources."""
         self._error: BaseException | None = None
-        self._leaving: dict[int, _Release] = {}
+        """The error of a task, which ends the run."""
+        self._releases: dict[int, _OpenRelease] = {}
+        """The releases under way, by move."""
+        self._last_releases: list[asyncio.Future[None]] = []
+        """The releases at the end of the run."""
         self._changed = asyncio.Event()
-        self._heard: list[asyncio.Future[None]] = []
-        self._left: list[HeldPoints] = []
-        """What was given up at the end."""
-        self._leaves = self._is_closed = False
-
-    def works_with(self, cycle: CommitCycle) -> None:
-        """What ranges are taken up and given up with."""
-        self._cycle = cycle
-        cycle.transactions.on_release_committed, cycle.range_changes.on_release_settled = self._has_released, self.wake
-
-    @property
-    def cycle(self) -> CommitCycle:
-        """See ``works_with``."""
-        assert self._cycle is not None, "it works"
-        return self._cycle
+        self._waiting: list[asyncio.Future[None]] = []
+        """The futures of ``wait_for_change``."""
+        self._given_up: list[HeldPoints] = []
+        """The points that were given up at the end of the run."""
+        self._starts = 0
+        """How many starts of partitions were read at the last look."""
+        self._partitions: dict[str, int] = {}
+        """The number of partitions of each source topic, by the starts."""
 
     def wake(self) -> None:
-        """The control log was read on."""
+        """Look again: the control log was read on, or a step has ended."""
         self._changed.set()
 
-    async def changed(self) -> None:
-        """Wait until it holds something else than now, or may; raises CancelledError when the run ends before."""
+    async def wait_for_change(self) -> None:
+        """Wait until the ranges have changed, or may have; raises CancelledError when the run ends before."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._is_closed:
+        if self.is_closed:
             future.cancel()
-        self._heard.append(future)
+        self._waiting.append(future)
         await future
 
     def close(self) -> None:
-        """Nothing more will change: whoever waits is told."""
-        self._is_closed = True
-        for future in self._heard:
+        """Cancel all waits for a change: no change comes any more."""
+        self.is_closed = True
+        for future in self._waiting:
             future.cancel()
 
-    # --- following ---------------------------------------------------------------------------------------------------
+    # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled, or this process is out; raises Expelled, SourceError, StateError, LogError."""
+        """Begin steps until cancelled, or until this process has left in order. Raises Expelled, SourceError,
+        StateError, LogError.
+        """
         try:
-            while True:
+            while not self.has_left():
                 self._changed.clear()
-                if self.has_left():
-                    return
-                self.own_ledger.check()
-                if self._error is not None:
-                    raise self._error
-                self._follow()
+                self._begin_steps()
                 await self._changed.wait()
         finally:
             for task in self._tasks:
                 task.cancel()
 
-    def has_left(self) -> bool:
-        """Whether the group goes on without this process, as it asked for."""
-        own, control = self.own_ledger.incarnation, self.own_ledger.ledger.control
-        member = control.members.get(own)
-        return self.member_signals.leaves and control.is_expelled(own) and (member is None or member.cause == LEFT)
+    def _begin_steps(self) -> None:
+        """Begin the next steps. Raises Expelled, and the error of a step that failed."""
+        ledger, identity, held = self.own_ledger.ledger, self.own_ledger.identity, self.held
+        self._look_at_starts()
+        wishes = self.range_changes.wishes
+        held.uncommitted = [(dispatch.place, within) for dispatch, within in wishes.uncommitted_releases]
+        held.forget_requests(ledger.control.moves.release_requests)
+        own = OwnProcess(identity.birth, identity.incarnation, self._topics, self._stateful)
+        for step in self.decide(ledger, own, held):
+            if self._begin(step):
+                note_step(held, own, step)
+        self._tell_change()
 
-    def held(self) -> Iterator[HeldPoints]:
-        """All that is held, taken up or about to be, with its edges; after the end what was held until then."""
+    def _begin(self, step: Step) -> bool:
+        """Begin a step. False: there was nothing to begin."""
+        match step:
+            case Out():
+                self.own_ledger.check()
+            case Fail():
+                assert self._error is not None, "a step has failed"
+                raise self._error
+            case HearRequest() | HearGrants():
+                self.on_step("asked" if isinstance(step, HearRequest) else "granted")
+            case Settle():
+                self.is_settled.set()
+            case FollowCopies(copies):
+                self.keeper.learner.follow(copies)
+            case SayReleased(told):
+                self.member_signals.tell_release(told)
+            case ExpectMore():
+                self.readers.expect_more()
+            case LogEnds(places):
+                self.log_ends([run for run in self.runs if run.dispatch.place in places])
+            case GoOn() | WindDown() | TakeBack() | RestoreState() | TakeUp() | GiveUpAll():
+                return self._begin_change(step)
+            case _:
+                assert_never(step)
+        return True
+
+    def _begin_change(self, step: GoOn | WindDown | TakeBack | RestoreState | TakeUp | GiveUpAll) -> bool:
+        """Begin a step that changes the ranges. False: there was nothing to begin."""
+        match step:
+            case GoOn(move):
+                self._go_on(move)
+            case WindDown():
+                return self._wind_down(step)
+            case TakeBack(grants):
+                for place, _, within in grants:
+                    self.keeper.take_back(place, within)
+            case RestoreState(grants):
+                self._spawn(partial(self._restore, grants), "taking up what was granted")
+            case TakeUp(grants):
+                self._take_up(grants)
+            case GiveUpAll(ranges):
+                self._give_up(ranges)
+        return True
+
+    def _look_at_starts(self) -> None:
+        """Tell the runs how many partitions their topics have."""
+        events = self.own_ledger.ledger.control.start_events
+        if len(events) != self._starts:
+            self._starts = len(events)
+            for (topic, _), event in events.items():
+                self._partitions[topic] = max(self._partitions.get(topic, 0), event.partitions)
+            for run in self.runs:
+                run.dispatch.partitions = self._partitions[run.dispatch.topic]
+
+    def _tell_change(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def _spawn(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+        """Begin work that waits; an error of the work ends the run."""
+        task = asyncio.ensure_future(ask_until_answered(work, Patience(self.settings.broker_retry_ms, what)))
+        self._tasks.add(task)
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._error = fatal_of(error) if isinstance(error, BrokerError) else error
+                self.held.has_failed = True
+            self.wake()
+
+        task.add_done_callback(end)
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    def has_left(self) -> bool:
+        """Whether the group goes on without this process, after a request to leave."""
+        return self.member_signals.leaves and has_left(self.own_ledger.ledger.control, self.own_ledger.incarnation)
+
+    def points(self) -> Iterator[HeldPoints]:
+        """All points that are taken up, or are being restored, with their edges; at the end, the points held last."""
         for dispatch in (run.dispatch for run in self.runs):
             for worker in dispatch.workers:
                 yield HeldPoints(dispatch.place, worker.first, worker.end, worker.edge)
-        for place, epoch, within in (granted for restoring in self._restoring for granted in restoring.left):
+        for place, epoch, within in (*chain(*self.held.restoring.values()), *self.held.whole):
             part = self.own_ledger.ledger.partition(place).parts.get(epoch)
             if part is not None:  # else it was granted to others since
                 for piece in part.edges.pieces(within.first, within.end):
                     yield HeldPoints(TopicPartition(*place), *piece)
-        yield from self._left
+        yield from self._given_up
 
     def edges(self) -> dict[TopicPartition, int]:
-        """The least edge of what is held of each partition."""
+        """The least edge of each partition's points."""
         found: dict[TopicPartition, int] = {}
-        for source, _, _, edge in self.held():
+        for source, _, _, edge in self.points():
             found[source] = min(edge, found.get(source, edge))
         return found
 
     def holds_nothing(self) -> bool:
-        """Whether nothing is held here, taken up or being released."""
-        return not (self.runs or self._tasks or self._leaving)
+        """Whether this process has no range, and none is being taken up or released."""
+        return not self.runs and not self.held.is_moving
 
     def is_at_rest(self) -> bool:
-        """Whether all that is granted is taken up, and nothing is being released."""
-        return self.is_settled.is_set() and not (self._tasks or self._leaving)
-
-    def _follow(self) -> None:
-        control = self.own_ledger.ledger.control
-        own = self.own_ledger.identity
-        state = state_of(control, own.birth, own.incarnation, (), self._leaving)
-        if not isinstance(state, Works):
-            return
-        self._asked = {move: epoch for move, epoch in self._asked.items() if move in control.moves.release_requests}
-        self._taken = {granted: self._taken[granted] for granted in state.new_epochs if granted in self._taken}
-        for move in state.withdrawn_moves:
-            self._go_on(move)
-        if not self._leaves:
-            for asked in state.release_requests:
-                self._wind_up(asked)
-            if lacking := self._lacking(state):
-                self._take_up(lacking)
-            elif self._is_promised():
-                self.expects()
-        counts: dict[str, int] = {}
-        for (topic, _), event in control.start_events.items():
-            counts[topic] = max(counts.get(topic, 0), event.partitions)
-        for run in self.runs:
-            run.dispatch.partitions = counts[run.dispatch.topic]
-        self.keeper.learner.follow(state.copies)  # behind what is taken back, of which nothing was written since
-        if self._new and not self._tasks:
-            new, self._new = [run for run in self._new if run in self.runs], []
-            self.finds(new)
-        if not (self._tasks or self.is_settled.is_set()) and self._is_settled(state.incarnation):
-            self.is_settled.set()
-        self._tell()
-
-    def _is_promised(self) -> bool:
-        """Whether somebody else is asked to release more of a partition of which this process has something."""
-        moves = self.own_ledger.ledger.control.moves
-        coming = [moves.planned[move] for move in moves.release_requests if move in moves.planned]
-        return any(
-            move.target == self.own_ledger.incarnation != move.origin and self._run_of(move.topic_partition)
-            for move in coming
-        )
-
-    def _lacking(self, state: Works) -> list[_GrantPart]:
-        """What is granted and was not taken up, but for what is being released here: others may read that before."""
-        owners, lacking = self.own_ledger.ledger.control.owners, []
-        for place, epoch in state.new_epochs:
-            if place[0] not in self.handlers:
-                continue
-            taken = self._taken.setdefault((place, epoch), Steps())
-            for first, end, owner in owners[place].pieces():
-                if owner.epoch == epoch:
-                    parts = [KeyRange(a, b) for a, b, known in taken.all_pieces(first, end) if known is None]
-                    lacking += [_GrantPart(place, epoch, part) for part in parts if not self.is_giving_up(place, part)]
-        return lacking
+        """Whether all granted ranges are taken up, and none is being released."""
+        return self.is_settled.is_set() and not self.held.is_moving
 
     def is_giving_up(self, place: SourcePartition, within: KeyRange = WHOLE) -> bool:
-        """Whether a transaction that releases something of these points is not through here."""
-        going = () if self._cycle is None else self._cycle.range_changes.wishes.uncommitted_releases
+        """Whether a transaction without a known outcome releases some of these points."""
+        going = self.range_changes.wishes.uncommitted_releases
         return any(dispatch.place == place and gone.overlaps(within) for dispatch, gone in going)
-
-    def _is_settled(self, incarnation: int) -> bool:
-        """Whether a plan answers its joining, and what nobody else holds of it was taken up."""
-        control = self.own_ledger.ledger.control
-        if control.moves.group_epoch < control.group_epoch or self._leaving:
-            return False
-        for move in control.moves.planned.values():
-            owners = control.owners.get(move.topic_partition)
-            own = [] if owners is None else owners.pieces(move.first, move.end)
-            is_there = any(owner.incarnation == incarnation for _, _, owner in own)
-            if move.target == incarnation and not move.origin and not is_there:
-                return False
-        return True
-
-    def _tell(self) -> None:
-        heard, self._heard = self._heard, []
-        for future in heard:
-            if not future.done():
-                future.set_result(None)
-
-    # --- taking up ---------------------------------------------------------------------------------------------------
-
-    def _take_up(self, lacking: Sequence[_GrantPart]) -> None:
-        """At once, but for what has state that others may have written."""
-        for place, epoch, within in lacking:
-            self._taken[place, epoch].put(within.first, within.end, True)
-        self.cycle.on_step("granted")
-        strange = [one for one in lacking if self.handlers[one.place[0]].stores and not self._is_unchanged(one)]
-        at_once = [one for one in lacking if one not in strange]
-        for place, _, within in at_once:
-            self.keeper.take_back(place, within)
-        if at_once:
-            self._begin(at_once)
-        if strange:
-            restoring = _GrantsRestoring(self, strange)
-            self._restoring = [*(one for one in self._restoring if one.left), restoring]
-            self._spawn(restoring.run, "taking up what was granted")
-
-    def _is_unchanged(self, granted: _GrantPart) -> bool:
-        """Whether it goes on where this process released it: state changes only with progress, so nobody changed it.
-        What was followed since has to be restored: values may lie there that are older than those of before.
-        """
-        place, epoch, within = granted
-        if not self.keeper.is_as_released(place, within):
-            return False
-        ours, part = self._given_up.get(place, Steps()), self.own_ledger.ledger.partition(place).parts[epoch]
-        pieces = part.froms.pieces(within.first, within.end)
-        return all(ours.is_constant(first, end, edge) for first, end, edge in pieces)
-
-    def _spawn(self, work: Callable[[], Awaitable[None]], what: str) -> None:
-        task = asyncio.ensure_future(ask_until_answered(work, Patience(self.settings.broker_retry_ms, what)))
-        self._tasks.add(task)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._error = fatal_of(error) if isinstance(error, BrokerError) else error
-            self.wake()
-
-        task.add_done_callback(ended)
-
-    def _begin(self, granted: Sequence[_GrantPart]) -> None:
-        """Workers for what is granted and whole, which begin to read."""
-        self.cycle.on_step("restored")
-        ledger, new = self.own_ledger.ledger, []
-        for place in dict.fromkeys(one.place for one in granted):
-            own = [one for one in granted if one.place == place]
-            parts = {one.epoch: ledger.partition(place).parts[one.epoch] for one in own}
-            run = self._run_of(place)
-            if run is None:
-                edges = (parts[one.epoch].edges.pieces(one.within.first, one.within.end) for one in own)
-                run = self._make_run(place, max(edge for pieces in edges for _, _, edge in pieces))
-                self.runs.append(run)
-                new.append(run)
-            for epoch, part in sorted(parts.items()):
-                within = [one.within for one in own if one.epoch == epoch]
-                self.cycle.range_changes.add_grant(run.dispatch, epoch, part, within, run.cut)
-            for one in own:
-                if place in self._given_up:
-                    self._given_up[place].put(one.within.first, one.within.end, None)
-        self.cycle.on_step("taken up")
-        if new:
-            self.begins(new)
-        self._spawn(partial(self._look_at_sources, granted, new), "looking at what was granted")
-
-    async def _look_at_sources(self, granted: Sequence[_GrantPart], new: Sequence[PartitionRun]) -> None:
-        """Beside the work, which would fail in other words when something is gone that was to be read."""
-        within: dict[SourcePartition, list[KeyRange]] = {}
-        for one in granted:
-            within.setdefault(one.place, []).append(one.within)
-        marks = await self.sources.check_held(self.own_ledger.ledger, within)
-        for source, mark in marks.items():
-            self.found.setdefault(source, mark.high)
-        self._new += new
 
     def _run_of(self, place: SourcePartition) -> PartitionRun | None:
         return next((run for run in self.runs if run.dispatch.place == place), None)
+
+    # --- taking up ---------------------------------------------------------------------------------------------------
+
+    async def _restore(self, grants: Iterable[Grant]) -> None:
+        """Make the state of grants whole, partition by partition; a second call goes on with the rest. Raises Expelled,
+        StateError, LogError, BrokerError.
+        """
+        left = [grant for grant in grants if grant in self.held.restoring.get(grant.place, ())]
+        await self.keeper.take_up(
+            _by_place(left), partial(self._read, left), self.own_ledger.incarnation, partial(self._note_whole, left)
+        )
+
+    async def _read(self, grants: Iterable[Grant]) -> Ledger:
+        await self.own_ledger.read_of(sorted({grant.place for grant in grants}))
+        self.own_ledger.check()
+        return self.own_ledger.ledger
+
+    def _note_whole(self, grants: Iterable[Grant], place: SourcePartition) -> None:
+        self.held.note_restored(grant for grant in grants if grant.place == place)
+        self.wake()
+
+    def _take_up(self, grants: Sequence[Grant]) -> None:
+        """Make workers for grants with whole state, and begin to read."""
+        self.on_step("restored")
+        ledger, new = self.own_ledger.ledger, []
+        for place in dict.fromkeys(grant.place for grant in grants):
+            own = [grant for grant in grants if grant.place == place]
+            parts = {grant.epoch: ledger.partition(place).parts[grant.epoch] for grant in own}
+            run = self._run_of(place)
+            if run is None:
+                pieces = ((grant.epoch, grant.within) for grant in own)
+                edges = [piece for epoch, one in pieces for piece in parts[epoch].edges.pieces(one.first, one.end)]
+                run = self._make_run(place, max(edge for _, _, edge in edges))
+                self.runs.append(run)
+                new.append(run)
+            for epoch, part in sorted(parts.items()):
+                within = [grant.within for grant in own if grant.epoch == epoch]
+                self.range_changes.add_grant(run.dispatch, epoch, part, within, run.cut)
+        self.on_step("taken up")
+        if new:
+            self.readers.begin_reading(new)
+        self._spawn(partial(self._look_at_sources, grants, new), "looking at what was granted")
+
+    async def _look_at_sources(self, grants: Iterable[Grant], new: Iterable[PartitionRun]) -> None:
+        """Look, beside the work, whether the sources have the records of grants: the work would fail in other words.
+        Raises SourceError, BrokerError.
+        """
+        marks = await self.sources.check_held(self.own_ledger.ledger, _by_place(grants))
+        for source, mark in marks.items():
+            self.found.setdefault(source, mark.high)
+        self.held.looks -= 1
+        self.held.new_places += [run.dispatch.place for run in new]
 
     def _make_run(self, place: SourcePartition, front: int) -> PartitionRun:
         own_ledger, handler = self.own_ledger, self.handlers[place[0]]
         dispatch = PartitionDispatch(*place, front, self.settings.limits.buffer_bytes_max, self._numbers)
         dispatch.incarnation, dispatch.app_id = own_ledger.incarnation, own_ledger.app_id
+        dispatch.partitions = self._partitions[dispatch.topic]
         run = PartitionRun(dispatch, handler, place_of(*place, own_ledger.app_id))
         if handler.stores:
             run.state, run.bindings = self.keeper.attach(TopicPartition(*place), handler)
@@ -368,57 +387,60 @@ class Holding:
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 
-    def _wind_up(self, asked: ReleaseAsked) -> None:
-        """What is held of it, once; what arrives is looked at again when that is through."""
-        place, within = asked.topic_partition, range_of(asked)
-        owners = self.own_ledger.ledger.control.owners[place].pieces(within.first, within.end)
-        own = [owner.epoch for _, _, owner in owners if owner.incarnation == asked.incarnation]
-        if asked.move not in self._asked:
-            self._asked[asked.move] = max(own, default=asked.epoch)
-            self.cycle.on_step("asked")
-        run = self._run_of(place)
+    def _wind_down(self, step: WindDown) -> bool:
+        """Begin a release. False: the workers are gone already."""
+        run = self._run_of(step.place)
         if run is None:
-            return
-        wish = ReleaseWish(run.dispatch, within, run.cut, asked.move, self._asked[asked.move])
+            return False
+        wish = ReleaseWish(dispatch=run.dispatch, within=step.within, wanted=run.cut, move=step.move, epoch=step.epoch)
         try:
-            settled = self.cycle.range_changes.ask(wish)
-        except ValueError:  # nothing of it is held, or no more
-            return
-        self._leaving[asked.move] = _Release(wish, settled)
-        self.cycle.on_step("winding")
-        settled.add_done_callback(lambda settled: self._wound_up(asked.move, run, settled))
-        self.cycle.wake()
+            settled = self.range_changes.ask(wish)
+        except ValueError:
+            return False
+        self._releases[step.move] = _OpenRelease(wish, settled)
+        self.on_step("winding")
+        settled.add_done_callback(partial(self._end_release, step.move, run))
+        self.alarm.wake()
+        return True
 
-    def _has_released(self, transaction: int, released: Released) -> None:
-        """It is committed."""
-        self.cycle.on_step("released")
-        dispatch = released.dispatch
-        if self.handlers[dispatch.topic].stores:
-            ours = self._given_up.setdefault(dispatch.place, Steps())
-            for band in released.bands:
-                ours.put(band.first, band.end, band.edge)
-        if self._leaves:
+    def note_released(self, transaction: int, released: Released) -> None:
+        """A transaction that releases bands was committed."""
+        self.on_step("released")
+        dispatch, incarnation = released.dispatch, self.own_ledger.incarnation
+        told = ReleaseTold(
+            incarnation=incarnation,
+            transaction=transaction,
+            move=released.move,
+            topic=dispatch.topic,
+            partition=dispatch.partition,
+            bands=released.bands,
+        )
+        self.held.note_released(told, is_stateful=dispatch.topic in self._stateful)
+        if self.held.gives_all_up:
             bands = [(band.first, band.end, band.edge) for band in released.bands]
-            self._left += [
-                HeldPoints(dispatch.place, first, end, edge) for first, end, edge in bands if edge is not None
-            ]
-        incarnation, move = self.own_ledger.incarnation, released.move
-        told = ReleaseTold(incarnation, transaction, move, dispatch.topic, dispatch.partition, released.bands)
-        self.member_signals.tell_release(told)
+            self._given_up += [HeldPoints(dispatch.place, a, b, edge) for a, b, edge in bands if edge is not None]
+        self.wake()
 
-    def _wound_up(self, move: int, run: PartitionRun, settled: "asyncio.Future[None]") -> None:
-        self._leaving.pop(move, None)
+    def note_release_settled(self) -> None:
+        """A commit with releases is through: copies may follow the released points."""
+        self.held.copies = None
+        self.wake()
+
+    def _end_release(self, move: int, run: PartitionRun, settled: "asyncio.Future[None]") -> None:
+        """A release is through, or was withdrawn."""
+        self._releases.pop(move, None)
+        self.held.note_release_ended(move, run.dispatch.place)
         if not settled.cancelled():
             settled.result()
-            self._end(run)
-            self._tell()
+            self._end_run(run)
+            self._tell_change()
         self.wake()
 
     def _go_on(self, move: int) -> None:
-        """What is left of a release that was withdrawn, unless all of it is on its way."""
-        wish = self._leaving[move].wish
-        leaving = self.cycle.range_changes.wishes.leaving.get(wish)
-        if leaving is None:
+        """A release was withdrawn: workers that are not released yet go on."""
+        wish = self._releases[move].wish
+        leaving = self.range_changes.wishes.leaving.get(wish)
+        if leaving is None:  # all workers are released, in a transaction that is not through
             return
         running = [(w.started_s, w.running) for w in leaving.workers if w.running is not None]
         if running:
@@ -430,56 +452,32 @@ class Holding:
                 record.offset,
                 max(0.0, asyncio.get_running_loop().time() - began_s),
             )
-        self.cycle.range_changes.withdraw(wish)
+        self.range_changes.withdraw(wish)
 
-    def _end(self, run: PartitionRun) -> None:
-        """Of a partition of which nothing is held any more."""
+    def _end_run(self, run: PartitionRun) -> None:
+        """End the run of a partition, unless the partition has ranges here."""
         if not run.dispatch.workers and run in self.runs:
             self.runs.remove(run)
-            self.ends(run)
+            self.readers.end_reading(run)
             share_buffer(self.runs, self.settings.limits.buffer_bytes_max)
 
     def leave(self) -> "list[asyncio.Future[None]]":
-        """Give up all that is held, in the last transactions; what was asked for before is among it."""
-        self._leaves = True
-        self.cycle.range_changes.end()
-        futures = [leaving.settled for leaving in self._leaving.values()]
-        for run in self.runs:
-            wishes = [ReleaseWish(run.dispatch, within, run.cut) for within in self._held(run)]
-            futures += [self.cycle.range_changes.ask(wish) for wish in wishes]
-        return futures
+        """Give up all ranges, in the last transactions. Returns the future of each open release. Raises Expelled."""
+        self.held.gives_all_up = True
+        self.range_changes.end()
+        self._begin_steps()
+        return [*(release.settled for release in self._releases.values()), *self._last_releases]
 
-    def _held(self, run: PartitionRun) -> list[KeyRange]:
-        """What a run holds and does not give up yet, touching ranges as one."""
-        workers = (worker for worker in run.dispatch.workers if not self.cycle.releases.is_given_up(worker))
-        return join_neighbours((KeyRange(worker.first, worker.end) for worker in workers), KeyRange.join)
+    def _give_up(self, points: Iterable[tuple[SourcePartition, KeyRange]]) -> None:
+        """Begin the last releases."""
+        runs = ((self._run_of(place), within) for place, within in points)
+        wishes = [ReleaseWish(run.dispatch, within, run.cut) for run, within in runs if run is not None]
+        self._last_releases += [self.range_changes.ask(wish) for wish in wishes]
 
 
-class _GrantsRestoring:
-    """Of the state of grants, until all of them are taken up; ``run`` may be called again."""
-
-    def __init__(self, holding: Holding, granted: Sequence[_GrantPart]) -> None:
-        self.holding, self.left = holding, list(granted)
-
-    async def run(self) -> None:
-        """Each partition is taken up when its state is whole. Raises Expelled, StateError, LogError, BrokerError."""
-        ranges: dict[SourcePartition, list[KeyRange]] = {}
-        for one in self.left:
-            ranges.setdefault(one.place, []).append(one.within)
-        await self.holding.keeper.take_up(ranges, self._read, self.holding.own_ledger.incarnation, self._is_whole)
-
-    async def _read(self) -> Ledger:
-        own_ledger = self.holding.own_ledger
-        await own_ledger.read_of(sorted({one.place for one in self.left}))
-        own_ledger.check()
-        return own_ledger.ledger
-
-    def _is_whole(self, place: SourcePartition) -> None:
-        own = [one for one in self.left if one.place == place]
-        self.left = [one for one in self.left if one.place != place]
-        self.holding.own_ledger.check()
-        self.holding._begin(own)
-
-
-def _nobody(_: object) -> None:
-    """Nobody hears it."""
+def _by_place(grants: Iterable[Grant]) -> dict[SourcePartition, list[KeyRange]]:
+    """The ranges of grants, by place."""
+    found: dict[SourcePartition, list[KeyRange]] = {}
+    for grant in grants:
+        found.setdefault(grant.place, []).append(grant.within)
+    return found

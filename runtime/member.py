@@ -1,19 +1,18 @@
-"""One process at work: connects, joins its group, works on what it is granted, and stops in order.
+"""One run of a process: the process connects, joins its group, works on its ranges, and stops in order.
 
-The host of the pure heart. It owns every task; an error in any of them ends the run and comes out of it.
+The run owns every task. An error in any task ends the run, and comes out of ``AppRun.run``.
 """
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec.structs import replace
 
 from ..brokers.partitioner import Partitioner, check_partitioner
-from ..brokers.patience import Patience, ask_until_answered, close_within, fatal_of, rest, within_limit
+from ..brokers.patience import fatal_of, rest, within_limit
 from ..brokers.protocol import (
     Broker,
     BrokerError,
@@ -23,44 +22,40 @@ from ..brokers.protocol import (
     TopicDescription,
     TopicPartition,
 )
-from ..errors import FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
+from ..errors import LogError, SourceError, StateError, shortage_in
+from ..group.member import NextSteps, next_steps
 from ..state.overlay import OverlayEntry
 from .build_info import IS_COMPILED
-from .ends_watch import CatchUpProgress, EndsWatch
-from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.commit_alarm import CommitAlarm, Releases
 from .engine.destinations import Destinations
 from .engine.old_records import OldRecords
 from .engine.partition_run import PartitionRun
-from .engine.readers import CatchUp, MainReader
+from .engine.range_changes import RangeChanges
 from .engine.slots import Slots
 from .engine.transaction import Transactions
-from .engine.windows import Windows
 from .handlers.acceptances import NOTHING, Accepted, topics_in_loop
 from .handlers.handler import Handler
 from .holding import Holding
-from .load_report import LoadReport
 from .logs.own_ledger import Expelled, Identity, OwnLedger
-from .logs.reader import LogReader, offsets_topic
-from .logs.rights import prepare_with_rights
+from .logs.reader import LogReader
 from .logs.snapshots import Snapshots
-from .logs.topics import destinations_of, reserved_topics
-from .membership.first_look import FirstLook
+from .logs.topics import reserved_topics
 from .membership.group import Group
 from .membership.offer import SOMEWHERE, Origin, offer_of
 from .membership.patience import StartPatience
-from .requests import Requests
+from .preparation import Preparation
 from .run_log import RunLog
+from .run_tasks import RunTasks
+from .run_watch import RunWatch
 from .settings import Settings
-from .shutdown import BROKER_CLOSED, COMMITTED, CONNECTIONS_CLOSED, COPIES_CLOSED, TASKS_ENDED, TOLD, Shutdown
+from .shutdown import BROKER_CLOSED, CONNECTIONS_CLOSED, COPIES_CLOSED, TASKS_ENDED, TOLD, Shutdown
 from .stores.folder import OpenCopies, open_state_folder, wanted_stores
 from .stores.keeper import Keeper
 from .watch.foreign_outputs import ForeignOutputs
 from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
-from .watch.watchdog import StallWatch
-from .work import Work
+from .work import Work, make_work
 
 logger = logging.getLogger("keylanes")
 
@@ -70,12 +65,10 @@ NO_PARTITIONERS: Final[Mapping[str, Partitioner]] = MappingProxyType({})
 RunState: TypeAlias = Literal["starting", "running", "stopping", "stopped", "failed"]
 
 
-def unheard(step: Step) -> None:
-    """Nobody listens to the steps of the commit cycle."""
-
-
 class AppRun:
-    """One run of an application. ``birth`` is text that no other run of a process ever had."""
+    """One run of an application. ``birth`` is text that no other run of a process ever had. ``decide``: the next steps
+    of this member; ``now_s``: the time of the loop that the run is on, also for calls from other threads.
+    """
 
     def __init__(
         self,
@@ -86,62 +79,129 @@ class AppRun:
         *,
         birth: str,
         wall_ms: Callable[[], int],
-        on_step: Callable[[Step], None] = unheard,
+        cpu_s: Callable[[], float],
+        now_s: Callable[[], float],
+        on_step: Callable[[Step], None],
+        decide: NextSteps = next_steps,
         closes_broker: bool = True,
         open_copies: OpenCopies | None = None,
-        cpu_s: Callable[[], float] = lambda: 0.0,
-        now_s: Callable[[], float] = time.monotonic,
         partitioners: Mapping[str, Partitioner] = NO_PARTITIONERS,
         address: str | None = None,
         origin: Origin = SOMEWHERE,
         accepts: Accepted = NOTHING,
     ) -> None:
-        self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
-        self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
-        self.now_s, self.origin, self.accepts = now_s, origin, accepts
-        """The time of the loop that it runs on, also when another thread asks."""
+        self.app = app
+        self.handlers = handlers
+        self.broker = broker
+        self.settings = settings
+        self.wall_ms = wall_ms
+        self.cpu_s = cpu_s
+        self.now_s = now_s
+        self.on_step = on_step
+        self.closes_broker = closes_broker
+        self.origin = origin
+        self.accepts = accepts
         self.state: RunState = "starting"
         self.cause: Exception | None = None
-        """What ended it, once it has failed."""
+        """The error that ended the run."""
         self.logs = LogReader(app, broker, settings)
-        self.identity = Identity(app, birth, broker, self.logs, settings, settings.group_instance_id or "")
+        self.identity = self._make_identity(birth)
         self.own_ledger = OwnLedger(self.identity)
         self.patience = StartPatience(settings.start_timeout_ms)
-        stateful = [handler.topic for handler in handlers if handler.stores]
-        placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
-        self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
+        self.destinations = self._make_destinations(partitioners)
         self.alarm = CommitAlarm(Releases(settings.limits.merge_hold_ms), broker.throttling.writing)
         self.slots = Slots(self.destinations, settings, self.fail, self.alarm, cpu_s=cpu_s, now_s=now_s)
-        self.stall = StallWatch(settings.stall_ms)
         self.run_log = RunLog(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
-        self.group = Group(self.own_ledger, wanted_stores(handlers), is_alone=broker.is_alone)
-        self.group.on_rate = self.slots.turns.set_rate
-        self.keeper = Keeper(
-            app=app, broker=broker, settings=settings, handlers=handlers, wall_ms=wall_ms, partitioners=partitioners,
-            open_copies=open_copies or open_state_folder(app, settings, birth), group=self.group.view(),
-            tell_copies=self.group.member_signals.tell_copies, logs=self.own_ledger,
-        )  # fmt: skip
-        served = {handler.topic: handler for handler in handlers}
-        self.foreign_outputs = ForeignOutputs(topics_in_loop(handlers, accepts), served, lambda: self.own_ledger.app_id)
-        signals, sources = self.group.member_signals, self.group.sources
-        self.holding = Holding(self.own_ledger, signals, sources, served, self.keeper, settings)
-        self.group.control_tail.wall_ms, self.group.control_tail.now_s = lambda: self.wall_ms(), self.now_s
-        self.group.control_tail.listeners += [self.holding.wake, self._has_followed]
-        self._is_lost, self._unclosed = False, 0
+        self.group = self._make_group()
+        self.keeper = self._make_keeper(open_copies or open_state_folder(app, settings, birth), partitioners)
+        self.foreign_outputs = ForeignOutputs(
+            topics_in_loop(handlers, accepts), {h.topic for h in handlers}, lambda: self.own_ledger.app_id
+        )
+        self.range_changes = RangeChanges([], self.slots, self.alarm.releases, settings)
+        self.holding = self._make_holding(decide)
+        self.run_watch = RunWatch(self.slots, self.group.control_tail, self.run_log, settings)
         self._work: Work | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
-        self._catching_up: dict[TopicPartition, asyncio.Task[None]] = {}
         self._ended = asyncio.Event()
-        self.shutdown = Shutdown(
-            self.group, self.holding, self.slots, self.run_log, self._ended.is_set, lambda: self.error is not None
+        self.shutdown = self._make_shutdown()
+        self._tasks = RunTasks(app, self.fail, self._ended.is_set)
+        self._catching_up: dict[TopicPartition, asyncio.Task[None]] = {}
+
+    # --- the parts ---------------------------------------------------------------------------------------------------
+
+    def _make_identity(self, birth: str) -> Identity:
+        return Identity(
+            app=self.app,
+            birth=birth,
+            broker=self.broker,
+            logs=self.logs,
+            settings=self.settings,
+            instance=self.settings.group_instance_id or "",
         )
-        self._tasks: list[asyncio.Task[None]] = []
+
+    def _make_destinations(self, partitioners: Mapping[str, Partitioner]) -> Destinations:
+        reserved = reserved_topics(self.app, [handler.topic for handler in self.handlers if handler.stores])
+        placed = {topic: check_partitioner(partitioner, topic) for topic, partitioner in partitioners.items()}
+        return Destinations(self.broker, self.settings, reserved, placed)
+
+    def _make_keeper(self, open_copies: OpenCopies | None, partitioners: Mapping[str, Partitioner]) -> Keeper:
+        return Keeper(
+            app=self.app,
+            broker=self.broker,
+            settings=self.settings,
+            handlers=self.handlers,
+            wall_ms=self.wall_ms,
+            open_copies=open_copies,
+            partitioners=partitioners,
+            group=self.group.view(),
+            tell_copies=self.group.member_signals.tell_copies,
+            logs=self.own_ledger,
+        )
+
+    def _make_group(self) -> Group:
+        return Group(
+            own_ledger=self.own_ledger,
+            stores=wanted_stores(self.handlers),
+            on_control_read=self._note_control_read,
+            set_rate=self.slots.turns.set_rate,
+            wall_ms=self.wall_ms,
+            now_s=self.now_s,
+            is_alone=self.broker.is_alone,
+        )
+
+    def _make_holding(self, decide: NextSteps) -> Holding:
+        return Holding(
+            own_ledger=self.own_ledger,
+            member_signals=self.group.member_signals,
+            sources=self.group.sources,
+            handlers={handler.topic: handler for handler in self.handlers},
+            keeper=self.keeper,
+            range_changes=self.range_changes,
+            alarm=self.alarm,
+            readers=self,
+            log_ends=self.run_log.log_new_partitions,
+            settings=self.settings,
+            on_step=self.on_step,
+            decide=decide,
+        )
+
+    def _make_shutdown(self) -> Shutdown:
+        return Shutdown(
+            group=self.group,
+            holding=self.holding,
+            slots=self.slots,
+            run_log=self.run_log,
+            is_over=self._ended.is_set,
+            has_failed=lambda: self.error is not None,
+        )
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
     async def run(self, *, until_level: bool = False) -> None:
-        """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
+        """Work until ``stop``; with ``until_level``, until the group has caught up with the ends found at the start.
+        Raises the error that ended the run.
+        """
         self.slots.take_variables()
         clock, how = asyncio.get_running_loop().time, "in order"
         self.run_log.log_start(clock())
@@ -166,36 +226,20 @@ class AppRun:
                 self.state = "stopping" if self.shutdown.stop_ordered.is_set() else "running"
                 await self._carry_on(self.work, until_level=until_level)
         except Expelled:
-            if not self.holding.has_left():  # else what it still sent was of nothing that it holds
+            if not self.holding.has_left():  # after leaving, only requests without any range were refused
                 raise
         except (LogError, SourceError, StateError) as error:
             if self.identity.incarnation is not None and not self.holding.has_left():
-                await self._end_tasks()  # or records would be begun and committed while it asks
-                await self._raise_if_out(error)
+                await self._end_tasks()  # or records would be begun and committed during the question
+                await self.shutdown.raise_if_out(error)
             raise
         finally:
             await self._close()
 
-    async def _raise_if_out(self, error: Exception) -> None:
-        """Raises Expelled when the application goes on without this process, which found damage.
-
-        1. This one stands still, or waits for its disk. 2. It is expelled; another one is granted what it had,
-        processes and commits. 3. Retention takes the records that were processed, the offset log is trimmed, or the
-        changelog goes on. 4. This one, back again, misses what it believes to be its own, or finds newer state than it
-        knows of. Nothing is damaged: it has to go, not to be mended.
+    async def wait_until_started(self, running: "asyncio.Task[None]") -> None:
+        """Wait until the process works on its first grants. Raises the error of ``running``, the task of ``run``, when
+        the task ends before.
         """
-        stopping, limit_ms = self.shutdown, self.settings.call_limit_ms
-        limit_ms = stopping.left_ms(COMMITTED) if stopping.budget.has_begun else limit_ms
-        patience = Patience(limit_ms, "asking whether this process takes part")
-        try:
-            await within_limit(ask_until_answered(self.own_ledger.confirm, patience), limit_ms, patience.what)
-        except Expelled as out:
-            raise out from error
-        except (BrokerError, LogError) as unread:
-            logger.warning("whether this process still takes part can't be read: %s", unread)
-
-    async def started(self, running: "asyncio.Task[None]") -> None:
-        """Wait until it works on what it was granted first. Raises what ended the task of ``run`` before that."""
         ready = asyncio.get_running_loop().create_task(self.is_ready.wait())
         try:
             await asyncio.wait([ready, running], return_when=asyncio.FIRST_COMPLETED)
@@ -205,13 +249,13 @@ class AppRun:
             await running
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Stop in order, see shutdown.py; ``at_once``: wait neither for others nor for handlers."""
+        """Stop in order, see shutdown.py; ``at_once``: wait neither for other processes nor for handlers."""
         if self.state == "running":
             self.state = "stopping"
         self.shutdown.order_stop(self.now_s(), at_once=at_once)
 
     def statistics(self, loop_lag_ms_max: float) -> Statistics:
-        """Where the run stands. ``loop_lag_ms_max``: what was seen of the loop that it runs on."""
+        """The statistics of the run. ``loop_lag_ms_max``: the longest time for which the loop did not turn."""
         if self._work is None:
             return Statistics(restoring=self.keeper.restoring, is_compiled=IS_COMPILED)
         seen = self._work.statistics(self.slots, self.now_s())
@@ -219,41 +263,41 @@ class AppRun:
         return replace(seen, loop_lag_ms_max=loop_lag_ms_max, restoring=restoring, cut_off=cut_off, rates=rates)
 
     def oldest_running(self) -> RunningRecord | None:
-        """The record that has been running longest. Any thread may ask."""
+        """The record with the longest running time. Any thread may ask."""
         return self.slots.oldest_running(self.now_s())
 
     def is_at_rest(self) -> bool:
-        """Whether nothing is moved, copied, restored or waited for by name."""
+        """Whether no range is moved, copied or restored, or waits for the name of its owner."""
         return self.keeper.restoring is None and self.holding.is_at_rest() and self.group.is_at_rest()
 
     @property
     def is_ready(self) -> asyncio.Event:
-        """It works on what it was granted first."""
+        """Set when the process works on its first grants."""
         return self.holding.is_settled
 
     @property
     def work(self) -> Work:
-        """What it works on; raises ValueError before it is in office."""
+        """The parts of the working process; raises ValueError before the process has joined."""
         if self._work is None:
             raise ValueError(f"application {self.app!r} is still starting")
         return self._work
 
     @property
     def runs(self) -> Sequence[PartitionRun]:
-        """The source partitions that it works on; none before it is in office."""
+        """The source partitions with ranges in this process."""
         return () if self._work is None else self._work.runs
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error; the first one counts."""
         if isinstance(error, CorruptRecord):
-            # What was read in front of it is good: it is committed, so that only what is damaged is left to be mended.
+            # Records in front of the damage are good, and are committed: then only the damage is left to be mended.
             self._damage = self._damage or fatal_of(error)
         elif self.error is None:
             self.error = shortage_in(error) or (fatal_of(error) if isinstance(error, BrokerError) else error)
         self._ended.set()
 
     async def _has_started(self, *, until_level: bool) -> bool:
-        """Start, within the limit; False when it was told to stop meanwhile."""
+        """Start, within the limit. False: the process was told to stop meanwhile."""
         loop = asyncio.get_running_loop()
         starting = loop.create_task(self._start(until_level=until_level))
         stopping = loop.create_task(self.shutdown.stop_ordered.wait())
@@ -272,94 +316,70 @@ class AppRun:
                 task.cancel()
             await asyncio.wait([starting, stopping, ended], timeout=self.shutdown.left_s(TASKS_ENDED))
             if starting.done() and not starting.cancelled():
-                starting.exception()  # looked at, so that asyncio does not call it lost
+                starting.exception()  # an error without a reader would be logged as lost
         return True
 
     async def _start(self, *, until_level: bool) -> None:
-        """Find the topics, join, and set up what works; ranges come after that, as they are granted."""
-        topics = await self.patience.within(self._prepare())
+        """Find the topics, join, and make the working parts; ranges come later, with grants."""
+        preparation = Preparation(
+            own_ledger=self.own_ledger,
+            group=self.group,
+            handlers=self.handlers,
+            keeper=self.keeper,
+            destinations=self.destinations,
+            accepts=self.accepts,
+            patience=self.patience,
+        )
+        topics = await self.patience.within(preparation.prepare())
         offer = offer_of(self.handlers, self.keeper.wanted, self.origin, self.settings, until_level=until_level)
         for task in self.group.tasks():
-            self._spawn(task)
-        # Who did not leave in order is waited for: the coordinator for a session, and then the member for another one.
+            self._tasks.spawn(task)
+        # A predecessor that did not leave in order is waited for: the coordinator for a session, then the member.
         limit_ms = self.settings.start_timeout_ms + 2 * self.settings.session_timeout_ms
         joined = await within_limit(self.group.join(offer), limit_ms, "joining")
         logger.info("%s: joined as incarnation %d", self.app, joined.incarnation)
-        producer = await self.patience.within(self._first_producer())
+        producer = await self.patience.within(preparation.make_producer())
         await within_limit(self._set_up(producer, topics), self.settings.start_timeout_ms, "starting")
 
-    async def _prepare(self) -> dict[str, TopicDescription]:
-        """Whatever keeps it from working shall be found before it joins."""
-        ask = self.patience.ask
-        await ask(self.broker.open)
-        topics = await ask(lambda: prepare_with_rights(self.app, self.handlers, self.broker, self.settings))
-        await self.keeper.check()
-        for name in destinations_of(self.handlers):
-            self.destinations.learn(topics[name])
-        self.logs.log_partitions = topics[offsets_topic(self.app)].partitions
-        sources = [(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
-        identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
-        starts = {handler.topic: handler.start for handler in self.handlers}
-        unread = await ask(lambda: self.group.check(sources, identities, starts))
-        look = FirstLook(self.app, self.own_ledger, self.handlers, self.destinations.partitioners, self.accepts)
-        await ask(lambda: look.check(unread, topics))
-        return topics
-
-    async def _first_producer(self) -> BrokerProducer:
-        """INIT → READ, as each time: who was expelled before it made its first producer works on no old grant."""
-        producer = await self.patience.ask(self.identity.make_producer)
-        try:
-            await self.patience.ask(self.own_ledger.confirm)
-            await self.patience.ask(self.own_ledger.read)
-        except BaseException:
-            await asyncio.shield(close_within(self.settings.close_timeout_ms, producer.close(), "closing a producer"))
-            raise
-        return producer
-
     async def _set_up(self, producer: BrokerProducer, topics: Mapping[str, TopicDescription]) -> None:
-        settings, holding, slots, keeper = self.settings, self.holding, self.slots, self.keeper
+        settings, slots, keeper = self.settings, self.slots, self.keeper
         await keeper.open(self.own_ledger.ledger, topics)
-        policies = {handler.topic: handler.on_failure for handler in self.handlers}
         snaps = Snapshots(self.own_ledger, settings, self.wall_ms, self.group.takes_snapshots)
-        transactions = Transactions(self.own_ledger, producer, slots, keeper, snaps, policies, settings, self.on_step)
-        cycle = CommitCycle(transactions, holding.runs, slots, self.alarm, keeper, settings, self.on_step)
-        holding.works_with(cycle)
-        holding.begins, holding.ends = self._begin_reading, self._end_reading
-        holding.finds = self.run_log.log_new_partitions
-        self._work = self._make_work(cycle)
-        holding.expects = self.work.catch_up.make_ready
-
-    def _make_work(self, cycle: CommitCycle) -> Work:
-        broker, slots, settings, holding = self.broker, self.slots, self.settings, self.holding
-        runs, ends = holding.runs, holding.found
-        balance = Balance(runs, cycle.range_changes, settings, self.cpu_s) if settings.split_hot_ranges else None
-        windows = Windows(runs, settings, balance)
-        ends_watch = EndsWatch(broker, settings, holding, self.group.unowned_ranges, asyncio.get_running_loop().time())
-        load_report = LoadReport(windows, ends_watch, self.keeper, self.group, settings)
-        self.group.control_tail.listeners.append(load_report.wake)
-        return Work(
-            runs=runs,
-            ends=ends,
+        transactions = Transactions(
             own_ledger=self.own_ledger,
+            producer=producer,
+            slots=slots,
+            keeper=keeper,
+            snapshots=snaps,
+            policies={handler.topic: handler.on_failure for handler in self.handlers},
+            settings=settings,
+            on_step=self.on_step,
+            on_release_committed=self.holding.note_released,
+        )
+        cycle = CommitCycle(
+            transactions=transactions,
+            range_changes=self.range_changes,
+            slots=slots,
+            alarm=self.alarm,
+            keeper=keeper,
+            settings=settings,
+            on_step=self.on_step,
+            on_release_settled=self.holding.note_release_settled,
+        )
+        self._work = make_work(
             cycle=cycle,
-            reader=MainReader(
-                broker, slots, settings, self._read_ahead, OldRecords(self.destinations.known, lambda: self.wall_ms())
-            ),
-            catch_up=CatchUp(broker, slots, settings, self._read_ahead),
-            windows=windows,
-            balance=balance,
-            requests=Requests(holding, cycle, self.group.member_signals),
-            ends_watch=ends_watch,
-            load_report=load_report,
-            way=CatchUpProgress(ends_watch),
-            holding=holding,
+            holding=self.holding,
+            group=self.group,
+            old_records=OldRecords(self.destinations.known, self.wall_ms),
+            read_ahead=self._read_ahead,
+            cpu_s=self.cpu_s,
         )
 
     async def _carry_on(self, work: Work, *, until_level: bool) -> None:
         self.run_log.note_work(work, asyncio.get_running_loop().time())
         for task in (*work.tasks(), self._watch(work, until_level=until_level)):
-            self._spawn(task)
-        committing = self._spawn(work.cycle.run())
+            self._tasks.spawn(task)
+        committing = self._tasks.spawn(work.cycle.run())
         await self._works()
         if not self._ended.is_set():
             await self.shutdown.leave()
@@ -371,7 +391,7 @@ class AppRun:
             raise error
 
     async def _works(self) -> None:
-        """Until it is told to stop, or has come to its end."""
+        """Wait until the process is told to stop, or the run has come to its end."""
         loop = asyncio.get_running_loop()
         waiting = [loop.create_task(event.wait()) for event in (self._ended, self.shutdown.stop_ordered)]
         try:
@@ -385,21 +405,29 @@ class AppRun:
             return "it was told to"
         return "damage" if self._damage else "it is level with its sources"
 
-    def _begin_reading(self, runs: Sequence[PartitionRun]) -> None:
+    # --- the readers of the ranges -----------------------------------------------------------------------------------
+
+    def begin_reading(self, runs: Sequence[PartitionRun]) -> None:
+        """See ``Readers``."""
         self.work.way.take_pinned()
         for run in runs:
             self.work.reader.add(run)
-            self._catching_up[run.dispatch.place] = self._spawn(self.work.catch_up.run(run))
+            self._catching_up[run.dispatch.place] = self._tasks.spawn(self.work.catch_up.run(run))
 
-    def _end_reading(self, run: PartitionRun) -> None:
+    def end_reading(self, run: PartitionRun) -> None:
+        """See ``Readers``."""
         self.work.reader.remove(run)
-        task = self._catching_up.pop(run.dispatch.place)
-        self._tasks.remove(task)
-        task.remove_done_callback(self._task_ended)
-        task.cancel()
+        self._tasks.drop(self._catching_up.pop(run.dispatch.place))
 
-    def _has_followed(self) -> None:
-        """The control log was read to its end: nobody else held what this process holds when that was begun."""
+    def expect_more(self) -> None:
+        """See ``Readers``."""
+        self.work.catch_up.make_ready()
+
+    def _note_control_read(self) -> None:
+        """At ``seen_ms`` no other process held a range of this process."""
+        self.holding.wake()
+        if self._work is not None:
+            self._work.load_report.wake()
         own = self.identity.incarnation
         if own is not None and not self.own_ledger.ledger.control.is_expelled(own):
             self.keeper.write_behind.follow(self.group.control_tail.seen_ms)
@@ -409,84 +437,39 @@ class AppRun:
         self.foreign_outputs.look(run.dispatch.topic, records)
         return await self.keeper.read_ahead(run.state, run.bindings, records)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work, name=f"{self.app}: {getattr(work, '__qualname__', work)}")
-        self._tasks.append(task)
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        if task.cancelled():
-            if not self._ended.is_set():  # or it would just be missing: a reader that no longer reads
-                self.fail(InvariantBroken(f"{task.get_name()} was cancelled by somebody else"))
-        elif (error := task.exception()) is not None:
-            self.fail(error)
-
     # --- watching --------------------------------------------------------------------------------------------------
 
     async def _watch(self, work: Work, *, until_level: bool) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await rest(WATCH_INTERVAL_MS / 1000)
-            now = loop.time()
-            self.slots.end_overdue(now)
-            self.run_log.look(work, now)
-            progress = (self.slots.records_done, sum(r.dispatch.front for r in work.runs))
-            has_waiting = any(w.is_loaded or w.dropped_from is not None for r in work.runs for w in r.dispatch.workers)
-            if self.stall.look(now, progress, has_waiting):
-                logger.error(
-                    "records wait and nothing has moved for %d ms; oldest running record: %s",
-                    self.settings.stall_ms,
-                    self.oldest_running() or "none",
-                )
-            self._look_whether_lost()
-            # Ready: its state is whole, and the sources are there.
+            self.run_watch.look(work, loop.time())
+            # Ready: the state is whole, and the sources are there.
             if until_level and self.is_ready.is_set() and self.group.has_caught_up():
-                self.slots.stop()  # what is queued beyond the ends is for the next start
+                self.slots.stop()  # records queued beyond the ends are for the next start
                 self._ended.set()
                 return
-
-    def _look_whether_lost(self) -> None:
-        """Who can't read the control log for a session does not know what it may do, and begins no record."""
-        is_lost = self.group.control_tail.is_lost()
-        if is_lost != self._is_lost:
-            self._is_lost = is_lost
-            logger.warning(
-                "the control log %s: records are %s",
-                "can't be read for session_timeout_ms" if is_lost else "can be read again",
-                "not begun until it can" if is_lost else "begun again",
-            )
-            self.slots.hold(is_held=is_lost)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
     async def _end_tasks(self) -> None:
-        """No record is begun any more, nothing read and nothing committed. A second call does nothing."""
+        """End all tasks: from now on no record begins, and nothing is read or committed. A second call does nothing."""
         self.slots.stop()
         self._ended.set()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.shutdown.left_s(TASKS_ENDED))
+        await self._tasks.end(self.shutdown.left_s(TASKS_ENDED))
 
     async def _close(self) -> None:
-        """Every step is bounded, also when the broker is gone; connections are closed side by side."""
+        """Close all parts. Every step is bounded, also without a broker; connections are closed side by side."""
         self.keeper.queries.withheld = "this process does not work any more"
         self.shutdown.begin_close()
         await asyncio.gather(self._end_tasks(), self.slots.close(self.shutdown.left_s(TASKS_ENDED)))
         self.holding.close()
-        await self._closed(self.group.tell_end, TOLD)
+        await self.shutdown.close_part(self.group.tell_end, TOLD)
         closing = [self.logs.close, self.group.close]
         if self._work is not None:
             closing += [self._work.catch_up.close, self._work.cycle.close]
-        await asyncio.gather(*(self._closed(close, CONNECTIONS_CLOSED) for close in closing))
-        await self._closed(self.keeper.close, COPIES_CLOSED)
+        await asyncio.gather(*(self.shutdown.close_part(close, CONNECTIONS_CLOSED) for close in closing))
+        await self.shutdown.close_part(self.keeper.close, COPIES_CLOSED)
         if self.closes_broker:
-            await self._closed(self.broker.close, BROKER_CLOSED)
-        self.run_log.log_unclosed(self._unclosed)
-
-    async def _closed(self, close: Callable[[], Coroutine[Any, Any, None]], by: float) -> None:
-        # What goes wrong is only told: what ended the run must not be hidden behind it.
-        limit, known = self.shutdown.left_ms(by), (BrokerError, FatalError)
-        self._unclosed += limit == 0
-        await close_within(limit, close(), "closing", excused=known, level=logging.WARNING if limit else logging.DEBUG)
+            await self.shutdown.close_part(self.broker.close, BROKER_CLOSED)
+        self.run_log.log_unclosed(self.shutdown.unclosed)

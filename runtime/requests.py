@@ -113,7 +113,7 @@ class Requests:
             try:
                 # A fixed time: with a time-out for each wait, the changes of each interval would put off the repeat.
                 async with asyncio.timeout_at(again_at):
-                    await self.holding.changed()
+                    await self.holding.wait_for_change()
             except TimeoutError:
                 again_at = loop.time() + again_s
                 self.member_signals.ask_move(request)

@@ -14,19 +14,23 @@ Each step has a time at which the step is over; unused time goes to the next ste
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
-from ..brokers.patience import close_within, fatal_of, within_limit
+from ..brokers.patience import Patience, ask_until_answered, close_within, fatal_of, within_limit
 from ..brokers.protocol import BrokerError
-from ..errors import BrokerUnavailable
+from ..errors import BrokerUnavailable, FatalError, LogError
 from .engine.commit import CommitCycle
 from .engine.slots import Slots
 from .holding import Holding
+from .logs.own_ledger import Expelled
 from .membership.group import Group
 from .run_log import RunLog
 from .settings import Settings
 from .work import Work
+
+logger = logging.getLogger("keylanes")
 
 TICK_MS: Final = 10
 SETTLE_SHARE: Final = 0.2
@@ -100,6 +104,8 @@ class Shutdown:
         self.is_over = is_over
         self.has_failed = has_failed
         self.budget = StopBudget(self.settings)
+        self.unclosed = 0
+        """The number of parts that had no time left to close."""
         self.stop_ordered = asyncio.Event()
         """Set by the first order to stop."""
         self.is_at_once = False
@@ -123,6 +129,23 @@ class Shutdown:
     def begin_close(self) -> None:
         """See ``StopBudget.begin_close``."""
         self.budget.begin_close(asyncio.get_running_loop().time())
+
+    async def raise_if_out(self, error: Exception) -> None:
+        """Raises Expelled when the application goes on without this process, which found damage.
+
+        1. This process stands still, or waits for its disk.
+        2. This process is expelled. Another process is granted the ranges, processes and commits.
+        3. Retention takes the processed records, the offset log is trimmed, or the changelog goes on.
+        4. This process goes on, misses records of its ranges, or finds state newer than its own. Nothing is damaged.
+        """
+        limit_ms = self.left_ms(COMMITTED) if self.budget.has_begun else self.settings.call_limit_ms
+        patience = Patience(limit_ms, "asking whether this process takes part")
+        try:
+            await within_limit(ask_until_answered(self.group.own_ledger.confirm, patience), limit_ms, patience.what)
+        except Expelled as out:
+            raise out from error
+        except (BrokerError, LogError) as unread:
+            logger.warning("whether this process still takes part can't be read: %s", unread)
 
     # --- 1: leaving --------------------------------------------------------------------------------------------------
 
@@ -211,6 +234,16 @@ class Shutdown:
 
     async def _until_or_failed(self, is_reached: Callable[[], bool], left_s: Callable[[], float]) -> None:
         await _until(lambda: is_reached() or self.has_failed(), left_s)
+
+    # --- 4: closing --------------------------------------------------------------------------------------------------
+
+    async def close_part(self, close: Callable[[], Coroutine[Any, Any, None]], by: float) -> None:
+        """Close a part of the run within the limit of step ``by``. An error is only logged: the error that ended the
+        run must come out.
+        """
+        limit, known = self.left_ms(by), (BrokerError, FatalError)
+        self.unclosed += limit == 0
+        await close_within(limit, close(), "closing", excused=known, level=logging.WARNING if limit else logging.DEBUG)
 
 
 async def _until(is_reached: Callable[[], bool], left_s: Callable[[], float]) -> None:

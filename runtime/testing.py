@@ -30,6 +30,7 @@ from .logs.topics import destinations_of, reserved_topics
 from .member import AppRun
 from .sender import Sender
 from .settings import Settings
+from .watch.steps import ignore_step
 
 logger = logging.getLogger("keylanes")
 
@@ -226,14 +227,16 @@ class SimulatedApp:
             self.settings,
             birth=f"seed{self.seed}-{self._crashes}",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            cpu_s=lambda: 0.0,
             now_s=loop.time,
+            on_step=ignore_step,
             open_copies=lambda _: self._copies,
             partitioners=self.partitioners,
         )
         self.adopt(self._member, self._on_loop)
         self._run = loop.create_task(self._member.run())
         try:
-            await self._member.started(self._run)
+            await self._member.wait_until_started(self._run)
         except BaseException:
             self._forget_member()
             raise

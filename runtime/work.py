@@ -1,6 +1,7 @@
 """The objects that a process works with once it has joined its group."""
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,15 @@ from .build_info import IS_COMPILED
 from .ends_watch import CatchUpProgress, EndsWatch
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
+from .engine.old_records import OldRecords
 from .engine.partition_run import PartitionRun
-from .engine.readers import CatchUp, MainReader
+from .engine.readers import CatchUp, MainReader, ReadAhead
 from .engine.slots import Slots
 from .engine.windows import Windows
 from .holding import Holding
 from .load_report import LoadReport
 from .logs.own_ledger import OwnLedger
+from .membership.group import Group
 from .requests import Requests
 from .watch.statistics import Statistics
 
@@ -85,3 +88,45 @@ class Work:
             to_level=self.way.progress(),
             is_compiled=IS_COMPILED,
         )
+
+
+def make_work(
+    *,
+    cycle: CommitCycle,
+    holding: Holding,
+    group: Group,
+    old_records: OldRecords,
+    read_ahead: ReadAhead,
+    cpu_s: Callable[[], float],
+) -> Work:
+    """Make the parts around the commit cycle and the ranges of a process. To be called on the loop."""
+    own_ledger, settings, slots, runs = holding.own_ledger, holding.settings, cycle.slots, holding.runs
+    broker = own_ledger.identity.broker
+    balance = Balance(runs, cycle.range_changes, settings, cpu_s) if settings.split_hot_ranges else None
+    windows = Windows(runs, settings, balance)
+    ends_watch = EndsWatch(
+        broker=broker,
+        settings=settings,
+        holding=holding,
+        unowned=group.unowned_ranges,
+        seen_s=asyncio.get_running_loop().time(),
+    )
+    return Work(
+        runs=runs,
+        ends=holding.found,
+        own_ledger=own_ledger,
+        cycle=cycle,
+        reader=MainReader(
+            broker=broker, slots=slots, settings=settings, read_ahead=read_ahead, old_records=old_records
+        ),
+        catch_up=CatchUp(broker, slots, settings, read_ahead),
+        windows=windows,
+        balance=balance,
+        requests=Requests(holding, cycle, group.member_signals),
+        ends_watch=ends_watch,
+        load_report=LoadReport(
+            windows=windows, ends_watch=ends_watch, keeper=holding.keeper, group=group, settings=settings
+        ),
+        way=CatchUpProgress(ends_watch),
+        holding=holding,
+    )

@@ -56,6 +56,7 @@ NOUNS: Final = frozenset(
         "embedded",
         "hashing",
         "heading",
+        "holding",
         "listing",
         "mapping",
         "melting",
@@ -81,12 +82,7 @@ POSITIONS_MAX: Final = 4
 """As many values of a call that makes an object stand without a name."""
 COMMENT_SHARE_MAX: Final = 0.08
 COMMENT_WORDS_MIN: Final = 100
-OLD_WORDS: Final = frozenset(
-    f"runtime/{name}.py"
-    for name in (
-        "holding", "member", "membership/coordinating",
-    )
-)  # fmt: skip
+OLD_WORDS: Final = frozenset[str]()
 """Files that still point too often."""
 
 Sources = Mapping[str, str]

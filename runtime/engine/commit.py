@@ -5,7 +5,7 @@ a generation visible.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from ...brokers.throttling import BYTES_LEAST
 from ..partition.dispatch import PartitionDispatch
@@ -14,7 +14,6 @@ from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
 from .commit_alarm import HOLD_BACK_MS, CommitAlarm
-from .partition_run import PartitionRun
 from .range_changes import RangeChanges, share_buffer
 from .slots import Slots
 from .straight_runner import STRETCHES_MIN
@@ -22,28 +21,32 @@ from .transaction import Transactions
 
 
 class CommitCycle:
-    """One transaction at a time, for all partitions of this process."""
+    """One transaction at a time, for all partitions of this process. ``on_release_settled`` is called when the commit
+    of a release is through.
+    """
 
     def __init__(
         self,
         transactions: Transactions,
-        runs: Sequence[PartitionRun],
+        range_changes: RangeChanges,
         slots: Slots,
         alarm: CommitAlarm,
         keeper: Keeper,
         settings: Settings,
         on_step: Callable[[Step], None],
+        on_release_settled: Callable[[], None],
     ) -> None:
         self.transactions = transactions
-        self.runs = runs
+        self.runs = range_changes.runs
         self.keeper = keeper
         self.settings = settings
         self.is_sending = False
         """A generation is taken and not committed yet: to take another would skip a tile."""
         self.on_step = on_step
+        self.on_release_settled = on_release_settled
         self.alarm = alarm
         self.releases = alarm.releases
-        self.range_changes = RangeChanges(runs, slots, self.releases, settings)
+        self.range_changes = range_changes
         self.slots = slots
         self._is_more_done = False
         """The last generation was full, so more records may be done, and nothing throttles."""
@@ -134,7 +137,8 @@ class CommitCycle:
             share_buffer(self.runs, self.settings.limits.buffer_bytes_max)
         if generation or self.transactions.snapshots.is_due:
             await self.send(generation)
-        self.range_changes.settle()
+        if self.range_changes.settle():
+            self.on_release_settled()
         return bool(generation)
 
     async def send(self, generation: Generation) -> None:

@@ -5,7 +5,7 @@ a generation.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ...keyrange.ranges import KeyRange
 from ...offsets.ledger import EpochPart
@@ -21,18 +21,14 @@ from .slots import Slots
 
 
 class RangeChanges:
-    """The changes of all partitions of this process. ``runs``: the partitions; the list grows and shrinks later.
+    """The changes of all partitions of this process. ``runs``: the partitions; the list grows and shrinks later."""
 
-    ``on_release_settled`` is called when a part of a release is committed.
-    """
-
-    def __init__(self, runs: Sequence[PartitionRun], slots: Slots, releases: Releases, settings: Settings) -> None:
+    def __init__(self, runs: list[PartitionRun], slots: Slots, releases: Releases, settings: Settings) -> None:
         self.runs = runs
         self.slots = slots
         self.settings = settings
         self.releases = releases
         self.wishes = releases.wishes
-        self.on_release_settled: Callable[[], None] = _nobody
         self._waiting: dict[Wish, asyncio.Future[None]] = {}
         """The future of each open wish."""
 
@@ -88,8 +84,8 @@ class RangeChanges:
         self._withdraw(self.wishes.merging)
         self._refuse(self.wishes.begin_holds(now))
 
-    def settle(self) -> None:
-        """Settle the wishes fulfilled in the generation that was just committed."""
+    def settle(self) -> bool:
+        """Settle the wishes fulfilled in the generation that was just committed. Returns whether it released ranges."""
         has_released = bool(self.wishes.uncommitted_releases)
         for wish in self.wishes.settle():
             settled = self._waiting.pop(wish)
@@ -98,8 +94,7 @@ class RangeChanges:
                 settled.set_result(None)
             # Workers that a merge or a split made have records queued and no task. Perhaps no new record starts them.
             self._activate(wish.dispatch, wish.dispatch.runnable())
-        if has_released:
-            self.on_release_settled()
+        return has_released
 
     def end(self) -> None:
         """Cancel all wishes but releases."""
@@ -139,7 +134,3 @@ def share_buffer(runs: Sequence[PartitionRun], bytes_max: int) -> None:
     for run in runs:
         run.dispatch.quota_bytes = max(1, bytes_max // max(1, workers))
         run.lacks.set()
-
-
-def _nobody() -> None:
-    """The default of ``on_released``: does nothing."""

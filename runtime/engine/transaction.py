@@ -72,7 +72,8 @@ class Transactions:
     """Sends generations, one transaction at a time. Owns the producer.
 
     ``policies``: dead letter or stop for a record that failed for good, by source topic. ``tiles`` and ``event_bytes``:
-    how many tiles, and how many bytes of events, were sent.
+    how many tiles, and how many bytes of events, were sent. ``on_release_committed`` is called with the number of a
+    committed transaction, for each release in the transaction.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Transactions:
         policies: Mapping[str, DeadLetter | Stop],
         settings: Settings,
         on_step: Callable[[Step], None],
+        on_release_committed: Callable[[int, Released], None],
     ) -> None:
         self.own_ledger = own_ledger
         self.slots = slots
@@ -107,8 +109,7 @@ class Transactions:
         """The number of refusals in a row."""
         self._producer: BrokerProducer | None = producer
         self._on_step = on_step
-        self.on_release_committed: Callable[[int, Released], None] = _nobody
-        """Called with the number of a committed transaction, for each release in the transaction."""
+        self._on_release_committed = on_release_committed
 
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, by as many transactions as needed; raises a FatalError for a failure for good.
@@ -216,7 +217,7 @@ class Transactions:
                 return failure
             logger.info("transaction %d had been committed after all", transaction)
         for change in released:  # at once: other processes wait for the ranges
-            self.on_release_committed(transaction, change)
+            self._on_release_committed(transaction, change)
         # Another member may change the state of a released range soon, and the range may come back. So its state is
         # written here, before the release is done (``is_last``).
         await self.keeper.note_commit(changes, positions, is_last=bool(released))
@@ -379,7 +380,3 @@ def _partition_of(event: OffsetEvent) -> int:
 
 def _points(released: Sequence[Released]) -> list[tuple[SourcePartition, KeyRange]]:
     return [(change.dispatch.place, KeyRange(band.first, band.end)) for change in released for band in change.bands]
-
-
-def _nobody(_: int, __: Released) -> None:
-    """The default of ``on_released``: does nothing."""

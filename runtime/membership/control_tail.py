@@ -1,4 +1,4 @@
-"""The reading of the control log as the log grows, into the ledger of this process; listeners hear of new events."""
+"""The reading of the control log as the log grows, into the ledger of this process."""
 
 import asyncio
 import logging
@@ -26,21 +26,29 @@ class LogMoment(NamedTuple):
 
 
 class ControlTail:
-    """Reads the control log for a process. ``news``: the times of the events. ``listeners`` are called after each read.
+    """Reads the control log for a process. ``news``: the times of the events. ``on_read`` is called after each read.
+    ``wall_ms``: the time of day in ms since the epoch; ``now_s``: the loop's time, also for calls from other threads.
 
     A reader at the end of the log learns of new events, but does not learn that no more events exist: a deposed leader
     that still answers never has anything new. Therefore the process also asks for the end of the log, and waits until
     the reader has reached the end.
     """
 
-    def __init__(self, own_ledger: OwnLedger, settings: Settings, news: News) -> None:
+    def __init__(
+        self,
+        own_ledger: OwnLedger,
+        settings: Settings,
+        news: News,
+        on_read: Callable[[], None],
+        wall_ms: Callable[[], int],
+        now_s: Callable[[], float],
+    ) -> None:
         self.own_ledger = own_ledger
         self.settings = settings
         self.news = news
-        self.listeners: list[Callable[[], None]] = []
-        self.wall_ms: Callable[[], int] = lambda: 0
-        self.now_s: Callable[[], float] = lambda: asyncio.get_running_loop().time()
-        """The loop's time, also for calls from other threads."""
+        self.on_read = on_read
+        self.wall_ms = wall_ms
+        self.now_s = now_s
         self.seen_ms = 0
         """All events of the log up to this time, by ``wall_ms``, are known: the process asked for the end at this time,
         and has read up to the end since. The time of the question counts: the process may have been suspended between
@@ -60,12 +68,11 @@ class ControlTail:
     def has_read(self, question: LogMoment) -> None:
         """Note that the log was read up to its end; the process had asked for the end at the moment ``question``."""
         self.seen_ms, self.seen_s = max(self.seen_ms, question.wall_ms), max(self.seen_s, question.loop_s)
-        self._tell_listeners()
+        self._tell_read()
 
-    def _tell_listeners(self) -> None:
+    def _tell_read(self) -> None:
         self._has_read_on.set()
-        for listener in self.listeners:
-            listener()
+        self.on_read()
 
     async def has_reached(self, position: int, limit_s: float) -> bool:
         """Wait until the log is read up to a position. False: ``limit_s`` was over before."""
@@ -124,7 +131,7 @@ class ControlTail:
                     refused.note_answer()
                     is_told = False
                     if batches:
-                        self._tell_listeners()
+                        self._tell_read()
         finally:
             await self._close(reader)
 

@@ -16,7 +16,8 @@ from ..handlers.start import Start
 from ..logs.own_ledger import Identity, OwnLedger
 from ..stores.answers import GroupView
 from .control_tail import ControlTail
-from .coordinating import PROBES, CoordinatorLoop
+from .coordinator_beats import PROBES
+from .coordinator_loop import CoordinatorLoop
 from .member_signals import MemberSignals
 from .offer import Offer
 from .signals import Signals
@@ -28,9 +29,23 @@ RESIGN_S = 1.0
 
 
 class Group:
-    """The group in the view of a process. ``is_alone``: the broker proves that no other process exists."""
+    """The group in the view of a process. ``is_alone``: the broker proves that no other process exists.
 
-    def __init__(self, own_ledger: OwnLedger, stores: Sequence[StoreSpec], *, is_alone: bool) -> None:
+    ``on_control_read`` is called after each read of the control log. ``set_rate`` is called with a topic, and the
+    attempts per second that this process may begin from then on. ``wall_ms``, ``now_s``: see ``ControlTail``.
+    """
+
+    def __init__(
+        self,
+        own_ledger: OwnLedger,
+        stores: Sequence[StoreSpec],
+        on_control_read: Callable[[], None],
+        set_rate: Callable[[str, float], None],
+        wall_ms: Callable[[], int],
+        now_s: Callable[[], float],
+        *,
+        is_alone: bool,
+    ) -> None:
         identity: Identity = own_ledger.identity
         settings = identity.settings
         self.own_ledger = own_ledger
@@ -41,16 +56,15 @@ class Group:
         self.signals = Signals(
             app=identity.app, broker=identity.broker, settings=settings, heard=self.heard, on_heard=self._on_heard
         )
-        self.control_tail = ControlTail(own_ledger, settings, self.heard.news)
-        self.obeyed = RateFold()
-        self.member_signals = MemberSignals(
+        self.control_tail = ControlTail(
             own_ledger=own_ledger,
-            heard=self.heard,
-            obeyed=self.obeyed,
-            signals=self.signals,
-            stores=stores,
-            is_alone=is_alone,
+            settings=settings,
+            news=self.heard.news,
+            on_read=self._note_control_read,
+            wall_ms=wall_ms,
+            now_s=now_s,
         )
+        self.obeyed = RateFold()
         self.coordinating = CoordinatorLoop(
             own_ledger=own_ledger,
             heard=self.heard,
@@ -59,24 +73,36 @@ class Group:
             control_tail=self.control_tail,
             is_alone=is_alone,
         )
+        self.member_signals = MemberSignals(
+            own_ledger=own_ledger,
+            heard=self.heard,
+            obeyed=self.obeyed,
+            signals=self.signals,
+            stores=stores,
+            on_release_told=self.coordinating.wake,
+            is_alone=is_alone,
+        )
         self._limits: dict[str, float] = {}
         """The rates of the own handlers, by topic; a process without rates answers no share of a rate."""
-        self.on_rate: Callable[[str, float], None] = _ignore_rate
-        """Called with a topic, and the attempts per second that this process may begin from now on."""
+        self._on_control_read = on_control_read
+        self._set_rate = set_rate
         self.sources = Sources(identity.broker, settings)
-        self.control_tail.listeners += [self.member_signals.wake, self.coordinating.wake]
-        self.member_signals.on_release_told = self.coordinating.wake
         self._woken_s = 0.0
         """When signals woke the coordinator last."""
         self._heard_before = (0, 0)
         """The term and number of the coordinator's last beat before this process joined."""
 
+    def _note_control_read(self) -> None:
+        """The control log was read on, or was read up to its end."""
+        self.member_signals.wake()
+        self.coordinating.wake()
+        self._on_control_read()
+
     def _on_heard(self, has_news: bool) -> None:
         """Pass on new signals. The coordinator wakes at once for news. For plain beats the coordinator wakes ``PROBES``
         times in a heartbeat interval at most: of many members, some member beats all the time.
         """
-        self.coordinating.hears_releases()
-        self.coordinating.hears_rates()
+        self.coordinating.note_signals()
         self._obey()
         now_s = asyncio.get_running_loop().time()
         if has_news or now_s - self._woken_s >= self.settings.heartbeat_interval_ms / 1000 / PROBES:
@@ -88,7 +114,7 @@ class Group:
         own, beat = self.identity.incarnation, self.heard.coordinator
         if own is not None and beat is not None and self.obeyed.hear(beat, own) and self._limits:
             for topic, share_per_s in self.obeyed.shares.items():
-                self.on_rate(topic, share_per_s)
+                self._set_rate(topic, share_per_s)
             self.member_signals.beat()
 
     async def check(
@@ -146,7 +172,7 @@ class Group:
         self._limits = limits_of([member])
         if self.member_signals.is_alone:
             for topic, limit_per_s in self._limits.items():
-                self.on_rate(topic, limit_per_s)
+                self._set_rate(topic, limit_per_s)
         return member
 
     def has_caught_up(self) -> bool:
@@ -214,7 +240,3 @@ class Group:
     async def close(self) -> None:
         """Drop the connections; bounded in time."""
         await asyncio.gather(self.signals.close(), self.coordinating.close(), self.identity.true_ends.close())
-
-
-def _ignore_rate(topic: str, per_s: float) -> None:
-    """Ignore the rate: no listener is set."""

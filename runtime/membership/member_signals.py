@@ -29,7 +29,9 @@ PRODUCERS = 1
 
 
 class MemberSignals:
-    """The signals that a process sends as a member."""
+    """The signals that a process sends as a member. ``on_release_told`` is called after this process has told of a
+    release; the ledger shows the release already.
+    """
 
     def __init__(
         self,
@@ -38,6 +40,7 @@ class MemberSignals:
         obeyed: RateFold,
         signals: Signals,
         stores: Sequence[StoreSpec],
+        on_release_told: Callable[[], None],
         *,
         is_alone: bool,
     ) -> None:
@@ -48,8 +51,7 @@ class MemberSignals:
         self.obeyed = obeyed
         self.stores = stores
         self.is_alone = is_alone
-        self.on_release_told: Callable[[], None] = lambda: None
-        """Called after this process has released a range; its ledger shows the release already."""
+        self._on_release_told = on_release_told
         self._changed = asyncio.Event()
         self._term = 0
         """The term in which the request to join was sent last."""
@@ -160,7 +162,7 @@ class MemberSignals:
         """Say that a range was released, so that the coordinator looks for the release in the log at once."""
         if not self.is_alone:
             self.signals.send(self.partition, told)
-        self.on_release_told()
+        self._on_release_told()
 
     def tell_load(self, load: Load) -> None:
         """Say what the ranges of this process cost."""

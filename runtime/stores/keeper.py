@@ -199,11 +199,7 @@ class Keeper:
             self.learner.owns(place, [within])
             storage.state.make_ready([within])
 
-    def is_as_released(self, place: SourcePartition, within: KeyRange) -> bool:
-        """Whether the state of a released range lies here as it was at the release: no copy was followed since."""
-        return not self.learner.has_touched(place, within)
-
-    # --- ranges that go ----------------------------------------------------------------------------------------------
+    # --- ranges that go -----------------------------------------------------------------------------------------------
 
     def part_with(self, points: Iterable[tuple[SourcePartition, KeyRange]]) -> None:
         """A transaction that gives these points up is being sent: others may change them before this process knows the

@@ -71,15 +71,13 @@ class _CopyWanted:
 class _Followed:
     """What is known of the points of one source partition.
 
-    ``owned``: points that another part of this process writes: their restore, and then their workers. ``touched``:
-    points that were followed since their release; some of their newest values may be missing. ``levels``: the last time
-    at which the copy of a point had all that was committed.
+    ``owned``: points that another part of this process writes: their restore, and then their workers. ``levels``: the
+    last time at which the copy of a point had all that was committed.
     """
 
     asked: list[_CopyWanted] = field(default_factory=list)
     passes: list[CopyPass] = field(default_factory=list)
     owned: Steps[bool] = field(default_factory=Steps)
-    touched: Steps[bool] = field(default_factory=Steps)
     levels: Steps[ClockReading] = field(default_factory=Steps)
 
     def drop(self, points: Steps[bool]) -> None:
@@ -191,7 +189,6 @@ class Learner(PassHost):
     def _begin(self, place: SourcePartition, followed: _Followed, points: Steps[bool]) -> None:
         storage = self.storages[place]
         assert isinstance(storage, OwnCopy), "what is asked for has a copy"
-        followed.touched = together([followed.touched, points])
         with errors_of(storage.changelog):
             position = least_position(points, storage.copy.markers())
         for one in followed.passes:
@@ -207,15 +204,10 @@ class Learner(PassHost):
 
     # --- owned points ----------------------------------------------------------------------------------------------
 
-    def has_touched(self, place: SourcePartition, within: KeyRange) -> bool:
-        """Whether points of a range were followed since their release: the copy has to be restored."""
-        return bool(self._places[place].touched.pieces(within.first, within.end))
-
     def owns(self, place: SourcePartition, ranges: Iterable[KeyRange]) -> None:
         """Leave these ranges to another writer in this process, except for a write that is under way."""
         points, followed = points_of(ranges), self._places[place]
         followed.owned = together([followed.owned, points])
-        followed.touched = without(followed.touched, points)
         followed.drop(points)
 
     def release(self, place: SourcePartition, within: KeyRange) -> None:

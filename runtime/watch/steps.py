@@ -10,3 +10,7 @@ more ("winding"), a part of the release is committed ("released"). In the proces
 read ("granted"), the state is whole ("restored"), the workers run ("taken up").
 """
 Step: TypeAlias = CommitStep | HandOverStep
+
+
+def ignore_step(step: Step) -> None:
+    """Ignore a step: the callback of a run whose steps nobody watches."""

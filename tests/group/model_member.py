@@ -10,9 +10,22 @@ from functools import partial
 from itertools import chain, combinations
 from typing import TypeAlias, TypeVar
 
-from keylanes.group.member import Out, Rejected, State, Works, state_of
+from keylanes.group.held_ranges import HeldRanges
+from keylanes.group.member import (
+    HearGrants,
+    Out,
+    OwnProcess,
+    Rejected,
+    State,
+    WindDown,
+    Works,
+    next_steps,
+    state_of,
+)
+from keylanes.group.member import Step as MemberStep
 from keylanes.group.members import comes_back
-from keylanes.offsets.control_events import ReleaseAsked
+from keylanes.keyrange.ranges import KeyRange
+from keylanes.keyrange.steps import Steps
 from keylanes.offsets.ledger import SourcePartition
 from keylanes.offsets.snapshots import take_snapshot
 
@@ -23,6 +36,7 @@ from .model_world import (
     NOWHERE,
     OPEN,
     PREPARED,
+    TOPIC,
     Advance,
     Change,
     Entry,
@@ -58,6 +72,7 @@ class Work:
     def __init__(self, folds: Folds, records: int, *, comes_back: bool, has_snapshots: bool) -> None:
         self.folds, self.records, self.comes_back, self.has_snapshots = folds, records, comes_back, has_snapshots
         self.states: dict[object, State] = {}
+        self.member_steps: dict[object, list[MemberStep]] = {}
 
 
 def subsets(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
@@ -81,6 +96,36 @@ def state(work: Work, world: World, i: int) -> State:
         found = state_of(work.folds.control(process.control), birth_of(i, process.life), known)
         work.states[key] = found
     return found
+
+
+def member_steps(work: Work, world: World, i: int) -> list[MemberStep]:
+    """What the production has a process begin, by what it has read and holds; worked out once."""
+    process = world.members[i]
+    epochs = tuple(one and one.epoch for one in process.held)
+    key = (i, process.life, process.control, process.incarnation, process.taken, epochs)
+    found = work.member_steps.get(key)
+    if found is None:
+        held = HeldRanges()
+        own = OwnProcess(birth_of(i, process.life), process.incarnation or None, frozenset([TOPIC]), frozenset())
+        for points, known in ((held.taken, process.taken), (held.working, enumerate(epochs))):
+            for point, epoch in known:
+                if epoch is not None:
+                    within = range_of(point, work.folds.parts)
+                    steps = points.setdefault(place_of(point, work.folds.parts), Steps())
+                    steps.put(within.first, within.end, epoch)
+        ledger = work.folds.ledger(process.control, work.folds.root)
+        # The model's members do not remember when they heard a request: it means the epoch that it names.
+        requests = ledger.control.moves.release_requests
+        held.epoch_bounds = {move: asked.epoch for move, asked in requests.items()}
+        found = next_steps(ledger, own, held)
+        work.member_steps[key] = found
+    return found
+
+
+def points_in(work: Work, place: SourcePartition, within: KeyRange, points: int) -> Iterator[int]:
+    """The points that make up a range."""
+    parts = work.folds.parts
+    return (p for p in range(points) if place_of(p, parts) == place and within.covers(range_of(p, parts)))
 
 
 def blank(control: Line, instance: str, life: int, points: int) -> MemberProcess:
@@ -135,12 +180,13 @@ def local(work: Work, world: World, i: int) -> World | None:
         return found_out(work, put_member(world, i, end=NOWHERE, producer="ready"), i, process.end)
     if process.producer == "ready" and process.is_sent and not process.is_newest:
         return put_member(world, i, producer="none", is_sent=False)
-    if process.pending or not isinstance(found := state(work, world, i), Works):
+    if process.pending:
         return None
     held, taken = list(process.held), set(process.taken)
-    for point, place, epoch in _owned(work, process, process.incarnation):
-        if (place, epoch) in found.new_epochs and (point, epoch) not in taken:
-            part = work.folds.ledger(process.control, work.folds.root).partition(place).parts[epoch]
+    heard = (step for step in member_steps(work, world, i) if isinstance(step, HearGrants))
+    for place, epoch, within in (grant for step in heard for grant in step.grants):
+        part = work.folds.ledger(process.control, work.folds.root).partition(place).parts[epoch]
+        for point in points_in(work, place, within, len(held)):
             held[point] = Held(epoch, taken_up_at(part.froms.at(range_of(point, work.folds.parts).first)))
             taken.add((point, epoch))
     return None if taken == process.taken else put_member(world, i, held=tuple(held), taken=frozenset(taken))
@@ -273,20 +319,21 @@ def _unheard(work: Work, world: World, i: int) -> World:
 
 def _generations(work: Work, world: World, i: int, *, is_quiet: bool) -> Iterator[Step]:
     process = world.members[i]
-    found = state(work, world, i)
-    asked = _asked(work, found.release_requests, len(process.held)) if isinstance(found, Works) else {}
+    asked = {
+        point: step.move
+        for step in member_steps(work, world, i)
+        if isinstance(step, WindDown)
+        for within in step.ranges
+        for point in points_in(work, step.place, within, len(process.held))
+    }
     working = [p for p, held in enumerate(process.held) if held is not None and held.edge < work.records]
-    leaving = [
-        p
-        for p, held in enumerate(process.held)
-        if held is not None and (process.leaves or (p in asked and asked[p].epoch == held.epoch))
-    ]
+    leaving = [p for p, held in enumerate(process.held) if held is not None and (process.leaves or p in asked)]
     for ahead in subsets(working):
         for given in subsets(leaving):
             changes: list[Change] = [Advance(p, *_held(process, p)) for p in ahead]
             for p in given:
                 epoch, edge = _held(process, p)
-                changes.append(GiveUp(p, epoch, edge + (p in ahead), asked[p].move if p in asked else 0))
+                changes.append(GiveUp(p, epoch, edge + (p in ahead), asked.get(p, 0)))
             if not changes:
                 continue
             label = f"m{i} takes {ahead}" + (f" and gives up {given}" if given else "")
@@ -298,17 +345,6 @@ def _generations(work: Work, world: World, i: int, *, is_quiet: bool) -> Iterato
                 if (snap := _snap(work, world, i, line)) is not None:
                     after = world if line is readable(world) else spent(world, "stale")
                     yield f"{label} and a snapshot to {line.length}", partial(_begun, after, i, (*changes, snap))
-
-
-def _asked(work: Work, wind_up: Iterable[ReleaseAsked], points: int) -> dict[int, ReleaseAsked]:
-    """What is to be released, by point."""
-    parts, found = work.folds.parts, dict[int, ReleaseAsked]()
-    for one in wind_up:
-        for point in range(points):
-            is_there = place_of(point, parts) == (one.topic, one.partition)
-            if is_there and one.first <= range_of(point, parts).first < one.end:
-                found[point] = one
-    return found
 
 
 def _ends_of_snapshots(work: Work, world: World, *, is_quiet: bool) -> Iterator[Line]:

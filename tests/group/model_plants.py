@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from keylanes.group import cells, coordinator, features, member, members, plans
 from keylanes.group.election import is_coordinator
+from keylanes.group.held_ranges import OwnGrants
 from keylanes.group.signals_fold import Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
@@ -287,6 +288,12 @@ PLANTS = (
         ),
         (BLIND,),
         Design(coordinators=2, budget=Budget(move=1, elect=1, stale=1)),
+    ),
+    Plant(
+        "what others were granted is taken up",
+        changed(OwnGrants, "refresh", (" if o.incarnation == incarnation", "")),
+        (EPOCH,),
+        ONE_GOES,
     ),
     Plant(
         "who is expelled goes on",

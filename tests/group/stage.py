@@ -39,10 +39,11 @@ done at once, unless ``hold fences`` or ``hold reads`` was said. After ``hold de
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol
 
 from keylanes.group.cells import CellState
 from keylanes.group.coordinator import decide, needs
@@ -524,16 +525,28 @@ def scripts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.txt"))
 
 
+class Performer(Protocol):
+    """Does what a script's commands say."""
+
+    def run(self, command: str) -> list[str]:
+        """Do what a command says; what came of it, a line each."""
+
+
 def played(text: str, rules: Rules | None = None, of: type[Group] = Group) -> str:
-    """The script, with what comes of it now in place of what it says. ``of``: the groups that play it."""
-    group, lines = of(rules), []
+    """The script of a group, with what comes of it now in place of what it says. ``of``: the groups that play it."""
+    return play(text, lambda: of(rules))
+
+
+def play(text: str, make: Callable[[], Performer]) -> str:
+    """A script, with what comes of it now in place of what it says. ``make``: a performer that knows nothing."""
+    group, lines = make(), []
     for paragraph in re.split(r"\n{2,}", text.strip()):
         if paragraph.startswith("#"):
             lines.append(paragraph)
             continue
         commands = paragraph.split("\n----")[0].splitlines()
         if commands[0] == "anew":
-            group = of(rules)
+            group = make()
         said = [line for command in commands if command != "anew" for line in group.run(command)]
         lines.append("\n".join([*commands, "----", *(said or ["(nothing)"])]))
     return "\n\n".join(lines) + "\n"

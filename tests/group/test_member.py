@@ -1,16 +1,19 @@
-"""What one member has to do, by what it has read."""
+"""What one member has to do, by what it has read and holds, as scripts (see member_stage.py)."""
 
-from keylanes.group.member import NotJoined, Out, Rejected, Works, range_of, state_of
+import os
+from pathlib import Path
+
+import pytest
+
+from keylanes.group import member
+from keylanes.group.member import NotJoined, Out, Rejected, Works, state_of
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.control import Control, evolve_control
 from keylanes.offsets.control_events import (
     ControlEvent,
     MemberJoined,
     MemberRefused,
     RangesGranted,
-    ReleaseAsked,
-    ReleaseWithdrawn,
 )
 from keylanes.offsets.event_values import Band
 
@@ -23,12 +26,77 @@ from ..stage.log_events import (
     member_joined,
     ranges_granted,
 )
+from ..stage.planting import Planting, Put, changed
 from ..tiers.marks import tier
+from .member_stage import Member
+from .stage import play, scripts
 
 pytestmark = tier("check")
 
 PLACE = ("orders", 0)
-HALF = SPACE_END // 2
+FOLDER = Path(__file__).parent / "member_scripts"
+REWRITES = bool(os.environ.get("REWRITE_SCRIPTS"))
+"""Write what comes of each script into it; then look at the difference."""
+
+
+@pytest.mark.parametrize("path", scripts(FOLDER), ids=lambda path: path.stem)
+def test_a_script_comes_to_what_it_says(path: Path) -> None:
+    """Each script says which steps its commands lead to."""
+    text = path.read_text()
+    now = play(text, Member)
+    if REWRITES:
+        path.write_text(now)
+    assert now == text
+
+
+PLANTED: dict[str, tuple[str, Put]] = {
+    "a copy that was followed is taken back": (
+        "back",
+        changed(member, "_is_unchanged", ("        return False", "        pass")),
+    ),
+    "a grant is taken back at any edge": (
+        "back",
+        changed(member, "_is_unchanged", ("ours.is_constant(*piece)", "True")),
+    ),
+    "a grant does not wait for the own release": (
+        "back",
+        changed(member, "_lacking_grants", (" if not held.is_uncommitted(place, grant.within)", "")),
+    ),
+    "a request means later grants, too": ("withdrawn", changed(member, "_points_at_work", ("epoch <= bound", "True"))),
+    "what is taken up waits for a restore": (
+        "restoring",
+        changed(
+            member,
+            "next_steps",
+            ("grants = _lacking_grants(own, held)", "grants = _lacking_grants(own, held) * (not held.restoring)"),
+        ),
+    ),
+    "out waits for a restore": (
+        "restoring",
+        changed(member, "next_steps", ("isinstance(state, Out)", "isinstance(state, Out) and not held.restoring")),
+    ),
+    "a withdrawn release goes on": (
+        "withdrawn",
+        changed(member, "next_steps", ("GoOn(move) for", "HearRequest(move, 0) for")),
+    ),
+    "who gives all up takes up": (
+        "stop",
+        changed(member, "next_steps", ("if held.gives_all_up:", "if held.gives_all_up > held.is_giving_all_up:")),
+    ),
+}
+
+
+@tier("test")
+@pytest.mark.parametrize(("name", "put"), PLANTED.values(), ids=PLANTED.keys())
+def test_a_planted_defect_is_found(name: str, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script comes to something else with it."""
+    put(Planting(monkeypatch))
+    text = (FOLDER / f"{name}.txt").read_text()
+    try:
+        now = play(text, Member)
+    except AssertionError:
+        return
+    assert now != text
 
 
 def fold(*events: ControlEvent) -> Control:
@@ -49,37 +117,12 @@ def grants(incarnation: int, epoch: int, end: int = SPACE_END) -> RangesGranted:
     return ranges_granted(1, incarnation, epoch, *PLACE, (Band(0, end, 0),))
 
 
-def asks(move: int, epoch: int) -> ReleaseAsked:
-    """The first member is asked for half of them."""
-    return ReleaseAsked(1, NO_NUMBER, move, 1, epoch, *PLACE, 0, HALF, 1_000)
-
-
 def test_it_waits_until_it_is_answered() -> None:
     """JOINED or REFUSED of its own birth, nobody else's."""
     refused = MemberRefused(1, NO_NUMBER, "a", "name in use: x")
     assert state_of(fold(joins(1, "b")), "a", None) == NotJoined()
     assert state_of(fold(joins(1, "b"), refused), "a", None) == Rejected("name in use: x")
-    assert state_of(fold(joins(1, "b"), refused), "b", None) == Works(1, (), (), (), ())
-
-
-def test_it_takes_up_what_is_granted_to_it() -> None:
-    """Each epoch once, as long as it owns something of it."""
-    control = fold(joins(1, "a"), joins(2, "b"), grants(1, 1), grants(2, 2, HALF))
-    assert state_of(control, "a", 1) == Works(1, ((PLACE, 1),), (), (), ())
-    assert state_of(control, "b", 2) == Works(2, ((PLACE, 2),), (), (), ())
-    assert state_of(control, "a", 1, taken=[(PLACE, 1)]) == Works(1, (), (), (), ())
-
-
-def test_it_winds_up_what_is_asked_of_it_and_goes_on_when_that_is_withdrawn() -> None:
-    """At the epoch that it holds; a request for another one is nobody's."""
-    log: list[ControlEvent] = [joins(1, "a"), grants(1, 3), asks(7, 3), asks(8, 2)]
-    control = fold(*log)
-    asked = control.moves.release_requests[7]
-    assert range_of(asked) == KeyRange(0, HALF)
-    assert state_of(control, "a", 1, [(PLACE, 3)]) == Works(1, (), (asked,), (), ())
-    assert state_of(control, "a", 1, [(PLACE, 3)], [7]) == Works(1, (), (), (), ())
-    withdrawn = fold(*log, ReleaseWithdrawn(1, NO_NUMBER, 7, "deadline"))
-    assert state_of(withdrawn, "a", 1, [(PLACE, 3)], [7]) == Works(1, (), (), (7,), ())
+    assert state_of(fold(joins(1, "b"), refused), "b", None) == Works(1)
 
 
 def test_it_is_out_when_it_is_expelled_also_when_that_is_forgotten() -> None:
@@ -98,4 +141,4 @@ def test_it_is_out_although_its_birth_joined_once_more() -> None:
     """
     control = fold(joins(1, "a"), member_expelled(1, 1), member_fenced(1, 1), joins(2, "a"), grants(2, 1))
     assert state_of(control, "a", 1) == Out("")
-    assert state_of(control, "a", None) == Works(2, ((PLACE, 1),), (), (), ())
+    assert state_of(control, "a", None) == Works(2)

@@ -12,7 +12,7 @@ from keylanes import App, State
 from keylanes.brokers.partitioner import partition_of_key
 from keylanes.brokers.protocol import Outgoing
 from keylanes.errors import KeylanesError, SourceError
-from keylanes.runtime.membership import coordinating
+from keylanes.runtime.membership import errands
 
 from ..stage.feeding import feed, marks, passing_on, stops_with, trim, write
 from ..stage.ground import Ground
@@ -295,7 +295,7 @@ def test_partitions_added_while_it_runs(
     kafka: Ground, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """1 -> 8: noticed, read from their start, and said aloud with what it does to order; a restart goes on there."""
-    monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
+    monkeypatch.setattr(errands, "LOOK_AGAIN_MS", 100)
     kafka.create(kafka.source)
     kafka.create(kafka.late)
     keyed(kafka, 1, range(200))
@@ -320,7 +320,7 @@ def test_partitions_added_while_it_runs(
 
 def test_partitions_added_while_one_with_state_runs(kafka: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped: a key's records would go where its state is not. Nothing of the new ones is read."""
-    monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
+    monkeypatch.setattr(errands, "LOOK_AGAIN_MS", 100)
     kafka.create(kafka.source)
     fill(kafka, 0, 1, 2)
     app = kafka.app()

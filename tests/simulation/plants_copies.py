@@ -55,16 +55,6 @@ PLANTS = [
         finding="what is owned is written by its owner alone",
     ),
     Plant(
-        "a copy that was followed is taken for as it was released",
-        changed(
-            Learner,
-            "has_touched",
-            ("return bool(self._places[place].touched.pieces(within.first, within.end))", "return False"),
-        ),
-        found_by=(test_learner.test_what_is_owned_is_not_followed_until_it_is_released,),
-        finding="values of before may lie there",
-    ),
-    Plant(
         "own commits mark all copies",
         changed(
             OwnCopy,

@@ -11,7 +11,7 @@ from keylanes.brokers.simulated.node import Node
 from keylanes.brokers.simulated.requests import SimulatedRequests
 from keylanes.offsets.ledger import SourcePartition
 from keylanes.runtime.logs.own_ledger import OwnLedger
-from keylanes.runtime.membership.coordinating import CoordinatorLoop
+from keylanes.runtime.membership.errands import Errands
 
 from ..stage.planting import Planting, changed
 from .plants import DOUBLED, LOST, Plant
@@ -54,13 +54,13 @@ def own_outcome_to_a_told_end(patch: Planting) -> None:
 def granted_by_a_told_end(patch: Planting) -> None:
     """What a fenced member has committed is read to the end that some broker tells."""
 
-    async def read(self: CoordinatorLoop, wanted: list[tuple[SourcePartition, int]]) -> None:
-        logs, seat = self.identity.logs, self._memory
+    async def read(self: Errands, wanted: list[tuple[SourcePartition, int]]) -> None:
+        logs, seat = self.identity.logs, self.memory
         wanted_logs = {logs.offsets(logs.log_partition_of(place[1])) for place, _ in wanted}
         await self.own_ledger.read_offsets_to(told_by_the_old_leader(self.broker, wanted_logs))
         seat.read |= set(wanted)
 
-    patch.setattr(CoordinatorLoop, "_read", read)
+    patch.setattr(Errands, "_read", read)
 
 
 def any_coordinator(patch: Planting) -> None:

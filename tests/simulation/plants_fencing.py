@@ -26,8 +26,8 @@ from keylanes.runtime.engine.transaction import Transactions
 from keylanes.runtime.logs.own_ledger import OwnLedger
 from keylanes.runtime.logs.reader import LogReader, OwnTransactions
 from keylanes.runtime.member import AppRun
-from keylanes.runtime.membership.coordinating import CoordinatorLoop
 from keylanes.runtime.membership.decisions import Decisions
+from keylanes.runtime.membership.errands import Errands
 from keylanes.runtime.membership.group import Group
 from keylanes.runtime.partition.generation import Generation
 
@@ -51,17 +51,17 @@ GROUP_KINDS = ("rival", "rivals", "pause", "coordinator pauses", "crash")
 def no_fence(patch: Planting) -> None:
     """Nobody is fenced."""
 
-    async def fence(self: CoordinatorLoop, member: control.Member) -> None:
-        self._memory.fenced.add(member.incarnation)
+    async def fence(self: Errands, member: control.Member) -> None:
+        self.memory.fenced.add(member.incarnation)
 
-    patch.setattr(CoordinatorLoop, "_fence", fence)
+    patch.setattr(Errands, "_fence", fence)
 
 
 def fence_does_not_wait(patch: Planting) -> None:
     """A fence that is answered with "transactions under way" counts as one that is through."""
 
-    async def fence(self: CoordinatorLoop, member: control.Member) -> None:
-        seat = self._memory
+    async def fence(self: Errands, member: control.Member) -> None:
+        seat = self.memory
         assert isinstance(self.broker, SimulatedConnection)
         link = self.broker._new_link()
         for one in member.transactional_ids:
@@ -70,7 +70,7 @@ def fence_does_not_wait(patch: Planting) -> None:
             await link.ask_node(RequestKind.INIT, await link.coordinator(one, deadline), step_of, deadline)
         seat.fenced.add(member.incarnation)
 
-    patch.setattr(CoordinatorLoop, "_fence", fence)
+    patch.setattr(Errands, "_fence", fence)
 
 
 def _initialise(transactional_id: str, node: Node) -> Callable[[], int | None]:

@@ -337,7 +337,7 @@ PLANTS = [
     ),
     Plant(
         "each process takes the whole rate",
-        changed(Group, "_obey", ("self.on_rate(topic, share_per_s)", "self.on_rate(topic, share_per_s * 3)")),
+        changed(Group, "_obey", ("self._set_rate(topic, share_per_s)", "self._set_rate(topic, share_per_s * 3)")),
         (test_rates.test_processes_share_the_rate_and_use_all_of_it,),
         finding="began from",
     ),

@@ -52,7 +52,7 @@ PLANTS = [
     ),
     Plant(
         "a withdrawn release goes on",
-        changed(Holding, "_go_on", ("self.cycle.range_changes.withdraw(wish)", "pass")),
+        changed(Holding, "_go_on", ("self.range_changes.withdraw(wish)", "pass")),
         kinds=("stuck",),
         finding="was withdrawn, and its owner had read that",
     ),

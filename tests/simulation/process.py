@@ -12,9 +12,13 @@ import msgspec
 
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedConnection
+from keylanes.group.held_ranges import HeldRanges
+from keylanes.group.member import OwnProcess, next_steps
+from keylanes.group.member import Step as MemberStep
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.keyrange.steps import Steps
+from keylanes.offsets.ledger import Ledger
 from keylanes.runtime.app_runs import AppRuns
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.sizes import bytes_of
@@ -82,7 +86,7 @@ class Process:
         self._last: dict[Lane, int] = {}
         self.ended_s = math.inf
         self.heard = 0
-        """Up to where it had read the control log when its holding was last told that there is more."""
+        """Up to where it had read the control log when it last decided what becomes of its ranges."""
         self.read = (0, 0)
         """The same at the last commit but one, and at the last."""
         self.steadiness = Steadiness(self.loop.time, self._bands, self.settings.commit_interval_ms / 1000)
@@ -110,6 +114,8 @@ class Process:
             birth=f"{self.name}.{len(self.members)}",
             wall_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000) + self.clock_ms,
             on_step=self.hears,
+            decide=self._decide,
+            cpu_s=lambda: 0.0,
             now_s=self.loop.time,
             open_copies=lambda _: LivingCopies(self.folder, self.may_write, self._writes, self._clears, self._marks),
             origin=Origin("", mix.members if mix.together else 0),
@@ -122,12 +128,13 @@ class Process:
         self._last.clear()
         self.steadiness.forget()
         self.heard, self.read = 0, (0, 0)
-        member.group.control_tail.listeners.append(self._hears_more)
         self.members.append(member)
 
-    def _hears_more(self) -> None:
+    def _decide(self, ledger: Ledger, own: OwnProcess, held: HeldRanges) -> list[MemberStep]:
+        """What the production decides."""
         logs = self.member.logs
         self.heard = logs.positions[logs.control]
+        return next_steps(ledger, own, held)
 
     @property
     def member(self) -> AppRun:

@@ -28,7 +28,7 @@ from keylanes.offsets.control_events import MemberExpelled
 from keylanes.offsets.events import Event
 from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.member import AppRun
-from keylanes.runtime.membership import coordinating, rules
+from keylanes.runtime.membership import coordinator_loop, errands, rules
 from keylanes.runtime.settings import Settings
 from keylanes.runtime.stores import changelogs, storage
 
@@ -481,9 +481,9 @@ def limits_of(mix: Mix) -> Iterator[None]:
     limits = {
         (storage, "SLICE_CHANGES"): mix.slice_changes,
         (changelogs, "FETCH_RECORDS_MAX"): mix.restore_records_max,
-        (coordinating, "LOOK_AGAIN_MS"): mix.sources_check_ms,
+        (errands, "LOOK_AGAIN_MS"): mix.sources_check_ms,
         (rules, "RELEASE_MS"): mix.release_ms,
-        (coordinating, "rules_of"): partial(_rules_of, rules.rules_of, mix.join_ms),
+        (coordinator_loop, "rules_of"): partial(_rules_of, rules.rules_of, mix.join_ms),
     }
     before = {where: getattr(*where) for where in limits}
     for where, value in limits.items():

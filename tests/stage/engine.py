@@ -4,7 +4,7 @@ What ``app.test()`` does, for tests that look inside: ranges that change, copies
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,11 +14,15 @@ import pytest
 from keylanes import App, Settings
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
-from keylanes.group.member import Works
+from keylanes.group.held_ranges import Grant, HeldRanges
+from keylanes.group.member import HearGrants, OwnProcess, RestoreState, TakeBack, TakeUp, next_steps
+from keylanes.group.member import Step as MemberStep
+from keylanes.offsets.ledger import Ledger
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.member import AppRun
 from keylanes.runtime.stores.folder import OpenCopies
 from keylanes.runtime.stores.view import StoreView
+from keylanes.runtime.watch.steps import Step, ignore_step
 from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.memory import MemoryCopies
 from keylanes.state.tables import LocalCopies
@@ -60,9 +64,12 @@ class Engine:
         self.copies: LocalCopies = MemoryCopies()
         self.open_copies: OpenCopies | None = lambda _: self.copies
         self.cpu_s: Callable[[], float] = lambda: 0.0
+        self.clock_ms = 0
+        """How far its clock is wrong."""
+        self.hears: Callable[[Step], None] = ignore_step
+        """Called with each step of the commit cycle and of a hand-over."""
+        self._gates: list[_Gate] = []
         self.starts = 0
-        self.slept_ms = 0
-        """For so long its machine has stood still."""
         self.is_over = True
         """It does not run, or the test itself has ended it."""
 
@@ -72,7 +79,7 @@ class Engine:
         """Start; returns when it works, raises what ended its start."""
         self.app, self.is_over = app or self.app, True
         self.task = asyncio.get_running_loop().create_task(self.make().run(until_level=until_level))
-        await self.member.started(self.task)
+        await self.member.wait_until_started(self.task)
         self.is_over = False
         AT_WORK.get([]).append(self)
         return self.member
@@ -82,13 +89,16 @@ class Engine:
         loop = asyncio.get_running_loop()
         birth = f"{self.name or 'unnamed'}-{self.starts}"
         self.connection = self.cluster.connect(birth)
+        self._gates = []
         self.member = AppRun(
             self.app.name,
             list(self.app.handlers.values()),
             self.connection,
             self.settings(),
             birth=birth,
-            wall_ms=lambda: EPOCH_MS + self.slept_ms + int(loop.time() * 1000),
+            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000) + self.clock_ms,
+            on_step=lambda step: self.hears(step),
+            decide=self._decide,
             open_copies=self.open_copies,
             cpu_s=self.cpu_s,
             now_s=loop.time,
@@ -128,16 +138,20 @@ class Engine:
         """What is granted from here on is not taken up until this is set; then ``is_strange`` as if another one had had
         it.
         """
-        holding = self.member.holding
-        lacking, gate = holding._lacking, _Gate(holding.wake)
-
-        def when_open(state: Works) -> list[Any]:
-            if is_strange:
-                holding._given_up.clear()
-            return lacking(state) if gate.is_set() else []
-
-        holding._lacking = when_open  # type: ignore[method-assign]  # until it is let go
+        gate = _Gate(self.member.holding.wake, is_strange=is_strange)
+        self._gates.append(gate)
         return gate
+
+    def _decide(self, ledger: Ledger, own: OwnProcess, held: HeldRanges) -> list[MemberStep]:
+        """What the production decides, but for what is held back."""
+        steps = next_steps(ledger, own, held)
+        for gate in self._gates:
+            if not gate.is_set():
+                steps = [step for step in steps if not isinstance(step, HearGrants | TakeBack | RestoreState | TakeUp)]
+            elif gate.is_strange:
+                unchanged = tuple(grant for step in steps if isinstance(step, TakeBack) for grant in step.grants)
+                steps = [*_without(steps, unchanged), RestoreState(unchanged)] if unchanged else steps
+        return steps
 
     async def level(self) -> None:
         """Wait until everything in the sources is committed and settled of what is held; raises what stopped it."""
@@ -207,15 +221,25 @@ async def started(app: App, **options: Any) -> Engine:
 
 
 class _Gate(asyncio.Event):
-    """Tells when it is opened."""
+    """Tells when it is opened. ``is_strange``: see ``Engine.hold_back``."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], *, is_strange: bool) -> None:
         super().__init__()
+        self.is_strange = is_strange
         self._wake = wake
 
     def set(self) -> None:
         super().set()
         self._wake()
+
+
+def _without(steps: Iterable[MemberStep], grants: Collection[Grant]) -> Iterator[MemberStep]:
+    """The steps, of which none takes these grants up."""
+    for step in steps:
+        if isinstance(step, TakeUp) and (left := tuple(one for one in step.grants if one not in grants)):
+            yield TakeUp(left)
+        elif not isinstance(step, TakeUp | TakeBack):
+            yield step
 
 
 def fold(rows: Iterable[Any], state: dict[bytes, bytes]) -> dict[bytes, bytes]:

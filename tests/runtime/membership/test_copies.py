@@ -190,7 +190,8 @@ async def test_a_promotion_that_failed_goes_back(pair: Decided, caplog: pytest.L
     await pair.released(pair.owner, LOWER, 1)
     move = pair.ask_copy(pair.owner, LOWER, role="standby")
     await pair.ready(move)
-    assert pair.owner.member.keeper.learner.has_touched(PLACE, LOWER)
+    followed = pair.owner.member.holding.held.followed[PLACE]
+    assert followed.is_constant(LOWER.first, LOWER.end, value=True)
     caplog.clear()
     await pair.granted(pair.owner, LOWER)
     (tail,) = restored_records(caplog)

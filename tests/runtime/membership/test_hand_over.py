@@ -63,12 +63,12 @@ class Pair:
         await until(lambda: held(self.owner) == {0})
 
     def _listen(self, engine: Engine) -> None:
-        loop, cycle = asyncio.get_running_loop(), engine.member.work.cycle
+        loop = asyncio.get_running_loop()
 
         def hears(step: Step) -> None:
             self.steps.append((loop.time(), engine.name, step))
 
-        cycle.on_step = hears
+        engine.hears = hears
 
     def passing_on(self, name: str) -> App:
         """Without state."""

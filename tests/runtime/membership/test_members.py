@@ -15,7 +15,7 @@ from keylanes.runtime.app_runs import AppRuns
 from keylanes.runtime.logs.own_ledger import Expelled
 from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import AppRun
-from keylanes.runtime.membership.coordinating import PROBES
+from keylanes.runtime.membership.coordinator_beats import PROBES
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 from ...stage.passing import Passing
@@ -312,9 +312,9 @@ async def test_a_member_is_ready_when_it_holds_what_is_its_own(group: Group) -> 
     assert member.is_ready.is_set()
     assert held(second) == set()
     assert member.state == "running"
-    assert not member.stall.is_stalled
+    assert not member.run_watch.stall.is_stalled
     await asyncio.sleep(20)
-    assert not member.stall.is_stalled
+    assert not member.run_watch.stall.is_stalled
     await first.stop()
     group.send(10)
     await group.done()

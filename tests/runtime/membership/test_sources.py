@@ -13,7 +13,7 @@ from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import AppCreated, ControlEvent
-from keylanes.runtime.membership import coordinating
+from keylanes.runtime.membership import errands
 
 from ...stage.cluster import Cluster
 from ...stage.engine import SOURCE, Engine, application, started
@@ -102,7 +102,7 @@ async def test_added_partitions_without_a_leader_are_looked_at_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A slow answer, or none yet about what was made just now, ends nothing: it is said, and looked at again."""
-    monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
+    monkeypatch.setattr(errands, "LOOK_AGAIN_MS", 100)
     engine = Engine(passing_on())
     engine.cluster.wrap = Leaderless
     await engine.start()
@@ -118,7 +118,7 @@ async def test_added_partitions_without_a_leader_are_looked_at_again(
 @virtual
 async def test_a_partition_that_was_added_is_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its workers know how many partitions its topic has; those of the others know it, too."""
-    monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
+    monkeypatch.setattr(errands, "LOOK_AGAIN_MS", 100)
     cluster = Cluster(1, Latency())
     engine = Engine(passing_on(), cluster=cluster)
     member = await engine.start()
@@ -149,7 +149,7 @@ async def test_more_partitions_than_the_state_was_begun_with_are_refused(
     monkeypatch: pytest.MonkeyPatch, grows: str
 ) -> None:
     """SourceError, also at the next try; an application without a store reads the new partitions."""
-    monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
+    monkeypatch.setattr(errands, "LOOK_AGAIN_MS", 100)
     engine = await started(counting("sums"))
     if grows == "while it works":
         engine.cluster.grow_topic(SOURCE)

@@ -256,7 +256,7 @@ def drains(engine: Engine) -> bool:
 
 def commits(engine: Engine) -> bool:
     """It gives up what it holds."""
-    return engine.member.holding._leaves
+    return engine.member.holding.held.gives_all_up
 
 
 def leaves(engine: Engine) -> bool:
@@ -266,7 +266,7 @@ def leaves(engine: Engine) -> bool:
 
 def closes(engine: Engine) -> bool:
     """It has left."""
-    return engine.member.holding._is_closed
+    return engine.member.holding.is_closed
 
 
 @pytest.mark.parametrize(

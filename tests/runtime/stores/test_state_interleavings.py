@@ -259,6 +259,6 @@ async def test_a_process_that_slept_while_another_took_over_does_not_make_its_co
         MemberExpelled(term, 1, own_ledger.incarnation, "silent", 0),
     ]
     engine.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in others], ())
-    engine.slept_ms = 30 * DAY_MS
+    engine.clock_ms = 30 * DAY_MS
     await engine.fails(Expelled, "was expelled")
     assert [m.time_ms <= asleep_ms for _, _, m in engine.copies.copy(*PLACE).markers().pieces()] == [True]

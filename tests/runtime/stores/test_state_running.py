@@ -25,7 +25,7 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime.handlers.partition_state import PartitionState, Scope
-from keylanes.runtime.member import unheard
+from keylanes.runtime.watch.steps import ignore_step
 from keylanes.state.changelog import beacon_key, decode_beacon, decode_stored, encode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
@@ -378,11 +378,11 @@ async def test_grant_while_the_release_is_being_committed() -> None:
             granting = member.work.requests.grant((SOURCE, 0), within)
             tasks.append(asyncio.get_running_loop().create_task(granting))
 
-    member.work.cycle.transactions._on_step = hears
+    engine.hears = hears
     for i in range(20):
         engine.send(b"k%d" % i, b"1")
     await member.work.requests.release((SOURCE, 0), within)
-    member.work.cycle.transactions._on_step = unheard
+    engine.hears = ignore_step
     await asyncio.gather(*tasks)
     assert tasks
     await engine.level()
