@@ -22,7 +22,7 @@ class Short:
         self.over, self.is_ready = over, is_ready
         self.stops = 0
 
-    async def started(self, running: "asyncio.Task[None]") -> None:
+    async def wait_until_started(self, running: "asyncio.Task[None]") -> None:
         """At once, or when all is over."""
         if not self.is_ready:
             await asyncio.wait([running])
