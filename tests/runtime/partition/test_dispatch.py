@@ -42,6 +42,16 @@ def mutated(function: Callable[..., Any], old: str, new: str) -> Any:
     return scope[function.__name__]
 
 
+def look_for(name: str, runs: int, run: Callable[[int], object]) -> None:
+    """Fail unless one of so many runs fails, each with a seed of its own."""
+    for seed in range(runs):
+        try:
+            run(seed)
+        except Exception:  # noqa: BLE001  # whatever it is that finds it
+            return
+    pytest.fail(f"{runs} runs did not find: {name}")
+
+
 def planted(name: str, old: str, new: str) -> Parts:
     """A dispatch with a defect in one method."""
     method = mutated(getattr(PartitionDispatch, name), old, new)
@@ -167,9 +177,4 @@ PLANTS: dict[str, Callable[[], Parts]] = {
 def test_a_planted_defect_is_found(name: str) -> None:
     """One of the model's runs fails."""
     parts = PLANTS[name]()
-    for seed in range(PLANT_SEEDS):
-        try:
-            drive(seed, STEPS, parts)
-        except Exception:  # noqa: BLE001  # whatever it is that finds it
-            return
-    pytest.fail(f"{PLANT_SEEDS} runs did not find: {name}")
+    look_for(name, PLANT_SEEDS, lambda seed: drive(seed, STEPS, parts))

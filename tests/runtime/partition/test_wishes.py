@@ -12,7 +12,7 @@ from keylanes.runtime.partition.wishes import ReleaseWish, Wishes
 
 from ...tiers.marks import tier
 from .test_cut import LEFT, dispatch_of, take_all
-from .test_dispatch import mutated
+from .test_dispatch import look_for, mutated
 from .wishes_model import WishParts, drive_wishes
 
 pytestmark = tier("check")
@@ -124,9 +124,4 @@ PLANTS: dict[str, Callable[[], WishParts]] = {
 def test_a_planted_defect_is_found(name: str) -> None:
     """One of the model's runs fails."""
     parts = PLANTS[name]()
-    for seed in range(PLANT_SEEDS):
-        try:
-            drive_wishes(seed, STEPS, parts)
-        except Exception:  # noqa: BLE001  # whatever it is that finds it
-            return
-    pytest.fail(f"{PLANT_SEEDS} runs did not find: {name}")
+    look_for(name, PLANT_SEEDS, lambda seed: drive_wishes(seed, STEPS, parts))
