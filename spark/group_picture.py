@@ -6,7 +6,7 @@ Needs matplotlib, which comes with the extra ``plot``.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ..keyrange.hashing import SPACE_END
-from .group_report import GroupFigures, Reign
+from .group_report import GroupFigures, OwnershipPicture, Reign, TimeMark
 
 WIDTH_INCHES, DPI = 15.0, 110
 ROW_INCHES, REST_INCHES = 0.45, 2.6
@@ -47,40 +47,6 @@ PALE_SHARES: Final = (0.0, 0.22, 0.5)
 """The share of white in each shade of a colour."""
 DARKER, DEPTHS = 0.72, 3
 """The second and the third eight members have the same colours, darker."""
-
-
-class TimeMark(NamedTuple):
-    """A moment to be marked with a line and words, in seconds. ``is_loss``: a member went. ``is_step``: the number of
-    members was changed on purpose; ``until_s``: the moment at which the group was balanced again.
-    """
-
-    at_s: float
-    text: str
-    is_loss: bool
-    is_step: bool = False
-    until_s: float | None = None
-
-
-class OwnershipPicture(NamedTuple):
-    """The members of a picture.
-
-    ``names``: by incarnation, in the order of the colours. ``shares``: by name; ``shares_of``: the whole of the shares,
-    in words. ``reigns``: in ms of a clock; ``clock``: the clock in words. ``copies``: the copies of state that members
-    had before they owned the points, in the same clock.
-    """
-
-    names: Mapping[int, str]
-    shares: Mapping[str, float]
-    shares_of: str
-    reigns: Sequence[Reign]
-    clock: str
-    copies: Sequence[Reign] = ()
-    marks: Sequence[TimeMark] = ()
-
-    def numbers(self) -> dict[int, int]:
-        """The number of each incarnation's colour. Incarnations of one name have one colour."""
-        order = {name: number for number, name in enumerate(dict.fromkeys(self.names.values()))}
-        return {incarnation: order[name] for incarnation, name in self.names.items()}
 
 
 def colour_of(number: int, shade: int = 0) -> Colour:

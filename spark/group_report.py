@@ -1,6 +1,6 @@
 """PURE. The report on a group: members, moves with causes and durations, and the share of each member."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -173,3 +173,37 @@ def _durations(found: Durations) -> str:
     if found.p50 is None:
         return "no move"
     return f"p50 {found.p50:,} ms, p99 {found.p99:,} ms, max {found.longest:,} ms ({found.moves:,})"
+
+
+class TimeMark(NamedTuple):
+    """A moment to be marked with a line and words, in seconds. ``is_loss``: a member went. ``is_step``: the number of
+    members was changed on purpose; ``until_s``: the moment at which the group was balanced again.
+    """
+
+    at_s: float
+    text: str
+    is_loss: bool
+    is_step: bool = False
+    until_s: float | None = None
+
+
+class OwnershipPicture(NamedTuple):
+    """The members of a picture.
+
+    ``names``: by incarnation, in the order of the colours. ``shares``: by name; ``shares_of``: the whole of the shares,
+    in words. ``reigns``: in ms of a clock; ``clock``: the clock in words. ``copies``: the copies of state that members
+    had before they owned the points, in the same clock.
+    """
+
+    names: Mapping[int, str]
+    shares: Mapping[str, float]
+    shares_of: str
+    reigns: Sequence[Reign]
+    clock: str
+    copies: Sequence[Reign] = ()
+    marks: Sequence[TimeMark] = ()
+
+    def numbers(self) -> dict[int, int]:
+        """The number of each incarnation's colour. Incarnations of one name have one colour."""
+        order = {name: number for number, name in enumerate(dict.fromkeys(self.names.values()))}
+        return {incarnation: order[name] for incarnation, name in self.names.items()}

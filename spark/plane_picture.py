@@ -19,7 +19,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ..keyrange.hashing import SPACE_END
-from .group_picture import Colour, OwnershipPicture, colour_of, draw_timeline, ownership_of, save_figure
+from .group_picture import Colour, colour_of, draw_timeline, ownership_of, save_figure
+from .group_report import OwnershipPicture
 from .plane_tiles import (
     STRETCH_WORKERS,
     Change,

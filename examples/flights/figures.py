@@ -16,7 +16,7 @@ from flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, PARTITIONS, WITHOUT_
 from keylanes.brokers.protocol import Broker, TopicPartition
 from keylanes.group.history_entries import MoveEntry
 from keylanes.keyrange.hashing import SPACE_END, point_of
-from keylanes.spark.group_picture import OwnershipPicture, TimeMark
+from keylanes.spark.group_report import OwnershipPicture, TimeMark
 from keylanes.spark.plane_tiles import NearStretch, PlaneTile, choose_stretch
 from loader import SOURCE
 from logbook import Logbook, read_logbook, read_topic

@@ -16,8 +16,7 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.steps import Steps
 from keylanes.offsets.control import LEARNER, Control, Owner
 from keylanes.offsets.control_events import ControlEvent, PlanMade
-from keylanes.spark.group_picture import TimeMark
-from keylanes.spark.group_report import Reign
+from keylanes.spark.group_report import Reign, TimeMark
 from keylanes.spark.plane_tiles import PlanePoint, PlaneTile
 
 Commit: TypeAlias = tuple[int, int]

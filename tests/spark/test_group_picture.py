@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from keylanes.spark.group_report import Reign
+from keylanes.spark.group_report import OwnershipPicture, Reign, TimeMark
 
 from ..tiers.marks import tier
 from .honest_group import FIRST, SECOND, GroupPlanner
@@ -22,8 +22,6 @@ from keylanes.spark.group_picture import (
     COLOURS,
     DEPTHS,
     PALE_SHARES,
-    OwnershipPicture,
-    TimeMark,
     colour_of,
     draw_group,
     draw_timeline,

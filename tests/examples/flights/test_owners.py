@@ -20,8 +20,7 @@ from keylanes.offsets.control_events import (
 )
 from keylanes.offsets.event_values import NO_MOVE, Band, Edge, PlannedMove, Span
 from keylanes.offsets.events import Event, RangesReleased, WorkersCut
-from keylanes.spark.group_picture import TimeMark
-from keylanes.spark.group_report import Reign
+from keylanes.spark.group_report import Reign, TimeMark
 from keylanes.spark.plane_tiles import NO_PLANE, PlanePoint, PlaneTile
 from logbook import Logbook
 from owners import (
